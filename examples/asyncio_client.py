@@ -21,7 +21,7 @@ async def main(name_servers: str) -> None:
         if len(seen) == len(sent):
             all_seen.set()
 
-    async with Consumer("billing", name_servers) as consumer:
+    async with Consumer(name_servers, group="billing") as consumer:
         await consumer.subscribe("orders")
         await consumer.start(handle, workers=4)
         await all_seen.wait()

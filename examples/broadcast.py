@@ -13,11 +13,11 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
 
     for name in ("left screen", "right screen"):
         path = Path(folder, name)
-        with Consumer("screens", platform.name_servers, mode="broadcast", offsets_path=path) as consumer:
+        with Consumer(platform.name_servers, group="screens", mode="broadcast", offsets_path=path) as consumer:
             consumer.subscribe("prices")
             print(f"{name}:", *sorted(next(consumer).body.decode() for _ in range(2)), sep="  ")
             consumer.commit()
 
-        with Consumer("screens", platform.name_servers, mode="broadcast", offsets_path=path) as consumer:
+        with Consumer(platform.name_servers, group="screens", mode="broadcast", offsets_path=path) as consumer:
             consumer.subscribe("prices")
             print(f"{name}, started again: {len(consumer.poll(timeout_ms=300))} new")

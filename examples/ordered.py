@@ -26,7 +26,7 @@ with sparrow.testing.run_platform() as platform:
                 # What has the same sharding key goes to the same queue.
                 producer.send(Message("orders", step, properties={PROPERTY_SHARDING_KEY: f"order-{number}"}))
 
-    with Consumer("billing", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="billing") as consumer:
         consumer.subscribe("orders")
         consumer.start(handle, orderly=True)
         all_seen.wait()

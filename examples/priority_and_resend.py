@@ -10,7 +10,7 @@ JOBS = (("low", "tidy up"), ("middle", "write the report"), ("high", "put out th
 
 def read(platform, group, count):
     """What the group reads next, in the order in which it is handed out."""
-    with Consumer(group, platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group=group) as consumer:
         consumer.subscribe("jobs")
         found = []
         while len(found) < count:

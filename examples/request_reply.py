@@ -12,7 +12,7 @@ async def main(name_servers: str) -> None:
     async with (
         Producer(name_servers, group="askers") as producer,
         Producer(name_servers, group="answers") as answers,
-        Consumer("calculators", name_servers) as consumer,
+        Consumer(name_servers, group="calculators") as consumer,
     ):
 
         async def square(message: StoredMessage) -> None:

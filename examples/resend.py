@@ -21,7 +21,7 @@ def send(producer, *names):
 
 def read(platform, count):
     """What the group reads next."""
-    with Consumer("billing", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="billing") as consumer:
         consumer.subscribe("orders")
         found = [next(consumer) for _ in range(count)]
         consumer.commit()

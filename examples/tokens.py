@@ -13,7 +13,7 @@ with sparrow.testing.run_platform(broker=AUTH) as platform, Admin(platform.name_
     with Producer(platform.name_servers, credentials=shop, retries=0) as producer:
         producer.send(Message("orders", "order-7"))
 
-        with Consumer("billing", platform.name_servers, credentials=billing) as consumer:
+        with Consumer(platform.name_servers, group="billing", credentials=billing) as consumer:
             consumer.subscribe("orders")
             print("received", next(iter(consumer)).body.decode())
 

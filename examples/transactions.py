@@ -30,7 +30,7 @@ with (
     except sqlite3.IntegrityError as error:
         print("rolled back:", error)
 
-    with Consumer("shipping", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="shipping") as consumer:
         consumer.subscribe("paid")
         message = next(consumer)
         print("to be shipped:", message.keys, message.body.decode())

@@ -8,7 +8,8 @@ from tests.support.platforms import channel_to, running_broker, running_platform
 from tests.support.waiting import eventually
 
 from sparrow.cli.server.platform import Platform
-from sparrow.client.aio.admin.admin import NEWEST_MS, Admin
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.admin.topics import NEWEST_MS
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import IllegalName, Refused, Unavailable, UnknownTopic
 from sparrow.model.message import Message

@@ -108,7 +108,7 @@ async def test_a_consumer_traces_what_its_handler_does(stand: Stand) -> None:
 
     async with Producer(stand.name_servers) as producer:
         sent = [await producer.send(Message("T", body, keys="k")) for body in ("good", "bad", "later")]
-    async with Consumer("readers", stand.name_servers, trace=True, commit_interval_ms=QUICK_MS) as consumer:
+    async with Consumer(stand.name_servers, group="readers", trace=True, commit_interval_ms=QUICK_MS) as consumer:
         await consumer.subscribe("T")
         await consumer.start(handle, workers=1)
         await eventually(lambda: len(inbox.messages) >= 3)
@@ -145,7 +145,7 @@ async def test_without_the_option_there_are_no_traces(stand: Stand) -> None:
 
 def test_the_blocking_flavour_leaves_traces_too(platform: RunningPlatform) -> None:
     seen: list[bytes] = []
-    with client.Consumer("readers", platform.name_servers, trace=True) as consumer:
+    with client.Consumer(platform.name_servers, group="readers", trace=True) as consumer:
         consumer.subscribe("T")
         consumer.start(lambda message: seen.append(message.body))
         with client.Producer(platform.name_servers, trace=True) as producer:

@@ -109,7 +109,7 @@ def test_every_room_in_the_source_is_on_the_page() -> None:
 def test_every_room_on_the_page_is_in_the_drawing_and_the_other_way_round() -> None:
     drawing = fenced(PAGE, "```").replace('an arrow reads "may import"', "")
     drawn = set(re.findall(r"[a-z]+", drawing)) - {"everything"}
-    undrawn = {"testing", "__init__", "__main__", *GROUND_FLOOR}
+    undrawn = {"testing", "aio", "__init__", "__main__", *GROUND_FLOOR}
     assert drawn == ROOMS.keys() - undrawn
 
 
@@ -144,7 +144,13 @@ def test_imports_are_seen_however_they_are_written(source: str, rooms: list[str]
 def light_modules() -> list[str]:
     """Every module of `model` and `wire` but the columnar ones, and what both flavours of the client import."""
     names = [module_name(path) for room in ("model", "wire") for path in sorted((PACKAGE / room).rglob("*.py"))]
-    return [*(name for name in names if not COLUMNAR.match(name)), "sparrow.client", "sparrow.client.aio"]
+    return [
+        *(name for name in names if not COLUMNAR.match(name)),
+        "sparrow",
+        "sparrow.aio",
+        "sparrow.client",
+        "sparrow.client.aio",
+    ]
 
 
 def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:

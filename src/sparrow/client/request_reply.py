@@ -19,11 +19,11 @@ from sparrow.wire.compression import COMPRESSED_FLAG, decompress
 from sparrow.wire.headers import PushReply
 
 
-def make_request(message: AnyMessage, *, correlation: str, client_id: str, timeout_ms: int) -> Message:
+def make_request(message: AnyMessage, *, correlation_id: str, client_id: str, timeout_ms: int) -> Message:
     return with_properties(
         message,
         {
-            PROPERTY_CORRELATION_ID: correlation,
+            PROPERTY_CORRELATION_ID: correlation_id,
             PROPERTY_REPLY_TO_CLIENT: client_id,
             PROPERTY_REPLY_TTL: str(timeout_ms),
         },

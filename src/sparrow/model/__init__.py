@@ -2,8 +2,9 @@
 
 from sparrow.model.message import Draft, Host, Message, StoredMessage
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
-from sparrow.model.send_result import SendResult, SendStatus, TransactionState
+from sparrow.model.send_result import SendResult, SendStatus
 from sparrow.model.topic import Group, Topic
+from sparrow.model.transaction import TransactionState
 
 __all__ = [
     "Draft",

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sparrow.model.errors import SettingsError
+from sparrow.model.errors import CannotListen
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, RequestReceiver
 
@@ -51,9 +51,7 @@ class Listener:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError as cause:
-            raise SettingsError(
-                "address", f"{host}:{port}", "the settings", f"another one (here: {cause.strerror or cause})"
-            ) from cause
+            raise CannotListen(f"{host}:{port}", (cause.strerror or str(cause)).partition(" (while")[0]) from cause
         self.port = self._socket.getsockname()[1]
         return self.port
 

@@ -39,8 +39,9 @@ from sparrow.model.protocol import (
     PROPERTY_TRANSACTION_PREPARED,
     TRACE_TOPIC,
 )
-from sparrow.model.send_result import SendResult, TransactionState
+from sparrow.model.send_result import SendResult
 from sparrow.model.topic import GROUP_NAME_CHARS_MAX
+from sparrow.model.transaction import TransactionState
 
 log = logging.getLogger(__name__)
 

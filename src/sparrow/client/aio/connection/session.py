@@ -42,16 +42,16 @@ class SessionConsumer(Protocol):
 
     started_ms: int
 
-    @property
-    def is_orderly(self) -> bool: ...
-    def described(self) -> ConsumerData:
+    is_orderly: bool
+
+    def heartbeat_data(self) -> ConsumerData:
         """What heartbeats say of it."""
         ...
 
     def on_members_changed(self) -> None: ...
-    async def rewind(self, offsets: dict[QueueRef, int]) -> None: ...
+    async def reset_offsets(self, offsets: dict[QueueRef, int]) -> None: ...
     def positions(self, topic: str | None = None) -> dict[QueueRef, int]: ...
-    def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
+    def queue_states(self) -> dict[QueueRef, tuple[int, int]]:
         """Of each queue: how far it is dealt with, and how many messages are in hand."""
         ...
 
@@ -71,7 +71,7 @@ class ClientSession:
         self,
         name_servers: str = "127.0.0.1:9876",
         *,
-        instance: str | None = None,
+        instance_name: str | None = None,
         timeout_ms: int = 3_000,
         maintenance_interval_ms: int = 30_000,
         credentials: Credentials | None = None,
@@ -81,7 +81,7 @@ class ClientSession:
         if not self._name_servers:
             raise SettingsError("name_servers", name_servers, "the caller", "127.0.0.1:9876")
         ip = local_ip(self._name_servers[0])
-        self.client_id = make_client_id(ip, instance)
+        self.client_id = make_client_id(ip, instance_name)
         self.unique_ids = make_unique_ids(ip)
         self.timeout_ms = timeout_ms
         self._credentials = credentials
@@ -96,7 +96,7 @@ class ClientSession:
         """For requests that brokers send us."""
         self.transactions: dict[str, TransactionCheckResponder] = {}
         """By producer group: who answers for its half messages."""
-        self.replies: dict[str, asyncio.Future[StoredMessage]] = {}
+        self.pending_replies: dict[str, asyncio.Future[StoredMessage]] = {}
         """By correlation id: who waits for a reply."""
         self._tend_interval_s = maintenance_interval_ms / 1000
         self._current = randrange(len(self._name_servers))
@@ -323,7 +323,7 @@ class ClientSession:
             await asyncio.gather(*(self._beat(address, body) for address in addresses))
 
     def _heartbeat_body(self) -> bytes | None:
-        consumers = [member.described() for member in self.consumers.values()]
+        consumers = [member.heartbeat_data() for member in self.consumers.values()]
         if not consumers and not self.producers:
             return None
         producers = [ProducerData(group) for group in sorted(self.producers)]

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.handler_delivery import MessageDelivery
 from sparrow.client.aio.consume.offset_store import OffsetStore
-from sparrow.client.aio.consume.queue_fetcher import FirstPullBarrier, Prefetch, QueueFetcher
+from sparrow.client.aio.consume.queue_fetcher import FirstPullBarrier, QueueFetcher
 from sparrow.client.aio.consume.rebalance import Rebalancer
+from sparrow.client.options import Prefetch
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError
 from sparrow.model.priority import Priority
@@ -148,7 +149,7 @@ class AssignedQueues:
             and (committable_offset := feed.window.committable_offset) is not None
         }
 
-    def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
+    def states(self) -> dict[QueueRef, tuple[int, int]]:
         """Of each queue: how far it is dealt with, and how many messages are in hand."""
         return {
             queue: (feed.window.committable_offset or 0, feed.window.count) for queue, feed in self._by_queue.items()

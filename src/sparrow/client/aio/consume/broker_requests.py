@@ -31,7 +31,7 @@ async def on_members_changed(request: NotifyConsumersChanged, session: ClientSes
 
 async def reset_offsets(request: ResetOffset, session: ClientSession, call: RequestContext) -> None:
     """An operator sent the group back, or forward."""
-    await _member(session, request.group).rewind(call.body(OffsetTable).offset_table)
+    await _member(session, request.group).reset_offsets(call.body(OffsetTable).offset_table)
 
 
 async def report_offsets(request: AskStatus, session: ClientSession, _call: RequestContext) -> HandlerResponse:
@@ -64,7 +64,7 @@ async def report_running_info(
     request: GetConsumerRunningInfo, session: ClientSession, _call: RequestContext
 ) -> HandlerResponse:
     member = _member(session, request.group)
-    described = member.described()
+    described = member.heartbeat_data()
     figures = {
         "PROP_CONSUME_TYPE": described.consume_type,
         "PROP_CLIENT_VERSION": str(ADVERTISED_VERSION),
@@ -77,7 +77,7 @@ async def report_running_info(
     now_ms = clock.now_ms()
     table = {
         queue: _QueueState(commit_offset=offset, cached_msg_count=count, last_pull_timestamp=now_ms)
-        for queue, (offset, count) in member.in_hand().items()
+        for queue, (offset, count) in member.queue_states().items()
     }
     return HandlerResponse.of(_Running(figures, described.subscription_data_set, table, {}))
 

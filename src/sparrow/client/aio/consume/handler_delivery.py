@@ -87,10 +87,10 @@ class ConcurrentDelivery:
         *,
         workers: int,
         batch: int | None,
-        give_back: SendBackCallback,
+        send_back: SendBackCallback,
         lanes: TopicLanes,
     ) -> None:
-        self._handler, self._batch, self._give_back, self._lanes = handler, batch, give_back, lanes
+        self._handler, self._batch, self._send_back, self._lanes = handler, batch, send_back, lanes
         self._size = batch or 1
         # Lanes stand in line once for each batch that waits in them. What is in the batch is decided when its turn
         # comes; if others came to be in earlier ones, it may be empty.
@@ -130,12 +130,12 @@ class ConcurrentDelivery:
         given = message if self._batch is None else [message for _, message in items]
         failure = await _failure(self._handler, given, feed)
         if failure is not None:
-            items = [item for item in items if await self._given_back(item, failure)]
+            items = [item for item in items if await self._sent_back(item, failure)]
         mark_consumed(items)
 
-    async def _given_back(self, item: FetchedMessage, failure: Exception) -> bool:
+    async def _sent_back(self, item: FetchedMessage, failure: Exception) -> bool:
         feed, message = item
-        if feed.is_dropped or await self._give_back(feed, message, failure):
+        if feed.is_dropped or await self._send_back(feed, message, failure):
             return True
         asyncio.get_running_loop().call_later(LOCAL_RETRY_S, self._line.put_nowait, [item])
         return False
@@ -150,10 +150,10 @@ class OrderlyDelivery:
     """One runner a queue. Without `retries_max` a message is tried until its handler takes it, or buries it."""
 
     def __init__(
-        self, handler: MessageHandler, *, batch: int | None, retries_max: int | None, bury: SendBackCallback
+        self, handler: MessageHandler, *, batch: int | None, retries_max: int | None, dead_letter: SendBackCallback
     ) -> None:
         self._handler, self._batch = handler, batch
-        self._retries_max, self._bury = retries_max, bury
+        self._retries_max, self._dead_letter = retries_max, dead_letter
         self._lines: dict[QueueFetcher, deque[StoredMessage]] = {}
         self._runners: dict[QueueFetcher, asyncio.Task[None]] = {}
         self._is_stopping = False
@@ -183,7 +183,7 @@ class OrderlyDelivery:
                     continue
                 chunk = [line[place] for place in range(min(self._batch or 1, len(line)))]
                 failure = await self._failure(feed, chunk)
-                count = len(chunk) if failure is None else await self._buried(feed, chunk, failure)
+                count = len(chunk) if failure is None else await self._dead_lettered(feed, chunk, failure)
                 for _ in range(min(count, len(line))):
                     line.popleft()
                 feed.done([message.queue_offset for message in chunk[:count]])
@@ -198,11 +198,11 @@ class OrderlyDelivery:
         with self._in_hand:
             return await _failure(self._handler, chunk[0] if self._batch is None else chunk, feed)
 
-    async def _buried(self, feed: QueueFetcher, chunk: list[StoredMessage], failure: Exception) -> int:
+    async def _dead_lettered(self, feed: QueueFetcher, chunk: list[StoredMessage], failure: Exception) -> int:
         """How many were, from the first on. The others have been tried once more."""
         count = 0
         while count < len(chunk) and self._is_hopeless(chunk[count], failure) and not feed.is_dropped:
-            if not await self._bury(feed, chunk[count], failure):
+            if not await self._dead_letter(feed, chunk[count], failure):
                 break
             count += 1
         for message in chunk[count:]:

@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
 from sparrow.client.offset_window import OffsetWindow
+from sparrow.client.options import Prefetch
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
@@ -27,19 +26,6 @@ FIRST_PULL_WAIT_S = 1.0
 """How long lanes that are begun together wait for each other."""
 
 
-class Prefetch(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a consumer reads ahead, for each queue."""
-
-    count_max: int = 1_000
-    bytes_max: int = 64 << 20
-    """Of bodies. A message larger than a pull may be comes alone, and counts for whatever it is."""
-    span_max: int = 20_000
-    """Between the first and the last message in hand: so many may come again after a crash."""
-    pull_count_max: int = 32
-    pull_bytes_max: int = 256 << 10
-    long_poll_ms: int = 15_000
-
-
 MessagesCallback = Callable[["QueueFetcher", list[StoredMessage]], None]
 
 
@@ -51,7 +37,7 @@ class FirstPullBarrier:
         self._missing = lanes
         self._all = asyncio.Event()
 
-    def looked(self) -> None:
+    def pulled(self) -> None:
         self._missing -= 1
         if self._missing <= 0:
             self._all.set()
@@ -173,7 +159,7 @@ class QueueFetcher:
         try:
             answer = await self._pull(is_held=False)
         finally:
-            first_pull_barrier.looked()
+            first_pull_barrier.pulled()
         await first_pull_barrier.all()
         return answer
 

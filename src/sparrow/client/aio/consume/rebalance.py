@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from random import sample
-from typing import Literal
 
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.offset_store import OffsetStore
 from sparrow.client.allocation import AllocationStrategy
+from sparrow.client.options import StartPosition
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
@@ -26,9 +25,6 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader, ListConsumers, OffsetResponse, QueueRequest, SearchOffset
 
 log = logging.getLogger(__name__)
-
-StartPosition = Literal["first", "last"] | datetime
-"""Where a group begins on a queue it never read: its first message, behind its last, or at a time."""
 
 
 class Rebalancer:

@@ -38,31 +38,31 @@ _COMPRESS_ABOVE_BYTES = 4096
 class FailurePolicy(Protocol):
     """False: it could not be done just now; the message is still ours."""
 
-    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+    async def send_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """It is to come again later, unless the handler chose otherwise."""
         ...
 
-    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+    async def dead_letter(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """It is to come no more."""
         ...
 
 
 class SkipFailed:
-    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+    async def send_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """That a handler failed has been logged; that it asked for what cannot be had has not."""
         if is_handler_decision(failure):
             why = GroupRequired(f"what {type(failure).__name__} asks for")
             log.warning("message passed on", extra={"queue": str(feed.queue), "why": str(why)})
         return True
 
-    bury = give_back
+    dead_letter = send_back
 
 
 class RetryLocally:
-    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        return isinstance(failure, DeadLetter) and await self.bury(feed, message, failure)
+    async def send_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        return isinstance(failure, DeadLetter) and await self.dead_letter(feed, message, failure)
 
-    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+    async def dead_letter(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         log.warning("message dropped", extra={"queue": str(feed.queue), "message_id": message.unique_key})
         return True
 
@@ -71,14 +71,14 @@ class SendBackToBroker:
     """To the broker of the queue it came from."""
 
     def __init__(self, session: ClientSession, group: str, retries_max: int | None) -> None:
-        self._giving_back = RetrySender(session, group, retries_max)
+        self._retry_sender = RetrySender(session, group, retries_max)
 
-    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        return await self._giving_back.give_back(feed.queue, message, delay_level_for(failure))
+    async def send_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        return await self._retry_sender.send_back(feed.queue, message, delay_level_for(failure))
 
-    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+    async def dead_letter(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """Where messages come in order, how often it was tried is known only here: the broker's record says 0."""
-        return await self._giving_back.send_to_retry_topic(feed.queue, message, DELAY_LEVEL_DEAD_LETTER)
+        return await self._retry_sender.send_to_retry_topic(feed.queue, message, DELAY_LEVEL_DEAD_LETTER)
 
 
 class RetrySender:
@@ -90,7 +90,7 @@ class RetrySender:
             session.unique_ids, compress_above_bytes=_COMPRESS_ABOVE_BYTES, message_bytes_max=1 << 30
         )
 
-    async def give_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
+    async def send_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
         """The broker copies its own record. Where it has none any more, it gets ours."""
         header = SendMessageBack(
             physical_offset=message.physical_offset,

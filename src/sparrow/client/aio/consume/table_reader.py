@@ -11,7 +11,7 @@ import pyarrow as pa
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullStatus, pull
-from sparrow.client.aio.consume.rebalance import StartPosition
+from sparrow.client.options import StartPosition
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable
 from sparrow.model.queue import QueueRef

@@ -22,6 +22,7 @@ from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import (
     Busy,
     ConnectionLost,
+    NoMaster,
     Refused,
     RequestTimeout,
     SparrowError,
@@ -68,10 +69,6 @@ NO_MASTER_BACKOFF_MS = 100
 
 REMEMBERED_TOPICS_MAX = 4096
 """Topics whose turn is remembered; beyond that all start anew, which costs nothing but a turn."""
-
-
-class NoMaster(Unavailable):
-    """There are queues, and nobody who takes messages for them."""
 
 
 class SendPayload(NamedTuple):

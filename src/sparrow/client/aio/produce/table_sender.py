@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
 from sparrow.client.aio.produce.sender import Sender, SendPayload
-from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.errors import PartialSend, Refused
 from sparrow.model.queue import QueueRef
 from sparrow.wire.columns.batch import EncodedBatch, encode_batches
 
@@ -18,20 +18,6 @@ BATCH_BYTES_MAX = 1024 * 1024
 """Of one request: beyond this, larger ones are no quicker, and brokers take 4 MiB at most."""
 _ENCODED_BYTES = 8 * 1024 * 1024
 """How much of a table is made into batches at a time: it is held in memory, and the event loop waits for it."""
-
-
-class PartialSend(SparrowError):
-    """A table could not be sent to its end. Its cause says why."""
-
-    def __init__(self, topic: str, acknowledged: int, total: int) -> None:
-        super().__init__(topic, acknowledged, total)
-        self.topic, self.acknowledged, self.total = topic, acknowledged, total
-
-    def __str__(self) -> str:
-        return (
-            f"{self.acknowledged} of {self.total} rows were acknowledged by topic {self.topic!r} before a batch failed"
-            + (f": {self.__cause__}" if self.__cause__ is not None else "")
-        )
 
 
 class MessageColumns(NamedTuple):

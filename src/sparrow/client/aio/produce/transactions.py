@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
 from sparrow.client.delayed_delivery import with_properties
+from sparrow.client.options import TransactionChecker
 from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.model.message import AnyMessage, Message, StoredMessage
 from sparrow.model.protocol import PROPERTY_PRODUCER_GROUP, PROPERTY_TRANSACTION_PREPARED, PROPERTY_UNIQUE_KEY
-from sparrow.model.send_result import SendResult, TransactionState
+from sparrow.model.send_result import SendResult
+from sparrow.model.transaction import TransactionState
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import RequestContext
 from sparrow.wire import record
@@ -32,9 +34,6 @@ log = logging.getLogger(__name__)
 
 ENDED_TRANSACTIONS_MAX = 10_000
 """Transactions whose end is remembered."""
-
-TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[TransactionState]]
-"""Finds out what became of the work a half message was sent for."""
 
 TransactionEndCallback = Callable[[AnyMessage, str, TransactionState, bool], None]
 """Takes the message, the broker it lies on, how it ended, and whether that was the broker's question."""

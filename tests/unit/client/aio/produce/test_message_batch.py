@@ -207,7 +207,7 @@ async def test_a_body_that_does_not_get_smaller_stays_as_it_is() -> None:
 
 
 async def test_a_body_larger_than_allowed_is_refused() -> None:
-    with pytest.raises(TooLarge, match="the body has 101 bytes, 100 are allowed"):
+    with pytest.raises(TooLarge, match="the body has 101 bytes, the limit is 100"):
         await encoder(message_bytes_max=100).single_payload(Message(topic="orders"), b"x" * 101, b"")
 
 
