@@ -99,7 +99,7 @@ async def latency(name_servers: str, topic: str, count: int) -> tuple[float, flo
             arrived.set()
 
         await consumer.start(handle)
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         for _ in range(count):
             arrived.clear()
             await producer.send(Message(topic=topic, body=b"%.9f" % time.perf_counter()))

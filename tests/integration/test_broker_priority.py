@@ -64,11 +64,11 @@ class Desk:
     async def send(
         self, priority: Priority | None, body: bytes = b"", part: int = 0, **said: str
     ) -> SendMessageResponse:
-        word = {} if priority is None else {"PRIORITY": priority.word}
+        word = {} if priority is None else {"PRIORITY": priority.label}
         return await send(self.channel, "T", body, part, named(**word, **said))
 
     async def fill(self, priority: Priority, count: int, part: int = 0) -> None:
-        members = [(b"%d" % number, named(PRIORITY=priority.word).encode()) for number in range(count)]
+        members = [(b"%d" % number, named(PRIORITY=priority.label).encode()) for number in range(count)]
         await send_batch(self.channel, "T", members, part)
 
     async def stored(self, queue_id: int) -> list[StoredMessage]:
@@ -260,9 +260,9 @@ async def test_a_transactional_message_keeps_its_lane(desk):
 
 async def test_every_lane_can_be_pulled(desk):
     for priority in Priority:
-        await desk.send(priority, priority.word.encode())
+        await desk.send(priority, priority.label.encode())
         answer = await desk.client.pull("G", Queue("T", priority))
-        assert [message.body for message in record.decode_all(bytes(answer.body))] == [priority.word.encode()]
+        assert [message.body for message in record.decode_all(bytes(answer.body))] == [priority.label.encode()]
 
 
 # -- popping ----------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ async def test_to_peek_is_to_see_the_highest_first(desk):
 @pytest.mark.parametrize("priority", Priority)
 async def test_a_pop_that_waits_is_woken_by_any_lane(desk, priority):
     waiting = asyncio.ensure_future(desk.pop(poll_ms=20_000))
-    await eventually(lambda: desk.client.broker.hold.count == 1)
+    await eventually(lambda: desk.client.broker.long_polls.count == 1)
     sent = await desk.send(priority, b"x", part=1)
     (message,) = await asyncio.wait_for(waiting, 10)
     assert message.queue_id == sent.queue_id == 3 + priority

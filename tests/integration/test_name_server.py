@@ -210,7 +210,9 @@ async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_
     before = len(server._listener.channels)
     async with server.context.registration_lock:
         header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
-        broker.tell(RequestCode.REGISTER_BROKER, header, write_registration(registration(), is_compressed=False))
+        broker.send_one_way(
+            RequestCode.REGISTER_BROKER, header, write_registration(registration(), is_compressed=False)
+        )
         broker.close()
         await eventually(lambda: len(server._listener.channels) == before - 1)
     await done(register(client, name="broker-b", address="10.0.0.2:10911"))  # its turn comes after the other's
@@ -344,7 +346,7 @@ async def test_garbage_closes_only_the_connection_it_came_over(server, broker, c
 async def test_a_one_way_registration_is_taken_and_not_answered(server, broker, client):
     body = write_registration(registration(), is_compressed=False)
     header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
-    broker.tell(RequestCode.REGISTER_BROKER, header, body)
+    broker.send_one_way(RequestCode.REGISTER_BROKER, header, body)
     await eventually(lambda: server.context.routes.member_addresses("broker-a"))
     assert await addresses(broker) == {"broker-a": {0: ADDRESS}}
 

@@ -46,7 +46,7 @@ def store_of(server: BrokerServer) -> SqlStore:
 
 
 def leading_of(server: BrokerServer) -> Leadership:
-    (part,) = server.broker.parts
+    (part,) = server.broker.workers
     assert isinstance(part, Leadership)
     return part
 
@@ -78,7 +78,7 @@ class Crew:
 
     @property
     def numbers(self) -> list[int]:
-        return [server.broker.number for server in self.brokers]
+        return [server.broker.broker_id for server in self.brokers]
 
     async def masters(self) -> dict[int, str]:
         """What the name server says: number to address."""

@@ -97,3 +97,8 @@ def set_properties(encoded: bytes, values: Mapping[str, str]) -> bytes:
     elif encoded and encoded[-1] != 2:
         encoded += b"\x02"
     return encoded + encode(values)
+
+
+def parse_whole_number(text: str | bytes | None) -> int | None:
+    """Return the number in a property's value, or None if it is no decimal number below 10^18."""
+    return int(text) if text and text.isdigit() and text.isascii() and len(text) < 19 else None

@@ -4,6 +4,7 @@ import struct
 import tracemalloc
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import ProtocolError
 from sparrow.wire.connection import SMALL_PIECE_BYTES, Connection
@@ -26,9 +27,7 @@ def test_several_frames_in_one_piece():
     assert seen(Connection().feed(STREAM)) == EXPECTED
 
 
-@pytest.mark.parametrize(
-    "step", [1, 2, 3, 7, 8, 9, 100, SMALL_PIECE_BYTES - 1, SMALL_PIECE_BYTES, SMALL_PIECE_BYTES + 1, 9000]
-)
+@each_case("step", [1, 2, 3, 7, 8, 9, 100, SMALL_PIECE_BYTES - 1, SMALL_PIECE_BYTES, SMALL_PIECE_BYTES + 1, 9000])
 def test_any_step_gives_the_same_commands(step):
     connection, commands = Connection(), []
     for at in range(0, len(STREAM), step):

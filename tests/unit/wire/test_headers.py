@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import BadRequest, Refused
 from sparrow.model.queue import Queue
@@ -60,8 +61,8 @@ def test_both_spellings_of_a_send_mean_the_same(wire):
     assert (long.unit_mode, long.batch, long.reconsume_times_max) == (False, True, 16)
 
 
-@pytest.mark.parametrize("wire", [dict, raw])
-@pytest.mark.parametrize(
+@each_case("wire", [dict, raw])
+@each_case(
     ("text", "meant"), [("true", True), ("True", True), ("false", False), ("1", False), ("yes", False), ("", False)]
 )
 def test_booleans_are_read_as_javas_parse_boolean_does(wire, text, meant):

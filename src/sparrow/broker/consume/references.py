@@ -75,7 +75,7 @@ def may_hold_references(topic: str) -> bool:
 
 def may_contain_references(found: ReadResult | None) -> bool:
     """Whether there may be a reference in what was read: a quick look, which a body may deceive."""
-    return isinstance(found, Slice) and any(_MARK in bytes(run) for run in found.runs)
+    return isinstance(found, Slice) and any(_MARK in bytes(run) for run in found.buffers)
 
 
 async def resolve_references(store: Store, found: ReadResult, *, bytes_max: int) -> ReadResult:

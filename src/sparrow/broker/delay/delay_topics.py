@@ -31,7 +31,7 @@ from sparrow.store.spi import Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.checksum import body_crc
 from sparrow.wire.columns.properties import ParsedProperties
-from sparrow.wire.properties import property_value
+from sparrow.wire.properties import parse_whole_number, property_value
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +96,6 @@ def oldest_queue_offsets(store: LogStore, references: Ints, bounds: list[QueueBo
             min(record.queue_offset_of(raw), offsets[source]) if raw is not None else int(bounds[source].first)
         )
     return offsets
-
-
-def parse_whole_number(text: str | bytes | None) -> int | None:
-    """What a sender may have written anything into."""
-    return int(text) if text and text.isdigit() and text.isascii() and len(text) < 19 else None
 
 
 def copy_records(found: Slice) -> Iterator[memoryview]:

@@ -44,7 +44,7 @@ async def handle_reply(request: SendMessage, broker: Broker, call: RequestContex
         reconsume_times=request.reconsume_times,
     )
     appended = await broker.store.append(queue, (draft,))
-    broker.counters.sent(request.topic, 1, len(call.command.body))
+    broker.counters.count_send(request.topic, 1, len(call.command.body))
     offset_id = format_offset_id(broker.address.as_host(), appended.physical_offsets[0])
     header = SendMessageResponse(
         offset_id, queue.id, appended.offset, property_value(draft.properties, PROPERTY_UNIQUE_KEY)
@@ -59,7 +59,7 @@ async def _push(request: SendMessage, properties: bytes, broker: Broker, call: R
     client_id = property_value(properties, PROPERTY_REPLY_TO_CLIENT)
     if client_id is None:
         return "the reply does not say who asked (REPLY_TO_CLIENT)"
-    member = broker.members.find_producer(client_id)
+    member = broker.clients.find_producer(client_id)
     if member is None:
         return f"client {client_id!r}, who asked, is not online here"
     now_ms = broker.now_ms()

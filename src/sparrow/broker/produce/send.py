@@ -14,6 +14,7 @@ from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
 from sparrow.broker.consume import retry
 from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
+from sparrow.broker.delay.recall import recall_handle
 from sparrow.broker.produce.dedup import ProducerSequence, SendDeduplicator, producer_sequence_of
 from sparrow.broker.produce.lanes import has_lanes, lane_queue, lane_queue_for_batch
 from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
@@ -123,10 +124,10 @@ class SendHandler:
         if is_retry and self._is_worn_out(request, topic):
             return self._bury(request, command, channel, queue, draft)
         repeats = self._deduplicator if PROPERTY_PRODUCER_ID in words and not is_retry else None
-        if repeats is not None and (ticket := producer_sequence_of(draft.properties)) is not None:
-            if repeats.known(ticket) is None and repeats.must_search_index:
-                return self._send_once(request, command, channel, queue, draft, ticket)
-            return self._send_new(request, command, channel, queue, draft, ticket)
+        if repeats is not None and (send_key := producer_sequence_of(draft.properties)) is not None:
+            if repeats.find(send_key) is None and repeats.must_search_index:
+                return self._send_once(request, command, channel, queue, draft, send_key)
+            return self._send_new(request, command, channel, queue, draft, send_key)
         placing = self._place(request, queue, draft)
         if isinstance(placing, AppendResult):
             return self._answer(request, command, channel, queue, placing, draft.properties)
@@ -148,14 +149,14 @@ class SendHandler:
         channel: Channel,
         queue: Queue,
         draft: Draft,
-        ticket: ProducerSequence,
+        send_key: ProducerSequence,
     ) -> bytes | None:
         """Perhaps it was stored before the broker was started."""
         assert self._deduplicator is not None, "only a log must be looked through"
-        await self._deduplicator.look(
-            request.topic, ticket, property_value(draft.properties, PROPERTY_UNIQUE_KEY) or ""
+        await self._deduplicator.search_index(
+            request.topic, send_key, property_value(draft.properties, PROPERTY_UNIQUE_KEY) or ""
         )
-        said = self._send_new(request, command, channel, queue, draft, ticket)
+        said = self._send_new(request, command, channel, queue, draft, send_key)
         return said if isinstance(said, bytes) or said is None else await said
 
     def _send_new(
@@ -165,15 +166,15 @@ class SendHandler:
         channel: Channel,
         queue: Queue,
         draft: Draft,
-        ticket: ProducerSequence,
+        send_key: ProducerSequence,
     ) -> FrameResult:
         assert self._deduplicator is not None, "only a log must remember"
-        appended = self._deduplicator.known(ticket)
+        appended = self._deduplicator.find(send_key)
         if appended is None:
             placing = self._place(request, queue, draft)
             assert isinstance(placing, AppendResult), "a log places at once"
             appended = placing
-            self._deduplicator.remember(ticket, appended)
+            self._deduplicator.remember(send_key, appended)
         elif appended.queue.topic == queue.topic:
             queue = appended.queue  # the repeat may have chosen another
         return self._answer(request, command, channel, queue, appended, draft.properties)
@@ -189,7 +190,7 @@ class SendHandler:
             or PROPERTY_TRANSACTION_PREPARED in words
             or request.sys_flag & HIDDEN_FLAG
         ):
-            return self._store.append_soon(queue, (draft,))
+            return self._store.append_nowait(queue, (draft,))
         properties = draft.properties
         level = _number(properties, PROPERTY_DELAY_LEVEL) or 0
         is_half = property_value(properties, PROPERTY_TRANSACTION_PREPARED) == "true" and not (
@@ -203,13 +204,13 @@ class SendHandler:
             return self._broker.delay.schedule_level(queue, draft, level)
         due_ms = self._due_ms(properties)
         waiting = self._broker.delay.schedule_at(queue, draft, due_ms) if due_ms is not None else None
-        return waiting or self._store.append_soon(queue, (draft,))
+        return waiting or self._store.append_nowait(queue, (draft,))
 
     def _is_worn_out(self, request: SendMessage, topic: Topic) -> bool:
         """A consumer in order gives a message up only after all its tries, and then for good (RocketMQ 5.1.4)."""
         group = self._broker.groups[retry.group_of_retry_topic(topic.name)]
         return retry.has_exhausted_retries(request, group) or (
-            request.reconsume_times > 0 and self._broker.locks.holds_any(group.name, self._broker.now_ms())
+            request.reconsume_times > 0 and self._broker.queue_locks.holds_any(group.name, self._broker.now_ms())
         )
 
     def _due_ms(self, properties: bytes) -> int | None:
@@ -253,7 +254,7 @@ class SendHandler:
 
     def _token_of(self, command: RemotingCommand) -> int:
         """The number of the token that signed it."""
-        token = self._store.tokens_nowait().get(decode_ext_fields(command.ext).get("AccessKey", ""))
+        token = self._store.tokens.all_nowait().get(decode_ext_fields(command.ext).get("AccessKey", ""))
         return token.id if token is not None else 0
 
     def _append_batch(
@@ -275,7 +276,7 @@ class SendHandler:
                 queue = lane_queue_for_batch(queue, body)
             is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
             if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
-                return self._store.append_soon(queue, self._drafts(request, command, channel))
+                return self._store.append_nowait(queue, self._drafts(request, command, channel))
             encoded = columns_batch.batch_to_records(
                 body,
                 topic=request.topic,
@@ -321,8 +322,8 @@ class SendHandler:
         properties: bytes | None = None,
     ) -> FrameResult:
         """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
-        self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
-        durable = self._store.durable(appended.end)
+        self._counters.count_send(request.topic, len(appended.physical_offsets), len(command.body))
+        durable = self._store.when_durable(appended.end)
         if durable is None or (PROPERTY_WAIT_STORED in request.properties and _wants_no_wait(request)):
             return self._sent(command, queue, appended, properties)
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
@@ -379,7 +380,7 @@ class SendHandler:
             _number(properties, PROPERTY_TIMER_OUT_MS) if properties and appended.queue.topic == TIMER_TOPIC else None
         )
         if due_ms is not None:
-            handle = self._broker.delay.recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
+            handle = recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
         header = SendMessageResponse(ids, queue.id, appended.offset, unique, DEFAULT_REGION, True, recall_handle=handle)
         return encode_response(command, HandlerResponse(header, code=code, remark=remark))
 

@@ -6,11 +6,10 @@ from struct import Struct
 
 import msgspec
 
-from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.model.protocol import HALF_TOPIC, OP_TOPIC, PROPERTY_CHECK_IMMUNITY_S, PROPERTY_CHECK_TIMES, PROPERTY_TAGS
 from sparrow.model.queue import Queue
 from sparrow.wire import record
-from sparrow.wire.properties import property_value
+from sparrow.wire.properties import parse_whole_number, property_value
 
 HALF_QUEUE, OP_QUEUE = Queue(HALF_TOPIC, 0), Queue(OP_TOPIC, 0)
 FINISHED_TAG, CHECKED_TAG = b"TAGS\x01d\x02", b"TAGS\x01c\x02"

@@ -15,7 +15,7 @@ from sparrow.cli import lifecycle
 from sparrow.cli.server.platform import Platform
 from sparrow.model.errors import SettingsError
 from sparrow.settings import Settings
-from sparrow.store.sql.drivers.database import parse_database_url
+from sparrow.store.sql.drivers.url import parse_database_url
 
 DataOption = Annotated[Path, typer.Option(help="Where everything is kept.")]
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 is everywhere.")]

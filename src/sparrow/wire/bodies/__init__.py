@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparrow.model.queue import QueueRef
 from sparrow.wire.bodies.clients import (
     ClientConfigCheck,
     ClientConnection,
@@ -19,7 +20,7 @@ from sparrow.wire.bodies.clients import (
     ProducerTable,
     SubscriptionData,
 )
-from sparrow.wire.bodies.codec import Body, DataVersion, QueueRef, read, write
+from sparrow.wire.bodies.codec import Body, DataVersion, read, write
 from sparrow.wire.bodies.pop import (
     Ack,
     Assignment,

@@ -84,7 +84,7 @@ def test_long_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch):
     parts = list(split_rows(rows))
     assert len(parts) > 4
     assert sum(map(len, parts)) == 50
-    assert [part.number_of(0) for part in parts] == list(np.cumsum([0, *map(len, parts)])[:-1])
+    assert [part.row_number(0) for part in parts] == list(np.cumsum([0, *map(len, parts)])[:-1])
 
 
 @pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.ZSTD])

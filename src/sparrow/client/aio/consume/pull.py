@@ -9,8 +9,8 @@ import msgspec
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import PullMessage, PullMessageResponse
@@ -24,7 +24,7 @@ class PullStatus(Enum):
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
     NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
-    MOVED = ResponseCode.PULL_OFFSET_MOVED
+    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
 _STATUSES = {int(status.value): status for status in PullStatus}
