@@ -100,14 +100,14 @@ class Bench:
     async def queue(self, topic: str, priority: Priority = Priority.MIDDLE) -> Queue:
         """Each priority of a topic has a table of its own."""
         if topic not in self.store.catalog.topics:
-            await self.store.put_topic(Topic(name=topic, write_queues=1, read_queues=1))
+            await self.store.catalog.put_topic(Topic(name=topic, write_queues=1, read_queues=1))
         return Queue(topic, priority)
 
     def table(self, queue: Queue) -> str:
         return self.store.catalog.lanes[queue].table
 
     def entries(self, some: Sequence[Draft]) -> list[NewRow]:
-        return [row_of_draft(draft, self.store.catalog.anonymous) for draft in some]
+        return [row_of_draft(draft, self.store.catalog.anonymous_token) for draft in some]
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
@@ -257,14 +257,14 @@ class Bench:
         async def together() -> None:
             offset = next(offsets)
             for group in groups:
-                self.store.commit_nowait(group, queue, offset)
-            await self.store.committing.flush()
+                self.store.offsets.commit_nowait(group, queue, offset)
+            await self.store.offsets.flush()
 
         async def one_by_one() -> None:
             offset = next(offsets)
             for group in groups:
-                self.store.commit_nowait(group, queue, offset)
-                await self.store.committing.flush()
+                self.store.offsets.commit_nowait(group, queue, offset)
+                await self.store.offsets.flush()
 
         many, single = await in_turn(ROUNDS, lambda: rate(GROUPS, together()), lambda: rate(GROUPS, one_by_one()))
         self.row(f"offsets of {GROUPS} groups saved together", median(many), "commits/s")
@@ -293,7 +293,7 @@ class Bench:
                 f'INSERT INTO "{table}" SELECT {columns.format(made)} FROM "{table}" WHERE id <= {more}'
             )
             made += more
-        await database.change(
+        await database.execute(
             "UPDATE hermes_lane SET next_id = :next_id, last_ts = 1 WHERE lane = :lane",
             next_id=rows + 1,
             lane=lane.number,

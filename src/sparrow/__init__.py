@@ -69,9 +69,8 @@ if TYPE_CHECKING:
     from sparrow.model.token import Credentials, TokenKind
     from sparrow.model.topic import Group, Topic
     from sparrow.model.transaction import TransactionState
-    from sparrow.wire.bodies import ConsumeDirectlyResult
+    from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
     from sparrow.wire.error_codes import RemoteRefused, RemoteUnavailable
-    from sparrow.wire.signing import TokenDescription
 
 __version__ = "0.1.0"
 
@@ -242,12 +241,14 @@ _MODULES = {
         "Topic",
     ),
     "sparrow.model.transaction": ("TransactionState",),
-    "sparrow.wire.bodies": ("ConsumeDirectlyResult",),
+    "sparrow.wire.bodies": (
+        "ConsumeDirectlyResult",
+        "TokenDescription",
+    ),
     "sparrow.wire.error_codes": (
         "RemoteRefused",
         "RemoteUnavailable",
     ),
-    "sparrow.wire.signing": ("TokenDescription",),
 }
 _SUBMODULES = {"aio": "sparrow.aio", "errors": "sparrow.model.errors"}
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,4 +1,4 @@
-"""The public names of the client for asyncio: `from sparrow import aio`, then `aio.Producer`, `aio.Consumer`, and so on.
+"""The public names of the client for asyncio: `from sparrow import aio`, then `aio.Producer`, `aio.Consumer` and so on.
 
 The names and arguments are those of `sparrow`; every call that waits is a coroutine.
 """
@@ -66,9 +66,8 @@ if TYPE_CHECKING:
     from sparrow.model.token import Credentials, TokenKind
     from sparrow.model.topic import Group, Topic
     from sparrow.model.transaction import TransactionState
-    from sparrow.wire.bodies import ConsumeDirectlyResult
+    from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
     from sparrow.wire.error_codes import RemoteRefused, RemoteUnavailable
-    from sparrow.wire.signing import TokenDescription
 
 
 __all__ = [
@@ -235,12 +234,14 @@ _MODULES = {
         "Topic",
     ),
     "sparrow.model.transaction": ("TransactionState",),
-    "sparrow.wire.bodies": ("ConsumeDirectlyResult",),
+    "sparrow.wire.bodies": (
+        "ConsumeDirectlyResult",
+        "TokenDescription",
+    ),
     "sparrow.wire.error_codes": (
         "RemoteRefused",
         "RemoteUnavailable",
     ),
-    "sparrow.wire.signing": ("TokenDescription",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -115,8 +115,8 @@ async def whole(store: SqlStore) -> list[bytes]:
 async def check(url: str, told: Told, seen: list[bytes]) -> None:
     async with await SqlStore.open(url) as store:
         lane = store.catalog.lane(LANE)
-        ((count, last),) = await store.database.rows(f'SELECT COUNT(*), MAX(id) FROM "{lane.table}"')
-        ((next_id,),) = await store.database.rows(f"SELECT next_id FROM hermes_lane WHERE lane = {lane.number}")
+        ((count, last),) = await store.database.fetch(f'SELECT COUNT(*), MAX(id) FROM "{lane.table}"')
+        ((next_id,),) = await store.database.fetch(f"SELECT next_id FROM hermes_lane WHERE lane = {lane.number}")
         assert count == last == next_id - 1, "no hole"
         there = await whole(store)
     assert len(there) == count
@@ -148,7 +148,7 @@ async def test_ids_have_no_hole_and_nothing_acknowledged_is_lost_whoever_is_kill
     told, seen, is_over = Told(), [], asyncio.Event()
     try:
         async with await SqlStore.open(database_url) as store:
-            await store.put_topic(Topic(name=LANE.topic, write_queues=1))
+            await store.catalog.put_topic(Topic(name=LANE.topic, write_queues=1))
             reading = asyncio.create_task(follow(store, seen, is_over))
             with writing(database_url, writers, seed, told, tmp_path / "complaints"):
                 started = time.monotonic()

@@ -46,11 +46,11 @@ def queue(number: int) -> QueueRef:
 
 
 async def commit(platform: Platform, group: str, queue_id: int, offset: int) -> None:
-    await platform.broker.broker.store.commit(group, Queue("orders", queue_id), offset)
+    await platform.broker.broker.store.offsets.commit(group, Queue("orders", queue_id), offset)
 
 
 async def committed(platform: Platform, group: str, queue_id: int) -> int | None:
-    return await platform.broker.broker.store.committed(group, Queue("orders", queue_id))
+    return await platform.broker.broker.store.offsets.committed(group, Queue("orders", queue_id))
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------

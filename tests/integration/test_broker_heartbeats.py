@@ -137,7 +137,7 @@ async def test_a_client_that_hangs_up_is_gone_at_once(client, server):
     two.channel.abort()
     await eventually(lambda: len(one.told(40)) == 3)
     assert await one.members() == ["one"]
-    assert server.broker.members.producers("p") == []
+    assert server.broker.clients.producers("p") == []
 
 
 async def test_who_hangs_up_while_its_group_is_made_is_no_member(tmp_path):
@@ -147,7 +147,7 @@ async def test_who_hangs_up_while_its_group_is_made_is_no_member(tmp_path):
         hasty.beat_as(Language.JAVA, ADVERTISED_VERSION)
         hasty.channel.close()
         await eventually(lambda: server.broker.groups.get("g"))
-        await eventually(lambda: not server.broker.members.is_known("g"))
+        await eventually(lambda: not server.broker.clients.has_consumers("g"))
 
 
 async def test_the_last_one_to_leave_leaves_no_group(client):
@@ -167,7 +167,7 @@ async def test_those_who_broadcast_are_left_alone(client):
 
 
 async def test_a_client_that_falls_silent_is_dropped(tmp_path):
-    async with serving(tmp_path, client_silence_ms=600, scan_interval_ms=10) as server:
+    async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         mute, lively = await Client("mute").connect(server), await Client("lively").connect(server)
         await lively.beat()
         await mute.beat()
@@ -180,7 +180,7 @@ async def test_a_client_that_falls_silent_is_dropped(tmp_path):
 
 
 async def test_a_group_that_a_client_no_longer_names_is_left(tmp_path):
-    async with serving(tmp_path, client_silence_ms=600, scan_interval_ms=10) as server:
+    async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         one, two = await Client("one").connect(server), await Client("two").connect(server)
         await one.beat("g")
         await one.beat("h")
@@ -210,9 +210,9 @@ async def test_a_group_that_may_not_be_made_is_passed_over(tmp_path):
         await server.broker.groups.put(Group(name="known", retry_queues=3))
         await one.beat("unknown")
         await one.beat("known")
-        assert not server.broker.members.is_known("unknown")
+        assert not server.broker.clients.has_consumers("unknown")
         assert "%RETRY%unknown" not in server.broker.topics
-        assert server.broker.members.is_known("known")
+        assert server.broker.clients.has_consumers("known")
         assert server.broker.topics["%RETRY%known"].write_queues == 3
         one.channel.close()
 
@@ -225,10 +225,10 @@ async def test_heartbeats_without_subscriptions(client, server):
 
     first = await one.beat(heartbeat_fingerprint=5, without_sub=True)
     assert said(first) == headers.HeartbeatResponse(supports_v2=True, subscription_changed=True)
-    assert server.broker.members.subscription_filter("g", "T") is None
+    assert server.broker.clients.subscription_filter("g", "T") is None
     assert not said(await one.beat(heartbeat_fingerprint=5)).subscription_changed
     assert not said(await one.beat("g", "other", heartbeat_fingerprint=5, without_sub=True)).subscription_changed
-    assert server.broker.members.subscription_filter("g", "T") is not None
+    assert server.broker.clients.subscription_filter("g", "T") is not None
     assert first.version >= 233  # or Java does not pull by SQL92
 
 
@@ -268,7 +268,7 @@ async def test_bad_sql92_is_refused_where_consumers_look_for_it(client, server):
     beaten = await one.ask(RequestCode.HEART_BEAT, None, bodies.write(HeartbeatData("one", consumer_data_set=[data])))
     assert (beaten.code, beaten.remark) == (asked.code, asked.remark)
     assert await one.members() == ["one"]
-    assert server.broker.members.subscription_filter("g", "T") is not None
+    assert server.broker.clients.subscription_filter("g", "T") is not None
 
 
 async def test_tags_pass_the_check(client):
@@ -334,8 +334,8 @@ async def five_messages(server: BrokerServer) -> list[int]:
     store = server.broker.store
     await server.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
     appended = await store.append(Queue("T", 0), [draft(f"m{number}", tags="a") for number in range(5)])
-    await store.commit("g", Queue("T", 0), 3)
-    await store.commit("g", Queue("T", 1), 0)
+    await store.offsets.commit("g", Queue("T", 0), 3)
+    await store.offsets.commit("g", Queue("T", 1), 0)
     return list(appended.physical_offsets)
 
 
@@ -376,14 +376,14 @@ async def test_every_member_is_told_where_to_go_on(client, server, asked, offset
         header = headers.read(headers.ResetOffset, told.ext)
         assert (header.topic, header.group, header.is_forced) == ("T", "g", asked.is_forced)
     # The members commit, not the broker.
-    assert await server.broker.store.committed("g", Queue("T", 0)) == 3
+    assert await server.broker.store.offsets.committed("g", Queue("T", 0)) == 3
 
 
 @pytest.mark.usefixtures("five_messages")
 async def test_a_cpp_client_gets_a_list(client, server):
     one, tool = await client("one"), await client("tool")
     one.beat_as(Language.CPP, ADVERTISED_VERSION)
-    await eventually(lambda: server.broker.members.is_known("g"))
+    await eventually(lambda: server.broker.clients.has_consumers("g"))
     await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0, queue_id=0))
     await eventually(lambda: one.told(220))
     (told,) = one.told(220)
@@ -423,7 +423,7 @@ async def test_one_member_too_old_and_nobody_is_told(client, server):
     one, old, tool = await client("one"), await client("old"), await client("tool")
     await one.beat()
     old.beat_as(Language.JAVA, consumer_control.RESET_SINCE_VERSION - 1)
-    await eventually(lambda: server.broker.members.client("g", "old"))
+    await eventually(lambda: server.broker.clients.find_consumer("g", "old"))
     for code, header in (
         (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0)),
         (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g")),

@@ -146,14 +146,14 @@ class Popper:
     async def passes(self, ms: int) -> None:
         """Time passes, and everybody has noticed."""
         self.clock.now_ms += ms
-        self.broker.pops.earlier_due.set()
+        self.broker.pop_state.earlier_due.set()
 
     async def comes_again(self, count: int, **how: object) -> list[Got]:
         """Pops until so many messages came."""
         got: list[Got] = []
         async with asyncio.timeout(10):
             while len(got) < count:
-                self.broker.pops.earlier_due.set()
+                self.broker.pop_state.earlier_due.set()
                 got += await self.pop(**how)
                 await asyncio.sleep(0.001)
         return got
@@ -205,7 +205,7 @@ async def test_what_is_popped_and_acknowledged_never_comes_again(popper):
     await popper.acked(*got)
     await popper.passes(2 * INVISIBLE_MS)
     assert await popper.pop() == []
-    assert len(popper.broker.pops.in_flight) == 0
+    assert len(popper.broker.pop_state.in_flight) == 0
 
 
 async def test_an_answer_says_what_a_client_needs_for_its_handles(popper):
@@ -235,14 +235,14 @@ async def test_a_binary_pop_gets_a_binary_answer_and_so_does_its_acknowledgement
         ext = headers.write(AckMessage("G", "T", 0, got.handle, 0))
         acked = await wire.ask(RemotingCommand(RequestCode.ACK_MESSAGE, 2, ext=ext, serialization=Serialization.BINARY))
         assert (answer.serialization, acked.serialization, acked.code) == (Serialization.BINARY,) * 2 + (0,)
-    assert len(popper.broker.pops.in_flight) == 0
+    assert len(popper.broker.pop_state.in_flight) == 0
 
 
 async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper):
     every = await popper.fill(each=5)
     got = await popper.pop()
     assert set(bodies_of(got)) == every
-    lots = {lot.queue.id: lot for lot in popper.broker.pops.in_flight}
+    lots = {lot.queue.id: lot for lot in popper.broker.pop_state.in_flight}
     acks = [
         Ack("G", "T", "0", lot.start, lot.queue.id, 0, lot.pop_ms, lot.invisible_ms, encode_bitset(range(5)))
         for lot in lots.values()
@@ -250,7 +250,7 @@ async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper
     answer = await popper.ask(
         RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("sparrow", acks))
     )
-    assert (answer.code, len(popper.broker.pops.in_flight)) == (0, 0)
+    assert (answer.code, len(popper.broker.pop_state.in_flight)) == (0, 0)
     again = await popper.ask(
         RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("sparrow", acks[:1]))
     )
@@ -264,7 +264,7 @@ async def test_acknowledgements_of_one_turn_make_one_record(popper):
     before = popper.broker.store.bounds_nowait(revive).end
     await asyncio.gather(*(popper.ack(each) for each in got))
     assert popper.broker.store.bounds_nowait(revive).end - before <= 3
-    assert len(popper.broker.pops.in_flight) == 0
+    assert len(popper.broker.pop_state.in_flight) == 0
 
 
 async def test_several_consumers_on_all_queues_never_share_a_message(popper):
@@ -363,7 +363,7 @@ async def test_nobody_can_send_to_the_topic_that_pop_keeps_its_state_in(popper):
 
 
 async def test_a_broker_with_too_many_pops_in_flight_says_so_and_loses_nothing(popper, monkeypatch):
-    monkeypatch.setattr(state_log, "LOTS_MAX", 1)
+    monkeypatch.setattr(state_log, "IN_FLIGHT_BATCHES_MAX", 1)
     await popper.fill(each=2, queues=1)
     (first,) = await popper.pop(count=1)
     assert (await popper.try_pop()).code == ResponseCode.SYSTEM_BUSY
@@ -446,7 +446,7 @@ async def test_a_batch_of_acknowledgements_names_retries_by_the_topic_they_are_o
     answer = await popper.ask(
         RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("sparrow", [ack]))
     )
-    assert (answer.code, len(popper.broker.pops.in_flight)) == (0, 0)
+    assert (answer.code, len(popper.broker.pop_state.in_flight)) == (0, 0)
 
 
 async def test_what_comes_too_often_is_buried(popper):
@@ -486,10 +486,10 @@ async def test_retries_of_long_names_come_too(popper):
     await send(popper.channel, topic, b"x")
     await long.pop(topic, invisible_ms=10)
     await popper.passes(10)
-    await eventually(lambda: popper.broker.pops.in_flight.next_due_ms() is None)
+    await eventually(lambda: popper.broker.pop_state.in_flight.next_due_ms() is None)
     (again,) = await long.pop(topic)
     await long.acked(again)
-    assert len(popper.broker.pops.in_flight) == 0
+    assert len(popper.broker.pop_state.in_flight) == 0
 
 
 async def test_a_deleted_topic_takes_its_messages_in_flight_along(popper):
@@ -497,7 +497,7 @@ async def test_a_deleted_topic_takes_its_messages_in_flight_along(popper):
     await popper.pop(invisible_ms=10)
     await popper.broker.topics.delete("T")
     await popper.passes(10)
-    await eventually(lambda: len(popper.broker.pops.in_flight) == 0)
+    await eventually(lambda: len(popper.broker.pop_state.in_flight) == 0)
 
 
 # -- other invisible times --------------------------------------------------------------------------------------------
@@ -539,25 +539,25 @@ async def test_a_shorter_invisible_time_brings_a_message_back_sooner(popper):
 async def test_a_pop_waits_for_whichever_queue_grows(popper):
     for queue in (3, 0):
         waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
-        await eventually(lambda: popper.broker.hold.count == 1)
+        await eventually(lambda: popper.broker.long_polls.count == 1)
         await send(popper.channel, "T", b"x", queue)
         (got,) = await waiting
         assert got.message.queue_id == queue
-        assert popper.broker.hold.count == 0
+        assert popper.broker.long_polls.count == 0
 
 
 async def test_a_pop_that_waits_gets_a_message_that_comes_again(popper):
     await popper.fill(each=1, queues=1)
     await popper.pop(invisible_ms=1000)
     waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await popper.passes(1000)
     assert [each.message.reconsume_times for each in await waiting] == [1]
 
 
 async def test_a_pop_that_waits_for_tags_is_not_woken_by_others(popper):
     waiting = asyncio.create_task(popper.pop(poll_ms=20_000, expression="a"))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await send(popper.channel, "T", b"no", 1, named(TAGS="b"))
     await send(popper.channel, "T", b"yes", 1, named(TAGS="a"))
     assert bodies_of(await waiting) == [b"yes"]
@@ -565,21 +565,21 @@ async def test_a_pop_that_waits_for_tags_is_not_woken_by_others(popper):
 
 async def test_a_pop_whose_time_is_over_is_told_so(popper):
     answer = await popper.try_pop(poll_ms=151)
-    assert (answer.code, popper.broker.hold.count) == (ResponseCode.POLLING_TIMEOUT, 0)
+    assert (answer.code, popper.broker.long_polls.count) == (ResponseCode.POLLING_TIMEOUT, 0)
 
 
 async def test_of_many_that_wait_each_message_goes_to_one(popper):
     waiting = [asyncio.create_task(popper.pop(poll_ms=20_000, count=1)) for _ in range(10)]
-    await eventually(lambda: popper.broker.hold.count == 10)
+    await eventually(lambda: popper.broker.long_polls.count == 10)
     every = await popper.fill(each=5, queues=2)
     got = await asyncio.gather(*waiting)
     assert sorted(body for some in got for body in bodies_of(some)) == sorted(every)
 
 
 async def test_a_broker_that_holds_too_many_says_so(tmp_path):
-    async with popping(tmp_path, held_pulls_max=1) as popper:
+    async with popping(tmp_path, long_polls_max=1) as popper:
         waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
-        await eventually(lambda: popper.broker.hold.count == 1)
+        await eventually(lambda: popper.broker.long_polls.count == 1)
         assert (await popper.try_pop(poll_ms=20_000)).code == ResponseCode.POLLING_FULL
         await send(popper.channel, "T", b"x", 0)
         assert len(await waiting) == 1
@@ -595,7 +595,7 @@ async def test_a_notification_says_that_there_is_something_and_takes_nothing(pop
 
     assert not said(await asked(0))
     waiting = asked(20_000)
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await send(popper.channel, "T", b"x", 2)
     assert said(await waiting)
     assert said(await asked(0, 2))
@@ -610,14 +610,14 @@ async def test_one_can_ask_how_many_pops_wait(popper):
         asyncio.create_task(popper.pop(poll_ms=20_000)),
         asyncio.create_task(popper.pop(poll_ms=20_000, queue_id=1)),
     ]
-    await eventually(lambda: popper.broker.hold.count == 3)
+    await eventually(lambda: popper.broker.long_polls.count == 3)
 
     async def polling(queue_id: int, group: str = "G") -> int:
         answer = await popper.ask(RequestCode.POLLING_INFO, headers.GetPollingCount(group, "T", queue_id))
         return headers.read(headers.GetPollingCountResponse, answer.ext).count
 
     assert (await polling(-1), await polling(1), await polling(0), await polling(-1, "H")) == (2, 1, 0, 0)
-    popper.broker.hold.release_all()
+    popper.broker.long_polls.release_all()
     await asyncio.gather(*waiting)
 
 
@@ -641,7 +641,7 @@ async def test_in_order_a_queue_gives_nothing_more_until_all_is_acknowledged(pop
     assert await popper.pop(in_order=True) == []
     await popper.acked(first)
     assert await popper.pop(in_order=True) == []
-    assert await popper.broker.store.committed("G", Queue("T", 0)) == 1
+    assert await popper.broker.store.offsets.committed("G", Queue("T", 0)) == 1
     await popper.acked(second)
     assert bodies_of(await popper.pop(in_order=True)) == [b"0-2", b"0-3"]
 
@@ -665,7 +665,7 @@ async def test_in_order_an_acknowledgement_wakes_who_waits_for_the_queue(popper)
     await popper.fill(each=2, queues=1)
     (first,) = await popper.pop(in_order=True, count=1)
     waiting = asyncio.create_task(popper.pop(in_order=True, poll_ms=20_000))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await popper.acked(first)
     assert bodies_of(await waiting) == [b"0-1"]
 
@@ -674,7 +674,7 @@ async def test_in_order_the_end_of_the_invisible_time_wakes_who_waits(popper):
     await popper.fill(each=1, queues=1)
     await popper.pop(in_order=True)
     waiting = asyncio.create_task(popper.pop(in_order=True, poll_ms=20_000))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await popper.passes(INVISIBLE_MS)
     assert bodies_of(await waiting) == [b"0-0"]
 
@@ -691,11 +691,11 @@ async def test_in_order_a_group_that_is_rewound_goes_on_where_it_was_sent(popper
     await popper.fill(each=3, queues=1)
     await popper.acked(*await popper.pop(in_order=True, count=2))
     (third,) = await popper.pop(in_order=True)
-    await popper.broker.store.commit("G", Queue("T", 0), 0)
+    await popper.broker.store.offsets.commit("G", Queue("T", 0), 0)
     await popper.acked(third)
-    assert await popper.broker.store.committed("G", Queue("T", 0)) == 0
+    assert await popper.broker.store.offsets.committed("G", Queue("T", 0)) == 0
     assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-0"]
-    await popper.broker.store.commit("G", Queue("T", 0), 1)
+    await popper.broker.store.offsets.commit("G", Queue("T", 0), 1)
     assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-1"]
 
 
@@ -757,7 +757,7 @@ async def test_a_kill_may_repeat_messages_and_loses_none(tmp_path):
                 await popper.acked(*some)
                 seen |= set(bodies_of(some))
             await popper.passes(INVISIBLE_MS)
-            await eventually(lambda: len(popper.broker.pops.in_flight) == 0)
+            await eventually(lambda: len(popper.broker.pop_state.in_flight) == 0)
     assert seen >= every - acknowledged
 
 
@@ -783,9 +783,9 @@ async def test_a_start_reads_from_the_oldest_that_is_in_flight(tmp_path):
             await popper.acked(*await popper.pop(count=1))
         (kept,) = await popper.pop(count=1)
         await popper.acked(*await popper.pop(count=1))
-        popper.broker.pops.save()
-        (lot,) = popper.broker.pops.in_flight
-        assert await popper.broker.store.mark(JOURNAL_START_MARK) == lot.number
+        popper.broker.pop_state.save()
+        (lot,) = popper.broker.pop_state.in_flight
+        assert await popper.broker.store.marks.get(JOURNAL_START_MARK) == lot.number
         assert lot.offsets() == [kept.message.queue_offset]
 
 

@@ -302,7 +302,7 @@ async def test_to_peek_is_to_see_the_highest_first(desk):
 @pytest.mark.parametrize("priority", Priority)
 async def test_a_pop_that_waits_is_woken_by_any_lane(desk, priority):
     waiting = asyncio.ensure_future(desk.pop(poll_ms=20_000))
-    await eventually(lambda: desk.client.broker.hold.count == 1)
+    await eventually(lambda: desk.client.broker.long_polls.count == 1)
     sent = await desk.send(priority, b"x", part=1)
     (message,) = await asyncio.wait_for(waiting, 10)
     assert message.queue_id == sent.queue_id == 3 + priority
@@ -353,7 +353,7 @@ async def test_a_lane_on_the_disk_gets_its_share_in_pops_of_its_own(tmp_path):
 
 
 async def test_without_a_starvation_time_the_order_is_strict(tmp_path):
-    async with desk_at(tmp_path, starvation_ms=0) as desk:
+    async with desk_at(tmp_path, lane_starvation_ms=0) as desk:
         for priority in Priority:
             await desk.fill(priority, 100)
         desk.clock.now_ms += 3_600_000

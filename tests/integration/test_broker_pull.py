@@ -212,7 +212,7 @@ async def test_a_held_pull_wakes_though_everything_is_cold(tmp_path):
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"0")
         held = asyncio.ensure_future(pull(channel, "T", 0, 1, long_poll_ms=15_000))
-        await eventually(lambda: server.broker.hold.count == 1)
+        await eventually(lambda: server.broker.long_polls.count == 1)
         await send(channel, "T", b"1")
         answer = await asyncio.wait_for(held, 5)
         assert (answer.code, answer.header.next_offset) in ((FOUND, 2), (AGAIN, 1))
@@ -223,13 +223,13 @@ async def test_a_held_pull_wakes_though_everything_is_cold(tmp_path):
 
 async def test_a_held_pull_is_answered_when_a_message_comes(server, channel):
     held = asyncio.ensure_future(pull(channel, "T", long_poll_ms=15_000))
-    await eventually(lambda: server.broker.hold.count == 1)
+    await eventually(lambda: server.broker.long_polls.count == 1)
     assert (await send(channel, "T", b"elsewhere", 1)).queue_id == 1
     assert not held.done()
     await send(channel, "T", b"here")
     answer = await asyncio.wait_for(held, 5)
     assert (answer.code, answer.bodies, four(answer)) == (FOUND, [b"here"], (0, 1, 0, 1))
-    assert server.broker.hold.count == 0
+    assert server.broker.long_polls.count == 0
 
 
 async def test_a_held_pull_is_19_at_its_time(server, channel):
@@ -238,11 +238,11 @@ async def test_a_held_pull_is_19_at_its_time(server, channel):
     answer = await pull(channel, "T", long_poll_ms=150)
     assert (answer.code, four(answer)) == (NOT_FOUND, (0, 0, 0, 0))
     assert 0.145 <= loop.time() - asked_at < 5
-    assert server.broker.hold.count == 0
+    assert server.broker.long_polls.count == 0
 
 
 async def test_nobody_is_held_longer_than_the_broker_allows(tmp_path):
-    async with running_broker(tmp_path, hold_ms_max=50) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, long_poll_ms_max=50) as server, channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         answer = await asyncio.wait_for(pull(channel, "T", long_poll_ms=1 << 62), 5)
         assert answer.code == NOT_FOUND
@@ -256,16 +256,16 @@ async def test_who_does_not_ask_to_be_held_is_not(server, channel):
     ):
         answer = await asyncio.wait_for(pull(channel, "T", **how), 5)
         assert answer.code == NOT_FOUND
-    assert server.broker.hold.count == 0
+    assert server.broker.long_polls.count == 0
 
 
 async def test_a_held_pull_waits_for_its_tags(server, channel):
     held = asyncio.ensure_future(pull(channel, "T", tags="b || c", long_poll_ms=15_000))
-    await eventually(lambda: server.broker.hold.count == 1)
+    await eventually(lambda: server.broker.long_polls.count == 1)
     for _ in range(3):
         await send(channel, "T", b"other", 0, named(TAGS="a"))
         await send(channel, "T", b"untagged")
-    assert server.broker.hold.count == 1
+    assert server.broker.long_polls.count == 1
     await send(channel, "T", b"wanted", 0, named(TAGS="c"))
     answer = await asyncio.wait_for(held, 5)
     assert (answer.code, answer.bodies, four(answer)) == (FOUND, [b"wanted"], (0, 7, 0, 7))
@@ -273,7 +273,7 @@ async def test_a_held_pull_waits_for_its_tags(server, channel):
 
 async def test_a_held_pull_whose_tags_never_came_moves_on_at_its_time(server, channel):
     held = asyncio.ensure_future(pull(channel, "T", tags="b", long_poll_ms=300))
-    await eventually(lambda: server.broker.hold.count == 1)
+    await eventually(lambda: server.broker.long_polls.count == 1)
     await send(channel, "T", b"other", 0, named(TAGS="a"))
     answer = await asyncio.wait_for(held, 5)
     # What was looked at need not be looked at again.
@@ -282,19 +282,19 @@ async def test_a_held_pull_whose_tags_never_came_moves_on_at_its_time(server, ch
 
 async def test_many_held_pulls_of_one_connection_do_not_hold_up_others(server, channel):
     held = [asyncio.ensure_future(pull(channel, "T", number % 2, long_poll_ms=15_000)) for number in range(100)]
-    await eventually(lambda: server.broker.hold.count == 100)
+    await eventually(lambda: server.broker.long_polls.count == 100)
     assert (await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))).code == 0
     await send(channel, "T", b"for half of them", 1)
-    await eventually(lambda: server.broker.hold.count == 50)
+    await eventually(lambda: server.broker.long_polls.count == 50)
     await send(channel, "T", b"for the others", 0)
     assert {(await one).code for one in held} == {FOUND}
 
 
 async def test_too_many_held_pulls_are_told_to_try_again(tmp_path):
-    async with running_broker(tmp_path, held_pulls_max=2) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, long_polls_max=2) as server, channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         held = [asyncio.ensure_future(pull(channel, "T", long_poll_ms=15_000)) for _ in range(2)]
-        await eventually(lambda: server.broker.hold.count == 2)
+        await eventually(lambda: server.broker.long_polls.count == 2)
         assert (await try_pull(channel, "T", long_poll_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
         await send(channel, "T", b"x")
         assert {(await one).code for one in held} == {FOUND}
@@ -303,18 +303,18 @@ async def test_too_many_held_pulls_are_told_to_try_again(tmp_path):
 async def test_held_pulls_of_a_closed_connection_are_dropped_when_the_queue_grows(server, channel):
     async with channel_to(server.address) as gone:
         asked = gone.request(RequestCode.PULL_MESSAGE, pull_header("T", tags="b", long_poll_ms=15_000))
-        await eventually(lambda: server.broker.hold.count == 1)
+        await eventually(lambda: server.broker.long_polls.count == 1)
     await asyncio.gather(asked, return_exceptions=True)
     await eventually(lambda: len(server._listener.channels) == 1)
     await send(channel, "T", b"nothing it wanted", 0, named(TAGS="a"))
-    await eventually(lambda: server.broker.hold.count == 0, within_s=2)
+    await eventually(lambda: server.broker.long_polls.count == 0, within_s=2)
 
 
 async def test_what_becomes_visible_just_before_a_pull_is_parked_wakes_it(tmp_path, monkeypatch):
     """In another thread, between the look and the parking: nobody waited then, so nobody was told."""
     log = SMALL_LOG.model_copy(update={"visible_after": "replicated"})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
-        store, hold = server.broker.store, server.broker.hold
+        store, hold = server.broker.store, server.broker.long_polls
         await send(channel, "T", b"not shipped yet")
         park = hold.park
 
@@ -335,7 +335,7 @@ async def test_a_stopping_broker_answers_who_waits(tmp_path):
     async with channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         held = asyncio.ensure_future(pull(channel, "T", long_poll_ms=60_000))
-        await eventually(lambda: server.broker.hold.count == 1)
+        await eventually(lambda: server.broker.long_polls.count == 1)
         await asyncio.wait_for(server.stop(), 5)
         assert (await held).code == NOT_FOUND
 
@@ -354,7 +354,7 @@ async def test_with_synchronous_flush_and_visibility_the_flusher_wakes_who_waits
 async def test_deleting_a_topic_lets_go_who_waits_for_it_in_the_end(server, channel):
     await send(channel, "Doomed", b"0")
     held = asyncio.ensure_future(try_pull(channel, "Doomed", 0, 1, long_poll_ms=200))
-    await eventually(lambda: server.broker.hold.count == 1)
+    await eventually(lambda: server.broker.long_polls.count == 1)
     await server.broker.topics.delete("Doomed")
     answer = await asyncio.wait_for(held, 5)
     assert answer.code in (NOT_FOUND, MOVED, ResponseCode.TOPIC_NOT_EXIST)
@@ -382,7 +382,7 @@ async def test_a_pull_may_commit_whatever_it_finds(channel):
 async def test_a_held_pull_has_committed_when_it_waits(server, channel):
     await send(channel, "T", b"x")
     held = asyncio.ensure_future(pull(channel, "T", 0, 1, commit=1, long_poll_ms=15_000))
-    await eventually(lambda: server.broker.hold.count == 1)
+    await eventually(lambda: server.broker.long_polls.count == 1)
     assert await committed(channel) == 1
     await send(channel, "T", b"y")
     await held
@@ -477,7 +477,7 @@ async def test_a_held_pull_waits_for_a_message_that_meets_its_condition(server, 
     held = asyncio.ensure_future(
         pull(channel, "Priced", 0, 1, tags="price > 7", expression_type="SQL92", long_poll_ms=15_000)
     )
-    await eventually(lambda: server.broker.hold.count == 1)
+    await eventually(lambda: server.broker.long_polls.count == 1)
     await send(channel, "Priced", b"cheap", 0, named(price="2"))
     await send(channel, "Priced", b"dear", 0, named(price="8"))
     assert (await asyncio.wait_for(held, 5)).bodies == [b"dear"]
@@ -492,7 +492,7 @@ async def test_a_condition_that_makes_no_sense_is_refused_with_its_place(tagged)
 async def test_a_subscription_changed_while_a_pull_waits_does_not_disturb_it(server, channel):
     await subscribe(channel, "readers", version=1, T="a")
     held = asyncio.ensure_future(pull(channel, "T", tags=None, long_poll_ms=15_000))
-    await eventually(lambda: server.broker.hold.count == 1)
+    await eventually(lambda: server.broker.long_polls.count == 1)
     await subscribe(channel, "readers", version=2, T="b")
     await send(channel, "T", b"a", 0, named(TAGS="a"))
     assert (await asyncio.wait_for(held, 5)).bodies == [b"a"]

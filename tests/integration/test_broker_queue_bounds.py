@@ -193,7 +193,7 @@ async def test_a_pull_that_waited_brings_sizes_too(stand, session, store):
     await stand.topic("t")
     queue = queue_of("t", 0 if store == "log" else MIDDLE)
     waiting = asyncio.create_task(taken(session, queue, with_sizes=True, long_poll_ms=20_000))
-    await eventually(lambda: stand.platform.broker.broker.hold.count == 1)
+    await eventually(lambda: stand.platform.broker.broker.long_polls.count == 1)
     await stand.put("t", ["a"])
     assert sized(await waiting) == [b"a"]
 

@@ -191,7 +191,7 @@ async def test_messages_are_as_they_were_made(desk):
 
 async def test_waiting_pulls_are_answered_when_a_commit_comes(desk):
     waiting = asyncio.create_task(pull(desk.stand.channel, "t", desk.queue_id(1), long_poll_ms=20_000))
-    await eventually(lambda: desk.broker.hold.count == 1)
+    await eventually(lambda: desk.broker.long_polls.count == 1)
     await desk.stage("a", blob("t", {1: [b"a"]}))
     assert not waiting.done()
     await desk.commit(0, "a")

@@ -216,8 +216,8 @@ async def test_a_restart_reads_little_though_an_old_one_is_unfinished(stage):
         await stage.scan(6_000)
         await stage.broker.transactions.write_summary()
         store = stage.broker.store
-        assert await store.mark(HALF_MARK) == 1_101
-        assert await store.mark(OP_MARK) >= 1_100
+        assert await store.marks.get(HALF_MARK) == 1_101
+        assert await store.marks.get(OP_MARK) >= 1_100
     async with stage.running():
         assert stage.broker.transactions.count == 1
         assert stage.broker.transactions._halves[0].checks == 1
@@ -293,7 +293,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(sta
         first, stranger = await stage.producer(), await stage.producer("q", "2")
         sent = await first.begin(b"paid")
         first.channel.close()
-        await eventually(lambda: not stage.broker.members.producers("p"))
+        await eventually(lambda: not stage.broker.clients.producers("p"))
         await stage.scan(6_000)
         second = await stage.producer(name="3")
         await stage.scan(30_000)

@@ -95,7 +95,7 @@ async def test_a_name_server_that_has_just_started_makes_nobody_forget_a_route(t
         await consumer.session.refresh(["T"])
         await producer.send(message("after"))
         await eventually(lambda: inbox.texts == ["before", "after"])
-        assert again.naming.routes.topics() == [], "no broker has registered with this one yet"
+        assert again.context.routes.topics() == [], "no broker has registered with this one yet"
 
 
 async def test_brokers_register_with_a_name_server_that_comes_back_and_new_topics_are_found(tmp_path):
@@ -105,7 +105,7 @@ async def test_brokers_register_with_a_name_server_that_comes_back_and_new_topic
             await stack.enter_async_context(running_broker(tmp_path, name_servers=names, register_interval_ms=50))
             inbox = await reading(stack, Consumer(names, group="readers"), "new")
         again = await stack.enter_async_context(naming(port))
-        await eventually(lambda: again.naming.routes.clusters().broker_addr_table)
+        await eventually(lambda: again.context.routes.clusters().broker_addr_table)
         async with Producer(names) as producer:
             await producer.send(message("hello", "new"))
         await eventually(lambda: inbox.texts == ["hello"])

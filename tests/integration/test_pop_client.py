@@ -77,7 +77,7 @@ async def test_a_waiting_receive_gets_what_is_sent(platform):
     async with PopConsumer(platform.name_servers, group="g") as consumer:
         await consumer.ack(await consumer.receive("orders"))
         waiting = asyncio.create_task(consumer.receive("orders", wait_ms=15_000))
-        await eventually(lambda: platform.broker.broker.hold.count > 0)
+        await eventually(lambda: platform.broker.broker.long_polls.count > 0)
         await filled(platform, 1)
         (receipt,) = await asyncio.wait_for(waiting, 5)
         assert receipt.message.body == b"0"

@@ -63,7 +63,7 @@ class Desk(Asking):
         at, found = 0, []
         while at < self.broker.store.bounds_nowait(queue).end:
             header = headers.PullMessage(
-                group, queue.topic, queue.id, at, 32, headers.pull.HAS_SUBSCRIPTION, 0, 0, 0, subscription=expression
+                group, queue.topic, queue.id, at, 32, headers.pull.SUBSCRIPTION_FLAG, 0, 0, 0, subscription=expression
             )
             answer = await self.ask(RequestCode.PULL_MESSAGE, header)
             assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -448,7 +448,7 @@ async def test_a_waiting_pop_gets_what_is_resent(stand):
         await producer.send(Message("T", "m"))
         await consumer.ack(await consumer.receive("T"))
         waiting = asyncio.create_task(consumer.receive("T", wait_ms=15_000))
-        await eventually(lambda: stand.platform.broker.broker.hold.count > 0)
+        await eventually(lambda: stand.platform.broker.broker.long_polls.count > 0)
         await admin.resend("T", group="poppers", begin=0, end=0)
         (again,) = await waiting
         assert again.message.body == b"m"

@@ -130,7 +130,7 @@ async def test_it_can_be_sent_to_an_older_place(stand):
 
 async def test_it_leaves_nothing_at_the_broker(stand):
     broker = stand.platform.broker.broker
-    groups, topics = set(await broker.store.groups()), {topic.name for topic in broker.topics}
+    groups, topics = set(await broker.store.catalog.list_groups()), {topic.name for topic in broker.topics}
     async with (
         Consumer(stand.name_servers, group=None, commit_interval_ms=10) as consumer,
         Admin(stand.name_servers) as admin,
@@ -143,7 +143,7 @@ async def test_it_leaves_nothing_at_the_broker(stand):
         assert len(inbox.texts) == 5
         assert consumer.group is None
         assert await admin.members(ANONYMOUS_GROUP) == []
-    assert set(await broker.store.groups()) == groups
+    assert set(await broker.store.catalog.list_groups()) == groups
     assert {topic.name for topic in broker.topics} == topics
     assert [await stand.committed(ANONYMOUS_GROUP, "T", number) for number in range(3)] == [None] * 3
 

@@ -34,6 +34,8 @@ from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import EndTransaction, OffsetResponse, QueueRequest, SendMessageBack
 
+pytestmark = pytest.mark.one_database
+
 ROOT = Path(__file__).parents[2]
 NOT_ON_SQL = ("pop", "log_store", "remoting_frames", "arrow_columns")
 # Of the event bus one is enough: the others differ in their framework, not in what they ask of a broker.
@@ -59,7 +61,7 @@ async def stand(tmp_path: Path, database_url: str) -> AsyncIterator[Stand]:
 
 async def rows(stand: Stand, sql: str) -> list[tuple[object, ...]]:
     """What is in the database."""
-    return [tuple(row) for row in await store_of(stand.platform.broker).database.rows(sql)]
+    return [tuple(row) for row in await store_of(stand.platform.broker).database.fetch(sql)]
 
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
@@ -178,7 +180,7 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
 async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) -> None:
     for number in range(20):
         waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, number, long_poll_ms=10_000))
-        await eventually(lambda: stand.platform.broker.broker.hold.count == 1)
+        await eventually(lambda: stand.platform.broker.broker.long_polls.count == 1)
         begun = time.monotonic()
         await send(stand.channel, "t", str(number).encode())
         answer = await waiting
@@ -575,7 +577,7 @@ async def test_groups_may_be_called_as_everywhere(stand: Stand) -> None:
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
         header = headers.CommitOffset(group, "t", MIDDLE, at)
         assert (await stand.channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)).code == 0
-    await store_of(stand.platform.broker).committing.flush()
+    await store_of(stand.platform.broker).offsets.flush()
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
         assert await stand.committed(group, "t", MIDDLE) == at
 
@@ -665,7 +667,7 @@ async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_o
         await send(stand.channel, "t", b"woken")
         assert (await waiting).code == ResponseCode.SUCCESS
         assert await everything(stand.channel) == [b"before", b"after", b"woken"]
-        await eventually(lambda: stand.platform.broker.broker.number == 0)
+        await eventually(lambda: stand.platform.broker.broker.broker_id == 0)
 
 
 async def test_kills_of_the_database_lose_nothing_acknowledged_and_double_nothing(

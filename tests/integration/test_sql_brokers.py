@@ -20,10 +20,12 @@ from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message
 from sparrow.model.queue import Queue
 from sparrow.net import Channel
-from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, QueryOffset, QueueRequest, RecallMessage
+
+pytestmark = pytest.mark.one_database
 
 MIDDLE = 1
 """The queue of a topic of one part that messages without a priority go to."""
@@ -67,7 +69,7 @@ async def reads(running: Crew, at: int, offset: int | None, group: str = "g", *,
 async def take_the_lease_away(running: Crew, of: int) -> None:
     """As if the leader had been silent for longer than its lease, and another had asked first."""
     heir = store_of(running.brokers[1 - of])
-    await heir.database.change("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
+    await heir.database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
     await leading_of(running.brokers[1 - of])._renew()
 
 
@@ -97,7 +99,7 @@ async def test_one_is_number_0_and_the_others_have_numbers_of_their_own(tmp_path
     async with crew(tmp_path, database_url, 3) as running:
         assert sorted(running.numbers) == [0, 1, 2]
         members = await running.masters()
-        assert members == {server.broker.number: str(server.address) for server in running.brokers}
+        assert members == {server.broker.broker_id: str(server.address) for server in running.brokers}
 
 
 async def test_a_leader_that_is_stopped_is_replaced_within_its_lease(tmp_path: Path, database_url: str) -> None:
@@ -116,10 +118,10 @@ async def test_a_leader_that_is_stopped_is_replaced_within_its_lease(tmp_path: P
 
 async def test_a_leader_that_falls_silent_is_replaced_and_takes_a_lesser_number(two: Crew) -> None:
     silence(two, 0)
-    await eventually(lambda: two.brokers[1].broker.number == 0, within_s=3)
+    await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
     leading = leading_of(two.brokers[0])
     await leading._renew()
-    assert two.brokers[0].broker.number > 0
+    assert two.brokers[0].broker.broker_id > 0
     assert not leading._running, "it delivers and asks no more"
     assert (await two.masters())[0] == str(two.brokers[1].address)
 
@@ -209,7 +211,7 @@ async def test_a_pull_that_waits_on_one_is_woken_by_a_send_to_another(two: Crew)
     waits = []
     for number in range(20):
         waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
-        await eventually(lambda: two.brokers[1].broker.hold.count == 1)
+        await eventually(lambda: two.brokers[1].broker.long_polls.count == 1)
         await send(two.channels[0], "t", str(number).encode())
         begun = time.monotonic()
         answer = pulled(await waiting)
@@ -226,7 +228,7 @@ async def test_a_pull_that_waits_is_woken_though_somebody_else_saw_the_message_f
     """Whatever makes a broker look: another reader, a question for the end of the queue, the look at everything."""
     for number in range(60):
         waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
-        await eventually(lambda: two.brokers[1].broker.hold.count == 1)
+        await eventually(lambda: two.brokers[1].broker.long_polls.count == 1)
         await send(two.channels[0], "t", str(number).encode())
         assert len(await everything(two.channels[1])) == number + 1
         begun = time.monotonic()
@@ -259,7 +261,7 @@ async def test_a_broker_that_stands_still_amid_a_transaction_does_not_keep_the_o
     answer = None
     with contextlib.suppress(StoreDatabaseUnreachable):  # who stood still finds its connection gone
         async with store.database.transaction() as session:
-            await session.change("UPDATE hermes_lane SET next_id = next_id + 1 WHERE lane = :lane", lane=lane.number)
+            await session.execute("UPDATE hermes_lane SET next_id = next_id + 1 WHERE lane = :lane", lane=lane.number)
             answer = await try_send(two.channels[1], "t", b"after")
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -326,12 +328,12 @@ async def test_what_a_broker_committed_before_it_was_frozen_does_not_set_the_gro
     await commit(two, 0, "g", 1)
     await reads(two, 1, 1)
     silence(two, 0)
-    committing = store_of(two.brokers[0]).committing
+    committing = store_of(two.brokers[0]).offsets
     async with committing._flush_lock:  # nothing of it reaches the database
         await commit(two, 0, "g", 3)
         await take_the_lease_away(two, of=0)
         await commit(two, 1, "g", 9)
-        await store_of(two.brokers[1]).committing.flush()
+        await store_of(two.brokers[1]).offsets.flush()
     await committing.flush()
     await asyncio.sleep(0.2)
     assert await committed(two, 1, "g") == 9
@@ -348,7 +350,7 @@ async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) 
     await reads(two, 1, 2)
     await asyncio.sleep(0.2)
     await commit(two, 0, "g", 6)
-    await store_of(two.brokers[0]).committing.flush()
+    await store_of(two.brokers[0]).offsets.flush()
     await leading_of(two.brokers[0])._renew()
     await commit(two, 0, "g", 6)
     await reads(two, 1, 6)
@@ -365,7 +367,7 @@ async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> N
         await eventually(lambda: len(inbox.messages) == 20)
     await reads(two, 1, 20)
     await two.brokers[0].stop()
-    await eventually(lambda: two.brokers[1].broker.number == 0, within_s=3)
+    await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
     async with Consumer(two.name_servers, group="g") as consumer:
         await consumer.subscribe("t")
         await send(two.channels[1], "t", b"20")
@@ -405,14 +407,14 @@ async def test_a_timed_message_is_taken_back_by_another_broker(two: Crew) -> Non
     recall = RecallMessage("t", result.recall_handle)
     answer = await two.channels[0].request(RequestCode.RECALL_MESSAGE, recall, timeout_ms=5_000)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
-    found = await store_of(two.brokers[0]).database.rows("SELECT COUNT(*) FROM hermes_delay")
+    found = await store_of(two.brokers[0]).database.fetch("SELECT COUNT(*) FROM hermes_delay")
     assert found[0][0] == 0
     answer = await two.channels[1].request(RequestCode.RECALL_MESSAGE, recall, timeout_ms=5_000)
     assert answer.code != ResponseCode.SUCCESS
 
 
 async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they_lead(two: Crew) -> None:
-    lead = two.brokers[0].broker.delay.lead, two.brokers[1].broker.delay.lead
+    lead = two.brokers[0].broker.delay.run_as_leader, two.brokers[1].broker.delay.run_as_leader
     other = asyncio.create_task(lead[1]())  # type: ignore[arg-type]
     due_ms = int(time.time() * 1000) + 300
     await asyncio.gather(
@@ -423,7 +425,7 @@ async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they
     )
     store = store_of(two.brokers[0])
     async with asyncio.timeout(10):
-        while (await store.database.rows("SELECT COUNT(*) FROM hermes_delay"))[0][0]:
+        while (await store.database.fetch("SELECT COUNT(*) FROM hermes_delay"))[0][0]:
             await asyncio.sleep(0.05)
     other.cancel()
     assert sorted(await everything(two.channels[0])) == sorted(str(n).encode() for n in range(100))
@@ -447,10 +449,10 @@ async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
 
     monkeypatch.setattr(store, "append_in_transaction", later)
     await send(two.channels[0], "t", b"cancelled", 0, named(UNIQ_KEY="A", TIMER_DELIVER_MS=hour_ms))
-    await store.database.change("UPDATE hermes_delay SET due = 1")  # the hour is over
+    await store.database.execute("UPDATE hermes_delay SET due = 1")  # the hour is over
     async with asyncio.timeout(10):
         await came.wait()
-        while await store.database.change("UPDATE hermes_delay SET due = 1"):
+        while await store.database.execute("UPDATE hermes_delay SET due = 1"):
             await asyncio.sleep(0.05)
     assert await everything(two.channels[0]) == [b"new"]
 

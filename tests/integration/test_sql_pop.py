@@ -41,6 +41,8 @@ from sparrow.wire.headers import (
     PopMessageResponse,
 )
 
+pytestmark = pytest.mark.one_database
+
 PARTS = 2
 MIDDLE = (Queue("t", 1), Queue("t", 4))
 """Where messages without a priority go, of each part."""
@@ -66,12 +68,12 @@ class SqlPopper(Popper):
 
     @property
     def pops(self) -> SqlPopState:
-        assert isinstance(self.broker.pops, SqlPopState)
-        return self.broker.pops
+        assert isinstance(self.broker.pop_state, SqlPopState)
+        return self.broker.pop_state
 
     def stored_at(self, queue: Queue = MIDDLE[0]) -> int | None:
         """What whoever leads next would find, a moment later."""
-        return self.broker.store.committed_nowait(self.group, queue)
+        return self.broker.store.offsets.committed_nowait(self.group, queue)
 
     async def commit(self, offset: int, queue: Queue = MIDDLE[0]) -> None:
         answer = await self.ask(
@@ -221,7 +223,7 @@ async def test_a_waiting_pop_gets_what_comes_again(popper):
     await send(popper.channel, "t", b"x")
     await popper.pop(invisible_ms=1000)
     waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await popper.passes(1000)
     assert bodies_of(popper.got(await waiting)) == [b"x"]
 
@@ -276,7 +278,7 @@ async def test_a_message_that_cannot_be_stored_again_stays_in_flight(popper, mon
         asked.append(queue)
         raise SparrowError("the database is away")
 
-    monkeypatch.setattr(store, "append_soon", away)
+    monkeypatch.setattr(store, "append_nowait", away)
     await popper.passes(10)
     await eventually(lambda: asked)
     await eventually(lambda: len(popper.pops.in_flight) == 1)
@@ -338,7 +340,7 @@ async def test_a_pop_fills_its_batch_in_the_same_order_from_the_database(databas
 
 async def test_a_lane_that_starves_gets_its_share(popper):
     await popper.in_lane(Priority.LOW, 5)
-    popper.clock.now_ms += popper.broker.settings.starvation_ms + 1
+    popper.clock.now_ms += popper.broker.settings.lane_starvation_ms + 1
     await popper.in_lane(Priority.HIGH, 100)
     got = [body.split(b"-")[0] for body in bodies_of(await popper.pop(count=10))]
     assert (got.count(b"high"), got.count(b"low")) == (9, 1)
@@ -382,7 +384,7 @@ async def test_an_acknowledgement_does_not_call_back_a_group_that_was_sent_ahead
 async def test_who_sees_an_older_offset_while_a_newer_is_being_stored_sends_nobody_back(popper, monkeypatch):
     await popper.fill(each=10, queues=1)
     got = await popper.pop(count=4)
-    committing, may_save = store_of(popper.server).committing, asyncio.Event()
+    committing, may_save = store_of(popper.server).offsets, asyncio.Event()
     await committing.flush()
     save = committing._save
 
@@ -420,7 +422,7 @@ async def test_a_group_is_not_handed_out_more_too_far_ahead_of_what_is_acknowled
     second = await popper.pop(count=3)
     assert await popper.pop() == []
     waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000, count=1))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await popper.acked(*second)
     assert not waiting.done()
     await popper.acked(*first[:2])
@@ -450,7 +452,7 @@ async def test_a_notification_tells_whether_there_is_something_and_waits_for_it(
 
     assert await notified(0) is False
     waiting = asyncio.create_task(notified(8_000))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await send(popper.channel, "t", b"x")
     assert await waiting is True
 
@@ -462,7 +464,7 @@ async def test_a_pop_of_one_queue_waits_also_when_the_database_had_to_be_asked(p
     store._views[store.catalog.lane(MIDDLE[0]).number].forget()
     assert store.read_nowait(MIDDLE[0], 1) is None
     waiting = asyncio.create_task(popper.try_pop(queue_id=1, poll_ms=8_000))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     await send(popper.channel, "t", b"y")
     assert bodies_of(popper.got(await waiting)) == [b"y"]
 
@@ -480,7 +482,7 @@ async def test_who_pops_is_assigned_all_queues_at_once(popper):
 
 async def test_pops_that_wait_are_counted(popper):
     waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000))
-    await eventually(lambda: popper.broker.hold.count == 1)
+    await eventually(lambda: popper.broker.long_polls.count == 1)
     answer = await popper.ask(RequestCode.POLLING_INFO, GetPollingCount("G", "t", -1))
     assert headers.read(GetPollingCountResponse, answer.ext).count == 1
     await send(popper.channel, "t", b"x")
@@ -556,13 +558,13 @@ def poppers(running: Crew) -> list[SqlPopper]:
 async def take_the_lease_away(running: Crew, of: int) -> None:
     """As if the leader had been silent for longer than its lease, and the other had asked first."""
     heir = running.brokers[1 - of]
-    await store_of(heir).database.change("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
+    await store_of(heir).database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
     await leading_of(heir)._renew()
     await leading_of(running.brokers[of])._renew()
 
 
 async def leads(popper: SqlPopper) -> None:
-    await eventually(lambda: popper.broker.number == 0 and popper.pops._leads)
+    await eventually(lambda: popper.broker.broker_id == 0 and popper.pops._leads)
 
 
 async def test_a_broker_that_does_not_lead_says_so(two):
@@ -629,7 +631,7 @@ async def test_in_order_a_new_leader_goes_on_at_the_first_that_is_not_acknowledg
 async def test_a_pop_that_waits_at_a_leader_is_told_when_it_leads_no_more(two):
     first, second = poppers(two)
     waiting = asyncio.create_task(first.try_pop(poll_ms=8_000))
-    await eventually(lambda: first.broker.hold.count == 1)
+    await eventually(lambda: first.broker.long_polls.count == 1)
     await take_the_lease_away(two, 0)
     assert (await waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
     await leads(second)
@@ -641,7 +643,7 @@ async def test_a_pop_that_waits_at_a_leader_is_told_when_it_leads_no_more(two):
 async def test_a_waiting_pop_gets_what_another_broker_has_stored(two):
     leader, other = poppers(two)
     waiting = asyncio.create_task(leader.try_pop(poll_ms=8_000))
-    await eventually(lambda: leader.broker.hold.count == 1)
+    await eventually(lambda: leader.broker.long_polls.count == 1)
     await send(other.channel, "t", b"x")
     assert bodies_of(leader.got(await waiting)) == [b"x"]
 
@@ -650,7 +652,7 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
     leader, other = poppers(two)
     await send_batch(leader.channel, "t", [(b"%d" % number, b"") for number in range(5)])
     await leader.acked(*await leader.pop())
-    await store_of(two.brokers[0]).committing.flush()
+    await store_of(two.brokers[0]).offsets.flush()
     await other.broker.topics.put(Topic(name="u", read_queues=1, write_queues=1))  # SQLite gives the last numbers again
     await other.broker.topics.delete("t")
     await other.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))

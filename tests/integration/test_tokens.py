@@ -27,10 +27,11 @@ from sparrow.net.dispatcher import GuardedRequestDispatcher, RequestDispatcher
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
+from sparrow.wire.bodies import IssueToken
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import RemoteRefused
 from sparrow.wire.frame import RemotingCommand
-from sparrow.wire.signing import IssueToken, TokenCode, sign
+from sparrow.wire.signing import sign
 
 ADMIN = Credentials("operator", "a long secret")
 AUTH = {"auth": True, "admin_tokens": {ADMIN.access_key: ADMIN.secret_key}}
@@ -96,7 +97,7 @@ async def test_names_that_cannot_be_and_those_of_admins_are_refused(admin: Admin
 
 
 async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader: Credentials) -> None:
-    answer = await admin.session.invoke(str(platform.address), TokenCode.LIST_TOKENS)
+    answer = await admin.session.invoke(str(platform.address), RequestCode.LIST_TOKENS)
     assert reader.access_key.encode() in bytes(answer.body)
     assert reader.secret_key.encode() not in bytes(answer.body)
     assert [token.secret_key for token in await admin.tokens()] == [None]
@@ -104,8 +105,8 @@ async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader:
 
 async def test_a_body_that_makes_no_sense_is_refused(platform: Platform, admin: Admin) -> None:
     for body in (b"", b"{", b'{"name":"a"}', b'{"name":"a","type":"p","secretKey":"short"}'):
-        for code in (TokenCode.ISSUE_TOKEN, TokenCode.REVOKE_TOKEN):
-            if body.endswith(b"}") and code == TokenCode.REVOKE_TOKEN:
+        for code in (RequestCode.ISSUE_TOKEN, RequestCode.REVOKE_TOKEN):
+            if body.endswith(b"}") and code == RequestCode.REVOKE_TOKEN:
                 continue
             answer = await admin.session.invoke_unchecked(str(platform.address), code, None, body)
             assert answer.code != ResponseCode.SUCCESS
@@ -136,12 +137,12 @@ async def test_brokers_share_one_secret_also_with_one_that_joins_later(tmp_path:
             async with BrokerServer(settings, tmp_path / "b", SMALL_LOG) as other:
                 assert len((await admin.clusters())["DefaultCluster"].masters) == 2
                 assert await admin.issue_token("billing", "c") == first
-                assert (await other.broker.store.tokens())["billing"].secret_key == first.secret_key
+                assert (await other.broker.store.tokens.all())["billing"].secret_key == first.secret_key
                 both = await admin.issue_token("shipping", "p")
                 stores = [platform.broker.broker.store, other.broker.store]
-                assert {(await store.tokens())["shipping"].secret_key for store in stores} == {both.secret_key}
+                assert {(await store.tokens.all())["shipping"].secret_key for store in stores} == {both.secret_key}
                 await admin.revoke_token("shipping")
-                assert all([(await store.tokens())["shipping"].is_revoked for store in stores])
+                assert all([(await store.tokens.all())["shipping"].is_revoked for store in stores])
 
 
 async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> 
         ):
             for address in (platform.address, other.address):
                 await admin.session.invoke(
-                    str(address), TokenCode.ISSUE_TOKEN, None, bodies.write(IssueToken("billing", "c"))
+                    str(address), RequestCode.ISSUE_TOKEN, None, bodies.write(IssueToken("billing", "c"))
                 )
             with pytest.raises(Refused, match="another secret on broker"):
                 await admin.issue_token("billing", "c")
@@ -230,7 +231,7 @@ async def test_without_a_token_nothing_can_be_asked(platform: Platform) -> None:
         refused += [await try_send(channel, "orders", b"1"), await try_pull(channel, "orders")]
     assert {answer.code for answer in refused} == {ResponseCode.NO_PERMISSION}
     assert all("signed with a token" in (answer.remark or "") for answer in refused)
-    assert "orders" not in await platform.broker.broker.store.topics()
+    assert "orders" not in await platform.broker.broker.store.catalog.list_topics()
 
 
 async def test_a_consumers_token_cannot_append(platform: Platform, admin: Admin, reader: Credentials) -> None:

@@ -112,19 +112,19 @@ async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bo
         for verb, pick, mask in acts:
             now[0] += pick
             lots = list(pops.in_flight)
-            runs = list(pops.in_order)
+            runs = list(pops.fifo)
             if verb == "take":
                 lot = InFlightBatch("g", QUEUES[pick % 2], next_offset, pop_ms=now[0], invisible_ms=pick, mask=mask)
                 next_offset += 8
-                pops.take([lot])
+                pops.add([lot])
             elif verb == "settle" and lots:
                 pops.settle(lots[pick % len(lots)], mask)
             elif verb == "move" and lots:
                 lot = lots[pick % len(lots)]
-                pops.move(lot, lot.offsets()[0], mask)
+                pops.change_invisible_time(lot, lot.offsets()[0], mask)
             elif verb == "order":
                 offsets = range(next_offset, next_offset + 3)
-                run = pops.in_order.take(
+                run = pops.fifo.take(
                     "h",
                     QUEUES[pick % 2],
                     offsets,
@@ -133,11 +133,11 @@ async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bo
                     invisible_ms=9,
                     attempt="a",
                 )
-                pops.ran(run)
+                pops.fifo_changed(run)
             elif verb == "order ack" and runs:
                 run = runs[pick % len(runs)]
-                pops.in_order.ack(run, next(iter(run.dues)))
-                pops.ran(run)
+                pops.fifo.ack(run, next(iter(run.dues)))
+                pops.fifo_changed(run)
             elif verb == "save":
                 pops.save()
             else:
@@ -154,5 +154,5 @@ async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bo
 
 def _view(pops: LogPopState) -> object:
     lots = {(lot.key, lot.mask, lot.due_ms) for lot in pops.in_flight}
-    runs = {(run.queue, run.pop_ms, run.next_offset, *run.dues.items(), *run.counts.items()) for run in pops.in_order}
+    runs = {(run.queue, run.pop_ms, run.next_offset, *run.dues.items(), *run.counts.items()) for run in pops.fifo}
     return lots, runs

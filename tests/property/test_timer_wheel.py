@@ -69,7 +69,7 @@ class AgainstAList(RuleBasedStateMachine):
         expected = self._first(count)
         assert list(zip(due.tolist(), references.tolist(), strict=True)) == expected
         kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(due), max_size=len(due))), np.bool_)
-        self.timers.put_back(due[kept], references[kept])
+        self.timers.restore(due[kept], references[kept])
         back = [item for item, is_kept in zip(expected, kept.tolist(), strict=True) if is_kept]
         self.waiting = back + [item for item in self.waiting if item not in expected]
 
@@ -82,7 +82,7 @@ class AgainstAList(RuleBasedStateMachine):
     @invariant()
     def knows_what_it_holds(self) -> None:
         assert self.timers.count == len(self.waiting)
-        due, references = self.timers.everything()
+        due, references = self.timers.all_timers()
         assert sorted(zip(due.tolist(), references.tolist(), strict=True)) == sorted(self.waiting)
 
     @invariant()

@@ -60,7 +60,7 @@ sql = "{sql or "SELECT city, sum(cents) AS cents, count(*) AS orders FROM dear G
 
 
 def run_file(spark: SparkSession, path: Path) -> PipelineResult:
-    return run_pipeline(spark, load(path), told=lambda done: None)
+    return run_pipeline(spark, load(path), on_progress=lambda done: None)
 
 
 def rows_of(spark: SparkSession, platform: RunningPlatform, topic: str) -> list[dict[str, object]]:

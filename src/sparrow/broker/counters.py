@@ -96,7 +96,7 @@ class TrafficCounters:
 
     # -- the hot path -------------------------------------------------------------------------------------------------
 
-    def sent(self, topic: str, count: int, size_bytes: int) -> None:
+    def count_send(self, topic: str, count: int, size_bytes: int) -> None:
         """One send put `count` messages into a topic."""
         tally = self._sent.get(topic)
         if tally is None:
@@ -105,7 +105,7 @@ class TrafficCounters:
         tally[1] += size_bytes
         tally[2] += 1
 
-    def pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
+    def count_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """One pull was answered with `count` messages."""
         tally = self._pulled.get((topic, group))
         if tally is None:
@@ -114,11 +114,11 @@ class TrafficCounters:
         tally[1] += size_bytes
         tally[2] += 1
 
-    def missed(self, group: str, topic: str) -> None:
+    def count_empty_pull(self, group: str, topic: str) -> None:
         """One pull found nothing. Who it was is not kept: nobody asks."""
         self._missed += 1
 
-    def sent_back(self, group: str, topic: str, count: int = 1) -> None:
+    def count_send_back(self, group: str, topic: str, count: int = 1) -> None:
         """A consumer gave messages back, to have them again later."""
         tally = self._back_by_group.tallies.setdefault((topic, group), [0, 0, 0])
         tally[0] += count
@@ -200,15 +200,15 @@ class _Table(Generic[K]):
 
     def tick(self, now_ms: int) -> None:
         for key, tally in self.tallies.items():
-            self._noted(key, tally, now_ms)
+            self._update(key, tally, now_ms)
         self._ticked_ms = now_ms
         self.forget(lambda key: now_ms - self._histories[key].changed_ms >= _DAY_MS)
 
     def traffic(self, key: K, now_ms: int) -> Traffic | None:
         tally = self.tallies.get(key)
-        return self._noted(key, tally, now_ms).traffic(now_ms) if tally is not None else None
+        return self._update(key, tally, now_ms).traffic(now_ms) if tally is not None else None
 
-    def _noted(self, key: K, tally: Tally, now_ms: int) -> _History:
+    def _update(self, key: K, tally: Tally, now_ms: int) -> _History:
         history = self._histories.get(key)
         if history is None:
             # Whatever it has was added after the last tick, or it would have a history already.
@@ -226,18 +226,18 @@ class _Table(Generic[K]):
 class _History:
     """What one tally added in each stretch of time; stretches without anything are left out."""
 
-    __slots__ = ("_begun_ms", "_noted", "_stretches", "changed_ms")
+    __slots__ = ("_begun_ms", "_counted", "_stretches", "changed_ms")
 
     def __init__(self, begun_ms: int) -> None:
         self._begun_ms = self.changed_ms = begun_ms
-        self._noted: Tally = [0, 0, 0]
+        self._counted: Tally = [0, 0, 0]
         self._stretches: tuple[deque[tuple[int, Tally]], ...] = tuple(deque(maxlen=count) for _, count in _STRETCHES)
 
     def note(self, tally: Tally, now_ms: int) -> None:
-        if tally == self._noted:
+        if tally == self._counted:
             return
-        added = list(map(sub, tally, self._noted))
-        self._noted, self.changed_ms = tally.copy(), now_ms
+        added = list(map(sub, tally, self._counted))
+        self._counted, self.changed_ms = tally.copy(), now_ms
         for (length_ms, _), stretches in zip(_STRETCHES, self._stretches, strict=True):
             number = now_ms // length_ms
             if stretches and stretches[-1][0] == number:

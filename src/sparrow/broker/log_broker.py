@@ -33,22 +33,22 @@ async def open_log_broker(
     log_settings: LogSettings,
     *,
     address: Address,
-    hold: LongPollTable,
+    long_polls: LongPollTable,
     now_ms: Callable[[], int],
 ) -> Broker:
     """Open the store, and hear from it where everything had got."""
-    archived = ArchiveProgress(log_settings.retention_waits_for)
+    archived = ArchiveProgress(log_settings.retention_group)
     store = await asyncio.to_thread(
         LogStore,
         path,
         log_settings,
         store_host=address.as_host(),
-        on_growth=hold.notify_growth,
+        on_growth=long_polls.notify_growth,
         archived_to=archived,
         now_ms=now_ms,
     )
     archived.attach_store(store)
-    topics, members = TopicCatalog(store, settings, now_ms), ClientRegistry()
+    topics, clients = TopicCatalog(store, settings, now_ms), ClientRegistry()
     groups = GroupCatalog(store, settings, now_ms)
     delay = LogDelayScheduler(
         store,
@@ -56,22 +56,22 @@ async def open_log_broker(
         roll_after_ms=int(store.settings.retention_hours * 3_600_000 / 2),
         now_ms=now_ms,
     )
-    transactions = LogTransactionCoordinator(store, topics, members, settings, now_ms=now_ms)
-    pops = LogPopState(store, topics, cluster=settings.cluster, now_ms=now_ms)
-    reviving = Reviver(pops, store, topics, groups, hold, now_ms=now_ms)
+    transactions = LogTransactionCoordinator(store, topics, clients, settings, now_ms=now_ms)
+    pop_state = LogPopState(store, topics, cluster=settings.cluster, now_ms=now_ms)
+    reviver = Reviver(pop_state, store, topics, groups, long_polls, now_ms=now_ms)
     broker = Broker(
         settings=settings,
         address=address,
         store=store,
         topics=topics,
         groups=groups,
-        members=members,
-        locks=QueueLocks(settings.lock_ms),
-        hold=hold,
+        clients=clients,
+        queue_locks=QueueLocks(settings.queue_lock_ms),
+        long_polls=long_polls,
         counters=TrafficCounters(),
         delay=delay,
         transactions=transactions,
-        pops=pops,
+        pop_state=pop_state,
         stages=StageStore(
             path / STAGES_FOLDER,
             bytes_max=settings.stage_bytes_max,
@@ -79,15 +79,15 @@ async def open_log_broker(
             now_ms=now_ms,
             syncs=store.settings.flush == "sync",
         ),
-        parts=(delay, transactions, LogPopWorker(pops, reviving)),
+        workers=(delay, transactions, LogPopWorker(pop_state, reviver)),
         started_ms=now_ms(),
         now_ms=now_ms,
     )
     try:
         await topics.load()
         await groups.load()
-        for part in broker.parts:
-            await part.start()
+        for worker in broker.workers:
+            await worker.start()
         await broker.stages.start()
     except BaseException:
         await store.close()

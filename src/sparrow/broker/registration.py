@@ -66,7 +66,7 @@ class NameServerRegistration:
             broker_address=str(self._broker.address),
             cluster=self._settings.cluster,
             ha_address=str(self._broker.address),
-            broker_id=self._broker.number,
+            broker_id=self._broker.broker_id,
             is_compressed=is_compressed,
             body_crc=body_crc(body),
         )
@@ -105,7 +105,7 @@ class NameServerRegistration:
             broker_name=self._broker.name,
             broker_address=str(self._broker.address),
             cluster=self._settings.cluster,
-            broker_id=self._broker.number,
+            broker_id=self._broker.broker_id,
         )
         reached = [address for address in self._name_servers if address not in self._unreachable]
         words = [

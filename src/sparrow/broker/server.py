@@ -59,7 +59,7 @@ class BrokerServer:
         self._scan_later()
 
     async def _open(self) -> Broker:
-        hold = LongPollTable(asyncio.get_running_loop(), pulls_max=self.settings.held_pulls_max)
+        long_polls = LongPollTable(asyncio.get_running_loop(), pulls_max=self.settings.long_polls_max)
         if self.settings.store is not None:
             return await sql_broker.open_sql_broker(
                 self.settings.store,
@@ -67,7 +67,7 @@ class BrokerServer:
                 self.settings,
                 self._sql_settings or SqlSettings(),
                 address=self.address,
-                hold=hold,
+                long_polls=long_polls,
                 now_ms=self._now_ms,
             )
         return await log_broker.open_log_broker(
@@ -75,13 +75,13 @@ class BrokerServer:
             self.settings,
             self._log_settings or LogSettings(),
             address=self.address,
-            hold=hold,
+            long_polls=long_polls,
             now_ms=self._now_ms,
         )
 
     def _closed(self, channel: Channel) -> None:
         heartbeats.remove_channel(self.broker, channel)
-        self.broker.hold.drop(channel)
+        self.broker.long_polls.drop_channel(channel)
 
     def _scan_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -96,15 +96,15 @@ class BrokerServer:
         """Tell the name servers, refuse what is new, finish what is in hand, answer who waits, close the store."""
         if self._scan is not None:
             self._scan.cancel()
-        await self.broker.leave()
+        await self.broker.hand_over()
         await self._registration.stop()
         self._listener.stop_accepting()
-        self.broker.hold.release_all()
+        self.broker.long_polls.release_all()
         await self._serving.stop(self.settings.net.stop_grace_ms / 1000)
-        self.broker.hold.release_all()
+        self.broker.long_polls.release_all()
         await self._listener.stop()
-        for part in reversed(self.broker.parts):
-            await part.stop()
+        for worker in reversed(self.broker.workers):
+            await worker.stop()
         await self.broker.stages.stop()
         await self.broker.store.close()
 

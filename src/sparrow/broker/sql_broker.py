@@ -35,7 +35,7 @@ async def open_sql_broker(
     sql_settings: SqlSettings,
     *,
     address: Address,
-    hold: LongPollTable,
+    long_polls: LongPollTable,
     now_ms: Callable[[], int],
 ) -> Broker:
     """Connect, take over what is there, and a number among the brokers on this database.
@@ -48,69 +48,75 @@ async def open_sql_broker(
         sql_settings,
         owner=str(address),
         store_host=host,
-        on_growth=hold.notify_growth,
-        awaited_queues=hold.queues,
+        on_growth=long_polls.notify_growth,
+        awaited_queues=long_polls.queues,
         now_ms=now_ms,
     )
     # A part of a topic is a dozen tables: one will do until somebody asks for more.
     settings = settings.model_copy(update={"topic_queues": 1})
-    topics, members = TopicCatalog(store, settings, now_ms, stores_system_topics=False), ClientRegistry()
+    topics, clients = TopicCatalog(store, settings, now_ms, stores_system_topics=False), ClientRegistry()
     groups = GroupCatalog(store, settings, now_ms)
     delay = SqlDelayScheduler(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
-    transactions = SqlTransactionCoordinator(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
-    resending = SqlResender(store, topics, members)
-    pops = SqlPopState(store, hold, now_ms=now_ms)
-    reviving = Reviver(pops, store, topics, groups, hold, now_ms=now_ms)
+    transactions = SqlTransactionCoordinator(store, clients, settings, store_host=pack_host(host), now_ms=now_ms)
+    resender = SqlResender(store, topics, clients)
+    pop_state = SqlPopState(store, long_polls, now_ms=now_ms)
+    reviver = Reviver(pop_state, store, topics, groups, long_polls, now_ms=now_ms)
     broker = Broker(
         settings=settings,
         address=address,
         store=store,
         topics=topics,
         groups=groups,
-        members=members,
-        locks=QueueLocks(settings.lock_ms),
-        hold=hold,
+        clients=clients,
+        queue_locks=QueueLocks(settings.queue_lock_ms),
+        long_polls=long_polls,
         counters=TrafficCounters(),
         delay=delay,
         transactions=transactions,
-        pops=pops,
+        pop_state=pop_state,
         stages=StageStore(
             folder / f"stages-{address.port}",  # brokers that share a database may share a folder as well
             bytes_max=settings.stage_bytes_max,
             ttl_ms=settings.stage_ttl_hours * 3_600_000,
             now_ms=now_ms,
         ),
-        ranges=resending,
-        parts=(),
+        resender=resender,
+        workers=(),
         started_ms=now_ms(),
         now_ms=now_ms,
     )
 
     async def numbered(number: int) -> None:
-        broker.number = number
+        broker.broker_id = number
         await topics.set_leader_term(store.epoch)
 
-    work = (delay.lead, transactions.lead, resending.lead, partial(pops.lead, reviving.run), SqlRetention(store).lead)
+    work = (
+        delay.run_as_leader,
+        transactions.run_as_leader,
+        resender.run_as_leader,
+        partial(pop_state.run_as_leader, reviver.run),
+        SqlRetention(store).run_as_leader,
+    )
     leading = Leadership(store, work=work, on_change=numbered)
-    broker.parts, broker.leave = (leading,), leading.leave
+    broker.workers, broker.hand_over = (leading,), leading.leave
     changes: set[asyncio.Task[None]] = set()
 
     def refreshed() -> None:
         """Others may have made topics and groups."""
         groups.replace_all(store.catalog.groups)
         if topics.replace_all(store.catalog.topics):
-            task = asyncio.get_running_loop().create_task(topics.told())
+            task = asyncio.get_running_loop().create_task(topics.announce())
             changes.add(task)
             task.add_done_callback(changes.discard)
 
     try:
         await topics.load()
         await groups.load()
-        for part in broker.parts:
-            await part.start()
+        for worker in broker.workers:
+            await worker.start()
         await broker.stages.start()
     except BaseException:
         await store.close()
         raise
-    store.on_refresh, store.on_restart = refreshed, pops.forget
+    store.on_refresh, store.on_restart = refreshed, pop_state.forget
     return broker

@@ -365,7 +365,7 @@ async def test_what_is_given_back_comes_again_before_the_rest_in_order(transport
     await send(transport, *(event(number, key="k") for number in range(6)))
     listening = await listen(transport)
     deliveries = await received(listening, 3, acknowledge=False)
-    await listening.give_back(deliveries)
+    await listening.release(deliveries)
     assert numbers(await received(listening, 6)) == [0, 1, 2, 3, 4, 5]
 
 
@@ -375,7 +375,7 @@ async def test_who_waits_already_gets_what_is_given_back(transport):
     deliveries = await received(listening, 1, acknowledge=False)
     receiving = asyncio.create_task(received(listening, 1))
     await asyncio.sleep(0)
-    await listening.give_back(deliveries)
+    await listening.release(deliveries)
     assert numbers(await receiving) == [1]
 
 

@@ -23,11 +23,11 @@ def counters() -> TrafficCounters:
 
 
 def test_totals_add_up_over_topics_and_groups(counters):
-    counters.sent("a", 3, 300)
-    counters.sent("b", 1, 50)
-    counters.pulled("g", "a", 2, 200)
-    counters.pulled("h", "a", 1, 100)
-    counters.missed("g", "b")
+    counters.count_send("a", 3, 300)
+    counters.count_send("b", 1, 50)
+    counters.count_pull("g", "a", 2, 200)
+    counters.count_pull("h", "a", 1, 100)
+    counters.count_empty_pull("g", "b")
     assert counters.totals == Totals(
         messages_sent=4,
         bytes_sent=350,
@@ -49,7 +49,7 @@ def test_nothing_counted_is_no_speed_and_no_traffic(counters):
 
 def test_a_broker_that_never_ticked_can_be_asked():
     fresh = TrafficCounters()
-    fresh.sent("a", 5, 10)
+    fresh.count_send("a", 5, 10)
     assert fresh.rates(NOON, sent) == (0.0, 0.0, 0.0)
     assert fresh.topic_traffic("a", NOON).messages.minute.sum == 5
     assert fresh.rates(NOON + 5_000, lambda totals: totals.sends) == (0.0, 0.0, 0.0)
@@ -58,7 +58,7 @@ def test_a_broker_that_never_ticked_can_be_asked():
 def test_a_steady_stream_has_the_same_speed_in_every_window(counters):
     now_ms = NOON
     for _ in range(100):
-        counters.sent("a", 50, 5_000)
+        counters.count_send("a", 50, 5_000)
         now_ms += SAMPLE_INTERVAL_MS
         counters.tick(now_ms)
     assert counters.rates(now_ms, sent) == pytest.approx((5.0, 5.0, 5.0))
@@ -68,7 +68,7 @@ def test_a_steady_stream_has_the_same_speed_in_every_window(counters):
 
 
 def test_a_burst_leaves_the_short_window_first(counters):
-    counters.sent("a", 600, 600)
+    counters.count_send("a", 600, 600)
     now_ms = NOON
     while now_ms < NOON + 2 * MINUTE:
         now_ms += SAMPLE_INTERVAL_MS
@@ -81,7 +81,7 @@ def test_a_burst_leaves_the_short_window_first(counters):
 
 
 def test_speed_is_live_between_ticks(counters):
-    counters.sent("a", 10, 10)
+    counters.count_send("a", 10, 10)
     assert counters.rates(NOON + 5_000, sent) == (2.0, 2.0, 2.0)
 
 
@@ -92,7 +92,7 @@ def test_ticking_more_often_changes_nothing():
     for step in range(1, 121):
         now_ms = NOON + step * 1_000
         for counters in (rare, often):
-            counters.sent("a", step, 7)
+            counters.count_send("a", step, 7)
         often.tick(now_ms)
         if step % 10 == 0:
             rare.tick(now_ms)
@@ -101,7 +101,7 @@ def test_ticking_more_often_changes_nothing():
 
 
 def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
-    counters.sent("a", 7, 70)
+    counters.count_send("a", 7, 70)
     counters.tick(NOON + SAMPLE_INTERVAL_MS)
 
     def sums(now_ms: int) -> list[int]:
@@ -113,24 +113,24 @@ def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
 
 
 def test_an_average_is_of_a_call(counters):
-    counters.sent("a", 1, 100)
-    counters.sent("a", 9, 900)
+    counters.count_send("a", 1, 100)
+    counters.count_send("a", 9, 900)
     traffic = counters.topic_traffic("a", NOON + SAMPLE_INTERVAL_MS)
     assert (traffic.messages.minute.average, traffic.bytes.minute.average) == (5.0, 500.0)
     assert (traffic.messages.minute.rate, traffic.bytes.minute.rate) == (1.0, 100.0)
 
 
 def test_one_message_a_moment_after_a_tick_is_no_flood(counters):
-    counters.sent("a", 10, 10)
+    counters.count_send("a", 10, 10)
     assert counters.topic_traffic("a", NOON + 1).messages.minute.rate == 1.0
 
 
 def test_groups_are_told_apart_by_group_and_topic(counters):
-    counters.pulled("g", "a", 1, 10)
-    counters.pulled("h", "a", 2, 20)
-    counters.pulled("g", "b", 4, 40)
-    counters.sent_back("g", "a", 3)
-    counters.sent_back("g", "a")
+    counters.count_pull("g", "a", 1, 10)
+    counters.count_pull("h", "a", 2, 20)
+    counters.count_pull("g", "b", 4, 40)
+    counters.count_send_back("g", "a", 3)
+    counters.count_send_back("g", "a")
     assert counters.group_traffic("g", "a", NOON).messages.minute.sum == 1
     assert counters.group_traffic("h", "a", NOON).bytes.minute.sum == 20
     assert counters.group_traffic("g", "b", NOON).messages.minute.sum == 4
@@ -139,11 +139,11 @@ def test_groups_are_told_apart_by_group_and_topic(counters):
 
 
 def test_a_topic_idle_for_a_day_is_dropped_and_its_total_stays(counters):
-    counters.sent("idle", 5, 50)
-    counters.pulled("g", "idle", 5, 50)
+    counters.count_send("idle", 5, 50)
+    counters.count_pull("g", "idle", 5, 50)
     counters.tick(NOON)
     for hours in range(1, 25):
-        counters.sent("busy", 1, 1)
+        counters.count_send("busy", 1, 1)
         counters.tick(NOON + hours * HOUR)
     assert counters.topic_traffic("idle", NOON + DAY) is None
     assert counters.group_traffic("g", "idle", NOON + DAY) is None
@@ -153,10 +153,10 @@ def test_a_topic_idle_for_a_day_is_dropped_and_its_total_stays(counters):
 
 def test_forgetting_a_topic_or_a_group_keeps_the_totals(counters):
     for topic in ("a", "b"):
-        counters.sent(topic, 1, 1)
+        counters.count_send(topic, 1, 1)
         for group in ("g", "h"):
-            counters.pulled(group, topic, 1, 1)
-            counters.sent_back(group, topic)
+            counters.count_pull(group, topic, 1, 1)
+            counters.count_send_back(group, topic)
     before = counters.totals
     counters.forget_topic("a")
     counters.forget_group("g")
@@ -173,10 +173,10 @@ def test_forgetting_a_topic_or_a_group_keeps_the_totals(counters):
 
 
 def test_a_topic_made_again_counts_from_nothing(counters):
-    counters.sent("a", 5, 5)
+    counters.count_send("a", 5, 5)
     counters.tick(NOON + SAMPLE_INTERVAL_MS)
     counters.forget_topic("a")
-    counters.sent("a", 2, 2)
+    counters.count_send("a", 2, 2)
     assert counters.topic_traffic("a", NOON + 2 * SAMPLE_INTERVAL_MS).messages.day.sum == 2
     assert counters.totals.messages_sent == 7
 
@@ -184,11 +184,11 @@ def test_a_topic_made_again_counts_from_nothing(counters):
 def test_mornings_are_what_the_totals_were_at_the_last_two_midnights(counters):
     at = time.localtime(NOON / 1000)
     midnight_ms = round(time.mktime((*at[:3], 0, 0, 0, 0, 0, -1)) * 1000)
-    counters.sent("a", 1, 1)
+    counters.count_send("a", 1, 1)
     counters.tick(midnight_ms + DAY - SAMPLE_INTERVAL_MS)
     assert counters.midnight_totals == MidnightTotals()
     counters.tick(midnight_ms + DAY)
-    counters.sent("a", 10, 1)
+    counters.count_send("a", 10, 1)
     counters.tick(midnight_ms + DAY + HOUR)
     assert [totals.messages_sent for totals in counters.midnight_totals] == [0, 1]
     counters.tick(midnight_ms + 2 * DAY)
@@ -196,12 +196,12 @@ def test_mornings_are_what_the_totals_were_at_the_last_two_midnights(counters):
 
 
 def test_a_clock_set_back_does_no_harm(counters):
-    counters.sent("a", 1, 1)
+    counters.count_send("a", 1, 1)
     counters.tick(NOON + HOUR)
-    counters.sent("a", 1, 1)
+    counters.count_send("a", 1, 1)
     counters.tick(NOON - HOUR)
     assert all(rate >= 0 for rate in counters.rates(NOON - HOUR, sent))
     assert counters.topic_traffic("a", NOON - HOUR).messages.day.rate >= 0
     assert counters.totals.messages_sent == 2
-    counters.sent("a", 20, 20)
+    counters.count_send("a", 20, 20)
     assert counters.rates(NOON - HOUR + SAMPLE_INTERVAL_MS, sent) == (2.0, 2.0, 2.0)

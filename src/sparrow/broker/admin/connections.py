@@ -13,7 +13,7 @@ from sparrow.wire.headers import EmptyHeader, GetConsumerConnections, GetProduce
 async def list_consumer_connections(
     request: GetConsumerConnections, broker: Broker, _: RequestContext
 ) -> HandlerResponse:
-    group = broker.members.consumers(request.group)
+    group = broker.clients.consumers(request.group)
     if group is None:
         remark = f"no consumer of group {request.group!r} is online"
         return HandlerResponse(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
@@ -31,7 +31,7 @@ async def list_consumer_connections(
 async def list_producer_connections(
     request: GetProducerConnections, broker: Broker, _: RequestContext
 ) -> HandlerResponse:
-    members = broker.members.producers(request.group)
+    members = broker.clients.producers(request.group)
     if not members:
         return HandlerResponse(
             code=ResponseCode.SYSTEM_ERROR, remark=f"no producer of group {request.group!r} is online"
@@ -44,7 +44,7 @@ async def list_all_producers(_: EmptyHeader, broker: Broker, __: RequestContext)
         bodies.ProducerTable(
             {
                 group: [_entry(member) for member in members]
-                for group, members in broker.members.producer_groups().items()
+                for group, members in broker.clients.producer_groups().items()
             }
         )
     )

@@ -43,7 +43,7 @@ async def reset_offsets(request: ResetOffset, broker: Broker, _: RequestContext)
     With nobody online the tool is told so, and commits the offsets itself (mqadmin's `resetOffsetByTime`).
     """
     offsets = await _new_offsets(request, broker.topics[request.topic], broker)
-    group = broker.members.consumers(request.group)
+    group = broker.clients.consumers(request.group)
     if group is None:
         remark = f"no consumer of group {request.group!r} is online: its offsets can be committed without it"
         return HandlerResponse(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
@@ -65,7 +65,7 @@ async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> Of
     table: dict[QueueRef, int] = {}
     for queue_id in range(topic.read_queues) if one is None else (one,):
         queue = Queue(topic.name, queue_id)
-        committed = await broker.store.committed(request.group, queue)
+        committed = await broker.store.offsets.committed(request.group, queue)
         offset = await _wanted(request, queue, broker)
         is_named = request.offset is not None and request.offset >= 0
         table[QueueRef(topic.name, broker.name, queue_id)] = (
@@ -90,7 +90,7 @@ async def _wanted(request: ResetOffset, queue: Queue, broker: Broker) -> int:
 
 async def query_consumer_status(request: GetConsumerStatus, broker: Broker, _: RequestContext) -> HandlerResponse:
     """Where the members themselves think they are: one of them, or all."""
-    group = broker.members.consumers(request.group)
+    group = broker.clients.consumers(request.group)
     asked = [
         member
         for member in (group.members.values() if group is not None else ())
@@ -168,9 +168,9 @@ async def _relayed(
 def _member(broker: Broker, group: str, client_id: str | None) -> OnlineClient:
     """That client, or any of the group if none is named."""
     if client_id:
-        member = broker.members.client(group, client_id)
+        member = broker.clients.find_consumer(group, client_id)
     else:
-        found = broker.members.consumers(group)
+        found = broker.clients.consumers(group)
         member = next(iter(found.members.values())) if found is not None else None
     if member is None:
         raise _not_online(group, client_id)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Rates, Totals, Traffic, TrafficCounters, WindowCount, WindowCounts
-from sparrow.broker.query.messages import store_ms_of
+from sparrow.broker.query.store_time import store_ms_of
 from sparrow.model.errors import Refused
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.settings import GIB
@@ -54,7 +54,7 @@ async def runtime_statistics(_request: EmptyHeader, broker: Broker, _call: Reque
         **_NO_THREAD_POOLS,
         **_NO_TIMER,
         "pageCacheLockTimeMills": "0",
-        "heldPulls": str(broker.hold.count),  # a name of our own; tools show whatever there is
+        "heldPulls": str(broker.long_polls.count),  # a name of our own; tools show whatever there is
     }
     return HandlerResponse.of(KvTable(dict(sorted(table.items()))))
 
@@ -180,7 +180,7 @@ def _settings(broker: Broker) -> dict[str, str]:
     said = {
         "brokerName": own.name,
         "brokerClusterName": own.cluster,
-        "brokerId": str(broker.number),
+        "brokerId": str(broker.broker_id),
         "brokerIP1": broker.address.host,
         "listenPort": str(broker.address.port),
         "namesrvAddr": own.name_servers,

@@ -29,35 +29,35 @@ class GroupCatalog:
 
     def __init__(self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
         self._store, self._settings, self._now_ms = store, settings, now_ms
-        self._known: dict[str, Group] = {}
+        self._groups: dict[str, Group] = {}
         self.version = DataVersion(0, now_ms())
 
     async def load(self) -> None:
-        self.replace_all(await self._store.groups())
+        self.replace_all(await self._store.catalog.list_groups())
 
     def replace_all(self, kept: Mapping[str, Group]) -> None:
         """What the store has."""
         known = {name: Group(name=name) for name in SYSTEM_GROUPS} | dict(kept)
-        if known != self._known:
-            self._known = known
-            self._turn()
+        if known != self._groups:
+            self._groups = known
+            self._bump_version()
 
     def get(self, name: str) -> Group | None:
-        return self._known.get(name)
+        return self._groups.get(name)
 
     def __getitem__(self, name: str) -> Group:
         """The group, or `UnknownGroup`."""
-        group = self._known.get(name)
+        group = self._groups.get(name)
         if group is None:
             raise UnknownGroup(name)
         return group
 
     def __iter__(self) -> Iterator[Group]:
-        return iter(list(self._known.values()))
+        return iter(list(self._groups.values()))
 
     async def get_or_create(self, name: str) -> Group:
         """The group of somebody who consumes: made on the spot unless that is switched off."""
-        group = self._known.get(name)
+        group = self._groups.get(name)
         if group is None:
             validate_group_name(name)
             if not self._settings.auto_create_groups:
@@ -68,15 +68,15 @@ class GroupCatalog:
 
     async def put(self, group: Group) -> None:
         validate_group_name(group.name)
-        await self._store.put_group(group)
-        self._known[group.name] = group
-        self._turn()
+        await self._store.catalog.put_group(group)
+        self._groups[group.name] = group
+        self._bump_version()
 
     async def delete(self, name: str, *, keeps_offsets: bool) -> None:
         """Also of a group that was deleted before: its offsets may be all that is left of it."""
-        await self._store.delete_group(name, keeps_offsets=keeps_offsets)
-        if self._known.pop(name, None) is not None:
-            self._turn()
+        await self._store.catalog.delete_group(name, keeps_offsets=keeps_offsets)
+        if self._groups.pop(name, None) is not None:
+            self._bump_version()
 
-    def _turn(self) -> None:
+    def _bump_version(self) -> None:
         self.version = DataVersion(self.version.counter + 1, self._now_ms())

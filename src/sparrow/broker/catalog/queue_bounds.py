@@ -45,7 +45,7 @@ async def _mean_bytes(broker: Broker, queue: Queue, bounds: QueueBounds) -> int:
     first, end = bounds
     if first == end:
         return 0
-    means = broker.mean_bytes
+    means = broker.mean_record_bytes
     sampled_end, mean = means.get(queue, (-1, 0))
     if 0 <= end - sampled_end < SAMPLE_MESSAGES and mean:
         return mean

@@ -77,13 +77,13 @@ class QueueLocks:
 
 async def lock_queues(_: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     asked = call.body(LockQueues)
-    held = broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, broker.now_ms())
+    held = broker.queue_locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, broker.now_ms())
     return HandlerResponse.of(LockedQueues(held))
 
 
 async def unlock_queues(_: EmptyHeader, broker: Broker, call: RequestContext) -> None:
     asked = call.body(LockQueues)
-    broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+    broker.queue_locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {

@@ -43,7 +43,7 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Heart
     )
     if not call.channel.is_open:  # it hung up while we made its groups: nobody would ever remove it
         return HeartbeatResponse()
-    changed = broker.members.heartbeat(
+    changed = broker.clients.heartbeat(
         call.channel, said, language=call.command.language, version=call.command.version, now_ms=broker.now_ms()
     )
     notify_group_changed(broker, changed.groups)
@@ -68,7 +68,7 @@ async def _group(broker: Broker, name: str) -> Group | None:
 async def unregister(request: UnregisterClient, broker: Broker, call: RequestContext) -> None:
     notify_group_changed(
         broker,
-        broker.members.unregister(
+        broker.clients.unregister(
             call.channel,
             request.client_id,
             producer_group=request.producer_group,
@@ -79,7 +79,7 @@ async def unregister(request: UnregisterClient, broker: Broker, call: RequestCon
 
 async def list_consumers(request: ListConsumers, broker: Broker, _: RequestContext) -> HandlerResponse:
     """The ids every member shares the queues by."""
-    found = broker.members.consumers(request.group)
+    found = broker.clients.consumers(request.group)
     if found is None:
         return HandlerResponse(
             code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer of group {request.group!r} is online"
@@ -94,23 +94,23 @@ async def check_config(_: EmptyHeader, broker: Broker, call: RequestContext) -> 
 
 def remove_channel(broker: Broker, channel: Channel) -> None:
     """A connection has ended."""
-    notify_group_changed(broker, broker.members.left(channel).groups)
+    notify_group_changed(broker, broker.clients.remove_channel(channel).groups)
 
 
 def expire_clients(broker: Broker) -> None:
     """Hang up on clients that send no heartbeat any more; their connections may be dead without anybody knowing."""
-    before_ms = broker.now_ms() - broker.settings.client_silence_ms
-    for channel in broker.members.silent(before_ms):
+    before_ms = broker.now_ms() - broker.settings.client_timeout_ms
+    for channel in broker.clients.silent_channels(before_ms):
         log.info("client fell silent", extra={"peer": channel.address})
         channel.close("no heartbeat came for too long")
         remove_channel(broker, channel)
-    notify_group_changed(broker, broker.members.expire(before_ms).groups)
+    notify_group_changed(broker, broker.clients.expire(before_ms).groups)
 
 
 def notify_group_changed(broker: Broker, groups: Iterable[str]) -> None:
     """Tell all members that somebody came or left. Those who broadcast share nothing, and are left alone."""
     for name in groups:
-        group = broker.members.consumers(name)
+        group = broker.clients.consumers(name)
         if group is None or group.message_model != CLUSTERING:
             continue
         # One frame for all: when a thousand leave one after the other, half a million of these go out.

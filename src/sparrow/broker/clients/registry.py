@@ -64,7 +64,7 @@ class ClientRegistry:
         self._consumers: dict[str, OnlineConsumerGroup] = {}
         self._producers: dict[str, dict[str, OnlineClient]] = {}
         self._producer_clients: dict[str, OnlineClient] = {}
-        self._seats: dict[Any, _Seats] = {}
+        self._memberships: dict[Any, _Memberships] = {}
 
     # -- what happens to it -------------------------------------------------------------------------------------------
 
@@ -73,19 +73,19 @@ class ClientRegistry:
     ) -> MembershipChange:
         """A client says which groups it is in."""
         member = OnlineClient(channel, data.client_id, language, version, now_ms)
-        seats = self._seats.setdefault(channel, _Seats())
-        seats.seen_ms = now_ms
+        memberships = self._memberships.setdefault(channel, _Memberships())
+        memberships.seen_ms = now_ms
         for producer in data.producer_data_set:
-            self._take_producer(producer.group_name, member)
-            seats.producers.add((producer.group_name, member.client_id))
+            self._add_producer(producer.group_name, member)
+            memberships.producers.add((producer.group_name, member.client_id))
         changed: list[str] = []
         refused: list[Refused] = []
         needs_subscriptions = False
         for consumer in data.consumer_data_set:
             name = consumer.group_name
             group = self._consumers.setdefault(name, OnlineConsumerGroup())
-            is_changed = self._take_consumer(name, group, member)
-            seats.consumers.add((name, member.client_id))
+            is_changed = self._add_consumer(name, group, member)
+            memberships.consumers.add((name, member.client_id))
             group.consume_type, group.message_model = consumer.consume_type, consumer.message_model
             group.consume_from_where = consumer.consume_from_where
             if data.without_sub:
@@ -95,8 +95,8 @@ class ClientRegistry:
                 group.fingerprint = data.heartbeat_fingerprint
             if is_changed:
                 changed.append(name)
-        if seats.is_empty:
-            del self._seats[channel]
+        if memberships.is_empty:
+            del self._memberships[channel]
         return MembershipChange(tuple(changed), needs_subscriptions, tuple(refused))
 
     def unregister(
@@ -110,22 +110,22 @@ class ClientRegistry:
             changed += self._drop_consumer(channel, consumer_group, client_id)
         return MembershipChange(tuple(changed))
 
-    def left(self, channel: Any) -> MembershipChange:
+    def remove_channel(self, channel: Any) -> MembershipChange:
         """A connection has ended, and with it every membership it stood for."""
-        seats = self._seats.get(channel, _Seats())
-        for group, client_id in list(seats.producers):
+        memberships = self._memberships.get(channel, _Memberships())
+        for group, client_id in list(memberships.producers):
             self._drop_producer(channel, group, client_id)
         changed = [
             name
-            for group, client_id in list(seats.consumers)
+            for group, client_id in list(memberships.consumers)
             for name in self._drop_consumer(channel, group, client_id)
         ]
-        self._seats.pop(channel, None)
-        return self._still_there(changed)
+        self._memberships.pop(channel, None)
+        return self._groups_left(changed)
 
-    def silent(self, before_ms: int) -> list[Any]:
+    def silent_channels(self, before_ms: int) -> list[Any]:
         """Channels that have sent no heartbeat since."""
-        return [channel for channel, seats in self._seats.items() if seats.seen_ms < before_ms]
+        return [channel for channel, memberships in self._memberships.items() if memberships.seen_ms < before_ms]
 
     def expire(self, before_ms: int) -> MembershipChange:
         """Forget the groups that a client no longer names, though it goes on sending heartbeats for others.
@@ -133,14 +133,14 @@ class ClientRegistry:
         Go's client does not say so when one of several consumers on a connection stops.
         """
         changed: list[str] = []
-        for channel, seats in list(self._seats.items()):
-            for name, client_id in list(seats.producers):
+        for channel, memberships in list(self._memberships.items()):
+            for name, client_id in list(memberships.producers):
                 if self._producers[name][client_id].seen_ms < before_ms:
                     self._drop_producer(channel, name, client_id)
-            for name, client_id in list(seats.consumers):
+            for name, client_id in list(memberships.consumers):
                 if self._consumers[name].members[client_id].seen_ms < before_ms:
                     changed += self._drop_consumer(channel, name, client_id)
-        return self._still_there(changed)
+        return self._groups_left(changed)
 
     # -- what it knows ------------------------------------------------------------------------------------------------
 
@@ -152,11 +152,11 @@ class ClientRegistry:
     def consumers(self, group: str) -> OnlineConsumerGroup | None:
         return self._consumers.get(group)
 
-    def is_known(self, group: str) -> bool:
+    def has_consumers(self, group: str) -> bool:
         """Whether consumers of the group are online."""
         return group in self._consumers
 
-    def client(self, group: str, client_id: str) -> OnlineClient | None:
+    def find_consumer(self, group: str, client_id: str) -> OnlineClient | None:
         """A consumer."""
         found = self._consumers.get(group)
         return found.members.get(client_id) if found is not None else None
@@ -175,9 +175,9 @@ class ClientRegistry:
         """Consumer groups online that subscribe to the topic."""
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
-    # -- seats --------------------------------------------------------------------------------------------------------
+    # -- memberships --------------------------------------------------------------------------------------------------
 
-    def _take_consumer(self, name: str, group: OnlineConsumerGroup, member: OnlineClient) -> bool:
+    def _add_consumer(self, name: str, group: OnlineConsumerGroup, member: OnlineClient) -> bool:
         before = group.members.get(member.client_id)
         group.members[member.client_id] = member
         if before is None:
@@ -185,15 +185,15 @@ class ClientRegistry:
         if before.channel == member.channel:
             return False
         # Back on a new connection: it may have missed what the others were told meanwhile.
-        self._leave_seat(before.channel, consumer=(name, member.client_id))
+        self._drop_membership(before.channel, consumer=(name, member.client_id))
         return True
 
-    def _take_producer(self, name: str, member: OnlineClient) -> None:
+    def _add_producer(self, name: str, member: OnlineClient) -> None:
         group = self._producers.setdefault(name, {})
         before = group.get(member.client_id)
         group[member.client_id] = self._producer_clients[member.client_id] = member
         if before is not None and before.channel != member.channel:
-            self._leave_seat(before.channel, producer=(name, member.client_id))
+            self._drop_membership(before.channel, producer=(name, member.client_id))
 
     def _drop_consumer(self, channel: Any, name: str, client_id: str) -> Iterable[str]:
         """The group, if somebody is left in it to be told."""
@@ -201,7 +201,7 @@ class ClientRegistry:
         if group is None or client_id not in group.members or group.members[client_id].channel != channel:
             return ()
         del group.members[client_id]
-        self._leave_seat(channel, consumer=(name, client_id))
+        self._drop_membership(channel, consumer=(name, client_id))
         if group.members:
             return (name,)
         del self._consumers[name]
@@ -214,29 +214,29 @@ class ClientRegistry:
         del group[client_id]
         if not group:
             del self._producers[name]
-        self._leave_seat(channel, producer=(name, client_id))
-        seats, client = self._seats.get(channel), self._producer_clients.get(client_id)
-        is_in_others = seats is not None and any(other == client_id for _, other in seats.producers)
+        self._drop_membership(channel, producer=(name, client_id))
+        memberships, client = self._memberships.get(channel), self._producer_clients.get(client_id)
+        is_in_others = memberships is not None and any(other == client_id for _, other in memberships.producers)
         if client is not None and client.channel == channel and not is_in_others:
             del self._producer_clients[client_id]
 
-    def _still_there(self, groups: Iterable[str]) -> MembershipChange:
+    def _groups_left(self, groups: Iterable[str]) -> MembershipChange:
         """Each once, and without those whose last member has left as well."""
         return MembershipChange(tuple(name for name in dict.fromkeys(groups) if name in self._consumers))
 
-    def _leave_seat(
+    def _drop_membership(
         self, channel: Any, *, consumer: tuple[str, str] | None = None, producer: tuple[str, str] | None = None
     ) -> None:
-        seats = self._seats[channel]
+        memberships = self._memberships[channel]
         if consumer is not None:
-            seats.consumers.discard(consumer)
+            memberships.consumers.discard(consumer)
         if producer is not None:
-            seats.producers.discard(producer)
-        if seats.is_empty:
-            del self._seats[channel]
+            memberships.producers.discard(producer)
+        if memberships.is_empty:
+            del self._memberships[channel]
 
 
-class _Seats:
+class _Memberships:
     """What one connection stands for: (group, client id), in each role."""
 
     __slots__ = ("consumers", "producers", "seen_ms")

@@ -55,7 +55,7 @@ class SubscriptionFilter(msgspec.Struct, frozen=True):
     selector: Selector | None = None
     """None: whatever the properties."""
 
-    def takes(self, tags_code: int, properties: bytes) -> bool:
+    def matches(self, tags_code: int, properties: bytes) -> bool:
         """Whether a message is one of them."""
         if self.tags_codes is not None and tags_code not in self.tags_codes:
             return False

@@ -22,10 +22,10 @@ _SLOTS_A_SECOND = 10
 class ParkedRequest:
     """One waiting pull. `resume(held, is_over)` answers it and says True, or says False: go on waiting.
 
-    A pop waits for several queues, whichever grows first: `more` are those besides `queue`.
+    A pop waits for several queues, whichever grows first: `other_queues` are those besides `queue`.
     """
 
-    __slots__ = ("channel", "more", "offset", "queue", "resume", "slot")
+    __slots__ = ("channel", "offset", "other_queues", "queue", "resume", "slot")
 
     def __init__(
         self,
@@ -34,9 +34,15 @@ class ParkedRequest:
         resume: Callable[[ParkedRequest, bool], bool],
         channel: object = None,
         *,
-        more: tuple[Queue, ...] = (),
+        other_queues: tuple[Queue, ...] = (),
     ) -> None:
-        self.queue, self.offset, self.resume, self.channel, self.more = queue, offset, resume, channel, more
+        self.queue, self.offset, self.resume, self.channel, self.other_queues = (
+            queue,
+            offset,
+            resume,
+            channel,
+            other_queues,
+        )
         self.slot = 0
 
 
@@ -55,24 +61,24 @@ class LongPollTable:
         self._timer_slot = 0
         self.count = 0
 
-    def park(self, held: ParkedRequest, long_poll_ms: int) -> None:
+    def park(self, request: ParkedRequest, long_poll_ms: int) -> None:
         """Wait. The caller looks at the queue once more afterwards: it may have grown in another thread meanwhile."""
         if self.count >= self._pulls_max:
             raise Busy(f"{self.count} pulls are waiting already")
         self.count += 1
-        self._waiting.setdefault(held.queue, {})[held] = None
-        for queue in held.more:
-            self._waiting.setdefault(queue, {})[held] = None
-        self._of_channel.setdefault(held.channel, set()).add(held)
+        self._waiting.setdefault(request.queue, {})[request] = None
+        for queue in request.other_queues:
+            self._waiting.setdefault(queue, {})[request] = None
+        self._of_channel.setdefault(request.channel, set()).add(request)
         # Rounded up: a pull is never cut short.
-        slot = held.slot = int((self._loop.time() + long_poll_ms / 1000) * _SLOTS_A_SECOND) + 1
+        slot = request.slot = int((self._loop.time() + long_poll_ms / 1000) * _SLOTS_A_SECOND) + 1
         members = self._slots.get(slot)
         if members is None:
             members = self._slots[slot] = set()
             heapq.heappush(self._slot_order, slot)
             if self._timer is None or slot < self._timer_slot:
                 self._watch(slot)
-        members.add(held)
+        members.add(request)
 
     def notify_growth(self, queue: Queue, _end: QueueOffset) -> None:
         """Readers may see more of this queue. Any thread may say so."""
@@ -86,15 +92,15 @@ class LongPollTable:
     def wake(self, queue: Queue) -> None:
         """Let the pulls of this queue look again, at the end of this turn."""
         if not self._grown:
-            self._loop.call_soon(self._look_again)
+            self._loop.call_soon(self._retry_grown)
         self._grown.add(queue)
 
-    def _look_again(self) -> None:
+    def _retry_grown(self) -> None:
         grown, self._grown = self._grown, set()
         for queue in grown:
-            for held in list(self._waiting.get(queue, ())):
-                if held.resume(held, False):
-                    self._forget(held)
+            for request in list(self._waiting.get(queue, ())):
+                if request.resume(request, False):
+                    self._forget(request)
 
     def queues(self) -> list[Queue]:
         """What somebody waits for."""
@@ -103,30 +109,30 @@ class LongPollTable:
     def parked_on(self, queue: Queue) -> list[ParkedRequest]:
         return list(self._waiting.get(queue, ()))
 
-    def _forget(self, held: ParkedRequest) -> None:
-        waiting = self._waiting.get(held.queue)
-        if waiting is None or waiting.pop(held, self) is self:
+    def _forget(self, request: ParkedRequest) -> None:
+        waiting = self._waiting.get(request.queue)
+        if waiting is None or waiting.pop(request, self) is self:
             return
         self.count -= 1
         if not waiting:
-            del self._waiting[held.queue]
-        for queue in held.more:
+            del self._waiting[request.queue]
+        for queue in request.other_queues:
             waiting = self._waiting[queue]
-            del waiting[held]
+            del waiting[request]
             if not waiting:
                 del self._waiting[queue]
-        slot = self._slots.get(held.slot)
+        slot = self._slots.get(request.slot)
         if slot is not None:
-            slot.discard(held)  # the slot itself goes when its time comes
-        siblings = self._of_channel[held.channel]
-        siblings.discard(held)
+            slot.discard(request)  # the slot itself goes when its time comes
+        siblings = self._of_channel[request.channel]
+        siblings.discard(request)
         if not siblings:
-            del self._of_channel[held.channel]
+            del self._of_channel[request.channel]
 
-    def drop(self, channel: object) -> None:
+    def drop_channel(self, channel: object) -> None:
         """A connection has ended: nobody would read the answers."""
-        for held in list(self._of_channel.get(channel, ())):
-            self._forget(held)
+        for request in list(self._of_channel.get(channel, ())):
+            self._forget(request)
 
     def _watch(self, slot: int) -> None:
         if self._timer is not None:
@@ -138,9 +144,9 @@ class LongPollTable:
         self._timer = None
         now = self._loop.time() * _SLOTS_A_SECOND
         while self._slot_order and self._slot_order[0] <= now:
-            for held in list(self._slots.get(self._slot_order[0], ())):
-                held.resume(held, True)
-                self._forget(held)
+            for request in list(self._slots.get(self._slot_order[0], ())):
+                request.resume(request, True)
+                self._forget(request)
             self._slots.pop(heapq.heappop(self._slot_order), None)
         if self._slot_order:
             self._watch(self._slot_order[0])
@@ -148,9 +154,9 @@ class LongPollTable:
     def release_all(self) -> None:
         """Answer everybody: the broker is stopping."""
         for waiting in list(self._waiting.values()):
-            for held in list(waiting):
-                held.resume(held, True)
-                self._forget(held)
+            for request in list(waiting):
+                request.resume(request, True)
+                self._forget(request)
         self._slots.clear()
         self._slot_order.clear()
         if self._timer is not None:

@@ -72,7 +72,7 @@ async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> 
         await _check_behind(selection, targets, broker)
     count, missing = 0, selection.missing
     # A database has tables for ranges, and whoever leads makes references of them.
-    stores_now = broker.ranges is None and not request.is_dry_run
+    stores_now = broker.resender is None and not request.is_dry_run
     if targets:
         for target in targets if not request.is_dry_run else ():
             await broker.topics.create_for_group(
@@ -85,9 +85,9 @@ async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> 
                 count += await _store(records, topic.name, targets, broker, is_dry_run=not stores_now)
                 await asyncio.sleep(0)
             missing += span.end - span.begin - found
-            if broker.ranges is not None and not request.is_dry_run:
+            if broker.resender is not None and not request.is_dry_run:
                 readers = [target.group.name for target in targets]
-                await broker.ranges.ask(span.queue, span.begin, span.end, group=request.group, readers=readers)
+                await broker.resender.ask(span.queue, span.begin, span.end, group=request.group, readers=readers)
     return ResendMessagesResponse(count, missing, ",".join(target.group.name for target in targets))
 
 
@@ -205,7 +205,7 @@ async def _groups(request: ResendMessages, topic: Topic, broker: Broker) -> list
         if (why := _why_not(group, broker)) is not None:
             raise Refused(f"nothing can be resent to group {group.name!r}: {why}")
         return [group]
-    readers = sorted({group for name, group in await broker.store.offsets() if name == topic.name})
+    readers = sorted({group for name, group in await broker.store.offsets.all() if name == topic.name})
     durable = [broker.groups.get(name) for name in readers if name not in SYSTEM_GROUPS]
     return [group for group in durable if group is not None and _why_not(group, broker) is None]
 
@@ -214,7 +214,7 @@ def _why_not(group: Group, broker: Broker) -> str | None:
     """Why nothing can be resent to a group; None: it can."""
     if not group.may_consume:
         return "its configuration forbids it to consume"
-    online = broker.members.consumers(group.name)
+    online = broker.clients.consumers(group.name)
     if online is not None and online.message_model == BROADCASTING:
         return "it broadcasts, and its members read no retry topic"
     return None
@@ -226,9 +226,10 @@ async def _target(group: Group, topic: Topic, broker: Broker) -> ResendTarget:
     Whoever subscribes pulls the first of these, also a Java consumer that pops the topic itself. Of a group that does
     not, we know whether it ever popped.
     """
-    wanted = broker.members.subscription_filter(group.name, topic.name)
+    wanted = broker.clients.subscription_filter(group.name, topic.name)
     pops = (
-        wanted is None and await broker.store.mark(receipt_handles.pop_begun_mark(group.name, topic.name)) is not None
+        wanted is None
+        and await broker.store.marks.get(receipt_handles.pop_begun_mark(group.name, topic.name)) is not None
     )
     name = receipt_handles.pop_retry_topic(group.name, topic.name) if pops else RETRY_TOPIC_PREFIX + group.name
     return ResendTarget(group, Queue(name, 0), wanted)
@@ -238,7 +239,7 @@ async def _check_behind(selection: ResendSelection, targets: list[ResendTarget],
     """Who has not read them yet gets them anyway."""
     for target in targets:
         for queue, _, end in selection.spans:
-            committed = await broker.store.committed(target.group.name, queue)
+            committed = await broker.store.offsets.committed(target.group.name, queue)
             if committed is None or committed < end:
                 at = "has read nothing" if committed is None else f"is at offset {committed}"
                 raise Refused(
@@ -279,7 +280,7 @@ async def _store(
         receivers = [
             which
             for which, target in enumerate(targets)
-            if target.wanted is None or target.wanted.takes(code, properties)
+            if target.wanted is None or target.wanted.matches(code, properties)
         ]
         if receivers:
             count += 1

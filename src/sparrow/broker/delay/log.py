@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import heapq
 import logging
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from sparrow.broker.delay.delay_topics import (
     DELAY_QUEUES,
     TIMER_QUEUE_INDEX,
     is_due,
-    parse_whole_number,
     timer_reference,
 )
 from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
@@ -39,12 +37,13 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLL_TIMES,
     PROPERTY_TIMER_ROLLED_FROM,
+    PROPERTY_UNIQUE_KEY,
 )
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Slice
 from sparrow.wire import record
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class LogDelayScheduler:
         self._store, self._now_ms = store, now_ms
         self._horizon_ms, self._rolls_after_ms = horizon_ms, max(roll_after_ms, ROLL_AFTER_MS_MIN)
         self._timers = TimerWheel()
-        self._in_hand = _NOTHING
+        self._delivering = _NOTHING
         """Taken from the timers, and not delivered yet."""
         self._cancelled: dict[str, int] = {}
         """`topic+key` of what shall not be delivered, and when it would have been."""
@@ -84,14 +83,14 @@ class LogDelayScheduler:
         self._delivered_ms = 0
         self._taken_ms = 0
         """Whatever is due by then may be on its way already."""
-        self._something_sooner = asyncio.Event()
+        self._earlier_due = asyncio.Event()
         self._next_look_ms = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def count(self) -> int:
         """Messages that are waiting."""
-        return self._timers.count + len(self._in_hand)
+        return self._timers.count + len(self._delivering)
 
     # -- taking messages in -------------------------------------------------------------------------------------------
 
@@ -99,21 +98,21 @@ class LogDelayScheduler:
         """Store a message for that queue, to be delivered after a level's time; levels above the highest are that."""
         source = min(level, len(DELAY_LEVELS_MS)) - 1
         delay_ms = DELAY_LEVELS_MS[source]
-        appended = self._put(source, queue, draft, {})
-        self._keep_mark_below(appended.store_ms + delay_ms)
+        appended = self._append_delayed(source, queue, draft, {})
+        self._lower_mark_below(appended.store_ms + delay_ms)
         # The log's time never goes back. After the clock did, the sender still means the clock.
         self._add(min(appended.store_ms, self._now_ms()) + delay_ms, source, appended)
         return appended
 
     def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY)
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
             return self._cancel(cancelled if "+" in cancelled else f"{queue.topic}+{cancelled}", due_ms)
-        self._keep_mark_below(due_ms)
-        appended = self._put(TIMER_QUEUE_INDEX, queue, draft, {PROPERTY_TIMER_OUT_MS: str(due_ms)})
+        self._lower_mark_below(due_ms)
+        appended = self._append_delayed(TIMER_QUEUE_INDEX, queue, draft, {PROPERTY_TIMER_OUT_MS: str(due_ms)})
         self._add(due_ms, TIMER_QUEUE_INDEX, appended)
         return appended
 
@@ -123,12 +122,7 @@ class LogDelayScheduler:
             return None
         return self._cancel(f"{topic}+{unique_key}", due_ms)
 
-    @staticmethod
-    def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
-        """By which a sender may take a timed message back (RocketMQ 5.3's recall handle)."""
-        return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
-
-    def _put(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> AppendResult:
+    def _append_delayed(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> AppendResult:
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
         words = {**ours, PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), **more}
@@ -140,34 +134,34 @@ class LogDelayScheduler:
         appended = self._store.append_nowait(
             DELAY_QUEUES[TIMER_QUEUE_INDEX], (Draft(body=b"cancelled", properties=words),)
         )
-        self._hear_cancelled(name, due_ms)
+        self._add_cancelled(name, due_ms)
         return appended
 
-    def _hear_cancelled(self, name: str, due_ms: int) -> None:
+    def _add_cancelled(self, name: str, due_ms: int) -> None:
         self._cancelled[name] = due_ms
         heapq.heappush(self._cancelled_order, (due_ms, name))
 
     def _add(self, due_ms: int, source: int, appended: AppendResult) -> None:
         self._timers.add(due_ms, timer_reference(source, appended.physical_offsets[0]))
         if due_ms < self._next_look_ms:
-            self._something_sooner.set()
+            self._earlier_due.set()
 
-    def _keep_mark_below(self, due_ms: int) -> None:
+    def _lower_mark_below(self, due_ms: int) -> None:
         if due_ms <= self._delivered_ms:
             self._delivered_ms = due_ms - 1
-            self._store.put_mark_nowait(DELIVERED_MARK, self._delivered_ms)
+            self._store.marks.put_nowait(DELIVERED_MARK, self._delivered_ms)
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find out what was waiting, and go on delivering."""
         self._found_end = self._store.written
-        self._delivered_ms = await self._store.mark(DELIVERED_MARK) or 0
-        wheel_ms = await self._store.mark(ROCKETMQ_WHEEL_MARK) or 0
+        self._delivered_ms = await self._store.marks.get(DELIVERED_MARK) or 0
+        wheel_ms = await self._store.marks.get(ROCKETMQ_WHEEL_MARK) or 0
         replaced = [_NOTHING]
         for source, queue in enumerate(DELAY_QUEUES):
             delivered_ms = self._delivered_ms if source != TIMER_QUEUE_INDEX else max(self._delivered_ms, wheel_ms)
-            first = max(await self._store.mark(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
+            first = max(await self._store.marks.get(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
             async for found in delay_topics.load_timers(self._store, source, first):
                 is_waiting = found.due_ms > delivered_ms
                 due_ms = found.due_ms[is_waiting]
@@ -175,11 +169,11 @@ class LogDelayScheduler:
                     due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as `schedule_level` does
                 self._timers.add_many(due_ms, found.references[is_waiting])
                 for name, due in found.cancelled:
-                    self._hear_cancelled(name, due)
+                    self._add_cancelled(name, due)
                 replaced.append(found.replaced)
         self._timers.drop(np.concatenate(replaced))
         self._forget_cancelled()
-        self._tasks = [asyncio.create_task(self._keep_delivering()), asyncio.create_task(self._keep_up())]
+        self._tasks = [asyncio.create_task(self._keep_delivering()), asyncio.create_task(self._keep_rolling())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -192,17 +186,19 @@ class LogDelayScheduler:
 
     def wake(self) -> None:
         """Look at the clock at once: it was set."""
-        self._something_sooner.set()
+        self._earlier_due.set()
 
     # -- delivering ---------------------------------------------------------------------------------------------------
 
     async def _keep_delivering(self) -> None:
         while True:
-            self._something_sooner.clear()
+            self._earlier_due.clear()
             try:
                 is_stuck = await self._deliver_due()
             except Exception as error:  # a full disk, say: they stay in the log, and are tried again
-                log.error("delayed messages not delivered", extra={"why": str(error)}, exc_info=_unless_ours(error))
+                log.error(
+                    "delayed messages not delivered", extra={"why": str(error)}, exc_info=_trace_unless_expected(error)
+                )
                 await asyncio.sleep(SLEEP_MAX_S)
                 continue
             now_ms = self._now_ms()
@@ -214,7 +210,7 @@ class LogDelayScheduler:
                 continue
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._something_sooner.wait()
+                    await self._earlier_due.wait()
             except TimeoutError:
                 pass
 
@@ -225,16 +221,16 @@ class LogDelayScheduler:
             due_ms, references = self._timers.take(now_ms, DELIVERIES_PER_ROUND)
             if not len(references):
                 return False
-            self._in_hand, self._taken_ms = references, max(self._taken_ms, now_ms)
+            self._delivering, self._taken_ms = references, max(self._taken_ms, now_ms)
             is_done = np.zeros(len(references), np.bool_)
             try:
                 found, is_readable = await self._read(references)
                 self._deliver(references.tolist(), found, is_done[:is_readable])
             finally:
-                self._in_hand = _NOTHING
+                self._delivering = _NOTHING
                 if not is_done.all():
-                    self._timers.put_back(due_ms[~is_done], references[~is_done])
-            self._say_delivered(now_ms)
+                    self._timers.restore(due_ms[~is_done], references[~is_done])
+            self._save_delivered(now_ms)
             if not is_readable:
                 return True
             await asyncio.sleep(0)
@@ -263,7 +259,7 @@ class LogDelayScheduler:
 
     def _deliver(self, references: list[int], found: dict[int, bytes], is_done: npt.NDArray[np.bool_]) -> None:
         """Append them, in order for each queue; `is_done` says which need not be looked at again, whatever happens."""
-        lots: dict[Queue, list[tuple[int, Draft]]] = {}
+        batches: dict[Queue, list[tuple[int, Draft]]] = {}
         for place in range(len(is_done)):
             raw = found.get(references[place])
             if raw is None:
@@ -272,14 +268,14 @@ class LogDelayScheduler:
             if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
                 is_done[place] = True
             else:
-                lots.setdefault(queue, []).append((place, draft))
-        for queue, lot in lots.items():
+                batches.setdefault(queue, []).append((place, draft))
+        for queue, batch in batches.items():
             start, held = 0, 0
-            for at, (_, draft) in enumerate(lot):
+            for at, (_, draft) in enumerate(batch):
                 held += len(draft.body) + len(draft.properties)
-                if held > _APPEND_BYTES or at == len(lot) - 1:
-                    self._append(queue, [draft for _, draft in lot[start : at + 1]])
-                    is_done[[place for place, _ in lot[start : at + 1]]] = True
+                if held > _APPEND_BYTES or at == len(batch) - 1:
+                    self._append(queue, [draft for _, draft in batch[start : at + 1]])
+                    is_done[[place for place, _ in batch[start : at + 1]]] = True
                     start, held = at + 1, 0
 
     def _append(self, queue: Queue, drafts: list[Draft]) -> None:
@@ -293,18 +289,18 @@ class LogDelayScheduler:
                 log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
-        name = f"{topic}+{property_value(draft.properties, b'UNIQ_KEY')}"
+        name = f"{topic}+{property_value(draft.properties, PROPERTY_UNIQUE_KEY)}"
         due_ms = self._cancelled.get(name)
         return due_ms is not None and due_ms == parse_whole_number(
-            property_value(draft.properties, PROPERTY_TIMER_OUT_MS.encode())
+            property_value(draft.properties, PROPERTY_TIMER_OUT_MS)
         )
 
-    def _say_delivered(self, now_ms: int) -> None:
+    def _save_delivered(self, now_ms: int) -> None:
         next_ms = self._timers.next_due_ms(now_ms)
         delivered_ms = now_ms if next_ms is None or next_ms > now_ms else next_ms - 1
         if delivered_ms > self._delivered_ms:
             self._delivered_ms = delivered_ms
-            self._store.put_mark_nowait(DELIVERED_MARK, delivered_ms)
+            self._store.marks.put_nowait(DELIVERED_MARK, delivered_ms)
             self._forget_cancelled()
 
     def _forget_cancelled(self) -> None:
@@ -316,26 +312,26 @@ class LogDelayScheduler:
 
     # -- how far back a restart must read -----------------------------------------------------------------------------
 
-    async def _keep_up(self) -> None:
+    async def _keep_rolling(self) -> None:
         while True:
             await asyncio.sleep(SAVE_INTERVAL_S)
             try:
                 await self.roll()
                 await self.save_recovery_offsets()
             except Exception as error:
-                log.error("timers not kept up", extra={"why": str(error)}, exc_info=_unless_ours(error))
+                log.error("timers not kept up", extra={"why": str(error)}, exc_info=_trace_unless_expected(error))
 
     async def save_recovery_offsets(self) -> None:
         """Say of each source where the oldest message lies that still waits."""
         for source, first in enumerate(await self._oldest()):
-            if await self._store.mark(_pointer(source)) != first:
-                await self._store.put_mark(_pointer(source), first)
+            if await self._store.marks.get(_pointer(source)) != first:
+                await self._store.marks.put(_pointer(source), first)
 
     async def _oldest(self) -> list[int]:
         """The offset, in each source, of the oldest that waits; the end, where none does."""
         # In this order, and without a pause: what comes from now on lies behind these ends.
         bounds = [self._store.bounds_nowait(queue) for queue in DELAY_QUEUES]
-        references = np.concatenate((self._timers.everything()[1], self._in_hand))
+        references = np.concatenate((self._timers.all_timers()[1], self._delivering))
         return await asyncio.to_thread(delay_topics.oldest_queue_offsets, self._store, references, bounds)
 
     async def roll(self) -> None:
@@ -353,7 +349,7 @@ class LogDelayScheduler:
 
     async def _roll_some(self, source: int, end: int) -> bool:
         """Those that lie before a place in the log. Whether there may be more."""
-        due_ms, references = self._timers.everything()
+        due_ms, references = self._timers.all_timers()
         is_old = (references >= timer_reference(source, 0)) & (references < timer_reference(source, end))
         rows = np.flatnonzero(is_old & (due_ms > self._now_ms() + _LEAVES_SOON_MS))
         rows = rows[np.argsort(references[rows])][:_ROLLED_AT_ONCE]
@@ -362,23 +358,23 @@ class LogDelayScheduler:
             found = await self._records(references[some])
             for due, reference in zip(due_ms[some].tolist(), references[some].tolist(), strict=True):
                 if reference in found:
-                    self._write_again(due, reference, found[reference])
+                    self._reappend(due, reference, found[reference])
             await asyncio.sleep(0)
         self._timers.drop(references[rows])
         return len(rows) == _ROLLED_AT_ONCE
 
-    def _write_again(self, due_ms: int, reference: int, raw: bytes) -> None:
+    def _reappend(self, due_ms: int, reference: int, raw: bytes) -> None:
         draft, queue = delay_topics.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
             return  # the cancellation may be out of sight for a restart by then
-        times = (parse_whole_number(property_value(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
+        times = (parse_whole_number(property_value(draft.properties, PROPERTY_TIMER_ROLL_TIMES)) or 0) + 1
         words = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
             PROPERTY_TIMER_ROLL_TIMES: str(times),
             PROPERTY_TIMER_ROLLED_FROM: str(reference),
         }
-        self._keep_mark_below(due_ms)
-        appended = self._put(TIMER_QUEUE_INDEX, queue, draft, words)
+        self._lower_mark_below(due_ms)
+        appended = self._append_delayed(TIMER_QUEUE_INDEX, queue, draft, words)
         self._add(due_ms, TIMER_QUEUE_INDEX, appended)
 
 
@@ -386,6 +382,6 @@ def _pointer(source: int) -> str:
     return f"timers.from.{source}"
 
 
-def _unless_ours(error: Exception) -> Exception | None:
+def _trace_unless_expected(error: Exception) -> Exception | None:
     """A trace for what should not have happened; for what we raise on purpose its sentence is enough."""
     return None if isinstance(error, SparrowError) else error

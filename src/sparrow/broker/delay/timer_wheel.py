@@ -145,7 +145,7 @@ class TimerWheel:
         self._at += ready
         return both[order], np.concatenate((taken, np.array([item[2] for item in late], np.int64)))[order]
 
-    def put_back(self, due_ms: Ints, references: Ints) -> None:
+    def restore(self, due_ms: Ints, references: Ints) -> None:
         """What was taken and could not be used: it comes out first again."""
         times, others = self._ready
         self._ready = np.concatenate((due_ms, times[self._at :])), np.concatenate((references, others[self._at :]))
@@ -171,7 +171,7 @@ class TimerWheel:
             self._at = 0
         seconds.until = max(seconds.until, (now_ms // seconds.width + 1) * seconds.width)
 
-    def everything(self) -> TimerArrays:
+    def all_timers(self) -> TimerArrays:
         """All that is waiting, in no order."""
         pairs = [_pair(bucket) for tier in self._tiers for bucket in tier.buckets.values()]
         pairs.append((self._ready[0][self._at :], self._ready[1][self._at :]))

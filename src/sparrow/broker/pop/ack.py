@@ -5,10 +5,11 @@ so (208): its message was acknowledged, got another handle, or its time is over 
 from __future__ import annotations
 
 from sparrow.broker.context import Broker
-from sparrow.broker.pop import receipt_handles, validation
-from sparrow.broker.pop.response import REVIVE_QUEUE
+from sparrow.broker.pop import receipt_handles
+from sparrow.broker.pop.response import REVIVE_QUEUE, stale_handle, success_frame
 from sparrow.broker.pop.state.fifo import FifoBatch
 from sparrow.broker.pop.state.in_flight import InFlightBatch
+from sparrow.broker.pop.validation import check_invisible_time
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, RequestContext, RequestHandler, encode_response
@@ -23,30 +24,30 @@ class AckHandler:
     """Serves acknowledgements, one by one (200051) and in batches (200151)."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker, self._pops = broker, broker.pops
+        self._broker, self._pop_state = broker, broker.pop_state
 
     def handlers(self) -> dict[int, InlineHandler]:
         return {RequestCode.ACK_MESSAGE: self.ack, RequestCode.BATCH_ACK_MESSAGE: self.batch_ack}
 
     def ack(self, command: RemotingCommand, _: Channel) -> bytes | None:
-        self._pops.check()
+        self._pop_state.check_available()
         request = headers.read(AckMessage, command.ext)
         handle = receipt_handles.parse_handle(request.handle)
         queue = Queue(receipt_handles.stored_topic_name(request.topic), request.queue_id)
         if handle.is_in_order:
             is_settled = _ack_in_order(self._broker, request.group, queue, handle.pop_ms, [request.offset]) == 1
         else:
-            lot = self._pops.in_flight.find(request.group, queue, handle.start, handle.pop_ms)
-            bit = lot.bit(request.offset) if lot is not None else 0
-            is_settled = lot is not None and bit != 0 and self._pops.settle(lot, bit) != 0
+            batch = self._pop_state.in_flight.find(request.group, queue, handle.start, handle.pop_ms)
+            bit = batch.bit(request.offset) if batch is not None else 0
+            is_settled = batch is not None and bit != 0 and self._pop_state.settle(batch, bit) != 0
         return (
-            validation.success_frame(command)
+            success_frame(command)
             if is_settled
             else encode_response(command, _why(self._broker, queue, request.offset))
         )
 
     def batch_ack(self, command: RemotingCommand, _: Channel) -> bytes | None:
-        self._pops.check()
+        self._pop_state.check_available()
         acks = bodies.read(BatchAck, command.body).acks
         asked = settled = 0
         for ack in acks:
@@ -54,47 +55,47 @@ class AckHandler:
             asked += len(offsets)
             settled += self._settle(ack, offsets)
         if settled == asked:
-            return validation.success_frame(command)
+            return success_frame(command)
         why = f"{asked - settled} of {asked} messages are not in flight by these handles; the others are acknowledged"
-        return encode_response(command, validation.stale_handle(why))
+        return encode_response(command, stale_handle(why))
 
     def _settle(self, ack: Ack, offsets: list[int]) -> int:
         queue = Queue(receipt_handles.popped_topic(ack.group, ack.topic, ack.retry), ack.queue_id)
         if ack.revive_queue == receipt_handles.FIFO_REVIVE_QUEUE:
             return _ack_in_order(self._broker, ack.group, queue, ack.pop_ms, offsets)
-        lot = self._pops.in_flight.find(ack.group, queue, ack.start_offset, ack.pop_ms)
-        if lot is None:
+        batch = self._pop_state.in_flight.find(ack.group, queue, ack.start_offset, ack.pop_ms)
+        if batch is None:
             return 0
         mask = 0
         for offset in offsets:
             mask |= 1 << offset - ack.start_offset
-        return self._pops.settle(lot, mask).bit_count()
+        return self._pop_state.settle(batch, mask).bit_count()
 
 
 def _ack_in_order(broker: Broker, group: str, queue: Queue, pop_ms: int, offsets: list[int]) -> int:
     """How many of them were still to be acknowledged."""
-    run = _run(broker, group, queue, pop_ms)
-    if run is None:
+    fifo_batch = _fifo_batch(broker, group, queue, pop_ms)
+    if fifo_batch is None:
         return 0
-    before = run.committed
-    settled = sum(broker.pops.in_order.ack(run, offset) for offset in offsets)
+    before = fifo_batch.committed
+    settled = sum(broker.pop_state.fifo.ack(fifo_batch, offset) for offset in offsets)
     if settled:
-        _moved(broker, run, before)
+        _moved(broker, fifo_batch, before)
     return settled
 
 
-def _run(broker: Broker, group: str, queue: Queue, pop_ms: int) -> FifoBatch | None:
-    run = broker.pops.in_order.of(group, queue)
-    return run if run is not None and run.pop_ms == pop_ms else None
+def _fifo_batch(broker: Broker, group: str, queue: Queue, pop_ms: int) -> FifoBatch | None:
+    fifo_batch = broker.pop_state.fifo.of(group, queue)
+    return fifo_batch if fifo_batch is not None and fifo_batch.pop_ms == pop_ms else None
 
 
-def _moved(broker: Broker, run: FifoBatch, before: int) -> None:
+def _moved(broker: Broker, fifo_batch: FifoBatch, before: int) -> None:
     """Write it down; whoever waits for the queue may be next. A group that was sent elsewhere meanwhile stays there."""
-    broker.pops.ran(run)
-    if run.queue.topic in broker.topics:
-        if broker.pops.position(run.group, run.queue) == before:
-            broker.pops.go_on(run.group, run.queue, run.committed)
-        broker.hold.wake(run.queue)
+    broker.pop_state.fifo_changed(fifo_batch)
+    if fifo_batch.queue.topic in broker.topics:
+        if broker.pop_state.position(fifo_batch.group, fifo_batch.queue) == before:
+            broker.pop_state.advance(fifo_batch.group, fifo_batch.queue, fifo_batch.committed)
+        broker.long_polls.wake(fifo_batch.queue)
 
 
 def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
@@ -106,8 +107,8 @@ def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
         )
     first, end = broker.store.bounds_nowait(queue)
     if not first <= offset < end:
-        return validation.stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
-    return validation.stale_handle(
+        return stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
+    return stale_handle(
         f"the handle of offset {offset} in queue {queue} stands for nothing: the message was acknowledged, "
         "got another handle, or its time is over and it comes again"
     )
@@ -117,16 +118,16 @@ async def change_invisible_time(
     request: ChangeInvisibleTime, broker: Broker, _call: RequestContext
 ) -> ChangeInvisibleTimeResponse | HandlerResponse:
     """From now on the message is invisible for so long, by a new handle."""
-    broker.pops.check()
-    validation.check_invisible_time(request.invisible_ms, least=0)
+    broker.pop_state.check_available()
+    check_invisible_time(request.invisible_ms, least=0)
     handle = receipt_handles.parse_handle(request.handle)
     queue = Queue(receipt_handles.stored_topic_name(request.topic), request.queue_id)
     if handle.is_in_order:
         return _change_in_order(request, broker, queue, handle.pop_ms)
-    lot = broker.pops.in_flight.find(request.group, queue, handle.start, handle.pop_ms)
-    if lot is None or not lot.bit(request.offset):
+    batch = broker.pop_state.in_flight.find(request.group, queue, handle.start, handle.pop_ms)
+    if batch is None or not batch.bit(request.offset):
         return _why(broker, queue, request.offset)
-    moved: InFlightBatch = broker.pops.move(lot, request.offset, request.invisible_ms)
+    moved: InFlightBatch = broker.pop_state.change_invisible_time(batch, request.offset, request.invisible_ms)
     return ChangeInvisibleTimeResponse(moved.pop_ms, moved.invisible_ms, REVIVE_QUEUE)
 
 
@@ -134,11 +135,11 @@ def _change_in_order(
     request: ChangeInvisibleTime, broker: Broker, queue: Queue, pop_ms: int
 ) -> ChangeInvisibleTimeResponse | HandlerResponse:
     """Its handle keeps the time of the pop: the other messages of the queue have it, too."""
-    run = _run(broker, request.group, queue, pop_ms)
+    fifo_batch = _fifo_batch(broker, request.group, queue, pop_ms)
     due_ms = broker.now_ms() + request.invisible_ms
-    if run is None or not broker.pops.in_order.change(run, request.offset, due_ms):
+    if fifo_batch is None or not broker.pop_state.fifo.change(fifo_batch, request.offset, due_ms):
         return _why(broker, queue, request.offset)
-    broker.pops.ran(run)
+    broker.pop_state.fifo_changed(fifo_batch)
     return ChangeInvisibleTimeResponse(pop_ms, due_ms - pop_ms, receipt_handles.FIFO_REVIVE_QUEUE)
 
 

@@ -36,7 +36,7 @@ async def query_assignment(_: EmptyHeader, broker: Broker, call: RequestContext)
     if asked.strategy_name not in ALLOCATION_STRATEGIES:
         raise Refused(f"there is no strategy {asked.strategy_name!r}: there are {', '.join(ALLOCATION_STRATEGIES)}")
     queues = await _queues(broker, asked.topic)
-    group = broker.members.consumers(asked.consumer_group)
+    group = broker.clients.consumers(asked.consumer_group)
     if queues is None or group is None or asked.client_id not in group.members:
         return HandlerResponse.of(Assignments(None))
     share_with = await _share_with(broker, asked.consumer_group, asked.topic)
@@ -61,7 +61,7 @@ async def set_request_mode(_: EmptyHeader, broker: Broker, call: RequestContext)
     broker.topics[said.topic]
     await broker.groups.get_or_create(said.consumer_group)
     share_with = _PULLS if said.mode == PULL else max(said.pop_share_queue_num, ALL_QUEUES)
-    await broker.store.put_mark(_mark(said.consumer_group, said.topic), share_with)
+    await broker.store.marks.put(_mark(said.consumer_group, said.topic), share_with)
     return EmptyHeader()
 
 
@@ -69,7 +69,7 @@ async def _share_with(broker: Broker, group: str, topic: str) -> int | None:
     """With how many others a popping member shares its queues, 0 or less: with all. None: they pull."""
     if topic.startswith(RETRY_TOPIC_PREFIX):
         return None
-    said = await broker.store.mark(_mark(group, topic))
+    said = await broker.store.marks.get(_mark(group, topic))
     return None if said is None or said == _PULLS else said
 
 

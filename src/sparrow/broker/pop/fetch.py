@@ -16,10 +16,11 @@ from sparrow.broker.consume.filtering import apply_selector, messages_to_examine
 from sparrow.broker.consume.references import may_contain_references, may_hold_references, resolve_references
 from sparrow.broker.context import Broker
 from sparrow.broker.pop import receipt_handles
+from sparrow.broker.pop.lane_deficits import STRICT_PRIORITY
 from sparrow.broker.pop.lane_fairness import LaneFairness
 from sparrow.broker.pop.response import REVIVE_QUEUE, PopResponse
 from sparrow.broker.pop.state.in_flight import InFlightBatch
-from sparrow.broker.produce.lanes import STRICT_PRIORITY, has_lanes
+from sparrow.broker.produce.lanes import has_lanes
 from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
 from sparrow.model.protocol import PROPERTY_POP_CHECKPOINT, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
@@ -37,11 +38,11 @@ class PopFetcher:
     """Takes messages for a group."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker, self._store, self._topics, self._pops = broker, broker.store, broker.topics, broker.pops
+        self._broker, self._store, self._topics, self._pop_state = broker, broker.store, broker.topics, broker.pop_state
         self.reading: set[tuple[str, Queue]] = set()
         """Queues that are being read from the disk for somebody: nobody else takes from them meanwhile."""
         self._popped: set[tuple[str, str]] = set()
-        self._turns = LaneFairness(broker)
+        self._fairness = LaneFairness(broker)
 
     def queues(self, topic: str, queue_id: int, lanes: Iterable[Priority] = Priority) -> list[Queue]:
         """Of a topic, in whatever order is this pop's; `lanes` is that of its lanes, if it has any."""
@@ -67,16 +68,18 @@ class PopFetcher:
         one below it, where more than one queue is read from there for a pop.
         """
         request = response.request
-        self._pops.check()
+        self._pop_state.check_available()
         if response.sources is None:
             response.sources = self._sources(response)
-        is_strict = self._pops.cold_reads_max > 1 and request.queue_id < 0 and has_lanes(self._topics[request.topic])
-        for queue, kept in response.sources:
-            response.kept = kept
+        is_strict = (
+            self._pop_state.cold_reads_max > 1 and request.queue_id < 0 and has_lanes(self._topics[request.topic])
+        )
+        for queue, reserved in response.sources:
+            response.reserved_slots = reserved
             if not self._may_take(response, queue):
                 continue
             if response.is_full:
-                response.rest += self._left(request.group, queue)
+                response.remaining += self._remaining(request.group, queue)
             elif not self._take(response, queue) and (is_strict or not response.count):
                 return queue
         return None
@@ -84,26 +87,28 @@ class PopFetcher:
     def _sources(self, response: PopResponse) -> list[tuple[Queue, int]]:
         """Queues, and how many places each must leave to those that follow."""
         request = response.request
-        turn = STRICT_PRIORITY
+        plan = STRICT_PRIORITY
         if request.queue_id < 0 and has_lanes(self._topics[request.topic]):
-            turn = self._turns.next(request.group, request.topic, places=response.room, now_ms=response.now_ms)
-        kept = {lane: turn.reserved_after(lane) for lane in Priority} if turn.kept else {}
+            plan = self._fairness.next_plan(
+                request.group, request.topic, places=response.slots_left, now_ms=response.now_ms
+            )
+        reserved = {lane: plan.reserved_after(lane) for lane in Priority} if plan.reserved else {}
         queues = [
-            (queue, kept[priority_of_queue(queue.id)] if kept else 0)
-            for queue in self.queues(request.topic, request.queue_id, turn.order)
+            (queue, reserved[priority_of_queue(queue.id)] if reserved else 0)
+            for queue in self.queues(request.topic, request.queue_id, plan.order)
         ]
         retries = None if request.in_order else self.retry_queue(request.group, request.topic)
         if retries is None or retries.topic not in self._topics:
             return queues
         if not randrange(_RETRY_FIRST):
-            return [(retries, turn.reserved_after(None)), *queues]
+            return [(retries, plan.reserved_after(None)), *queues]
         return [*queues, (retries, 0)]
 
     def _may_take(self, response: PopResponse, queue: Queue) -> bool:
         request = response.request
         if (request.group, queue) in self.reading and queue not in response.fetched:
             return False
-        if not self._pops.is_open(request.group, queue):
+        if not self._pop_state.is_ready(request.group, queue):
             return False
         if not request.in_order:
             return True
@@ -111,29 +116,29 @@ class PopFetcher:
 
     def is_blocked(self, group: str, queue: Queue, now_ms: int, attempt: str | None) -> bool:
         """Of a queue read in order. A group that was sent elsewhere meanwhile is not kept from going there."""
-        run = self._pops.in_order.of(group, queue)
-        if run is None or run.committed != self._pops.position(group, queue):
+        fifo_batch = self._pop_state.fifo.of(group, queue)
+        if fifo_batch is None or fifo_batch.committed != self._pop_state.position(group, queue):
             return False
-        return self._pops.in_order.is_blocked(group, queue, now_ms, attempt)
+        return self._pop_state.fifo.is_blocked(group, queue, now_ms, attempt)
 
-    def _left(self, group: str, queue: Queue) -> int:
+    def _remaining(self, group: str, queue: Queue) -> int:
         first, end = self._store.bounds_nowait(queue)
-        return max(0, int(end) - max(self._pops.position(group, queue) or 0, first))
+        return max(0, int(end) - max(self._pop_state.position(group, queue) or 0, first))
 
     def _take(self, response: PopResponse, queue: Queue) -> bool:
         """False: it lies on the disk, or elsewhere."""
         at = self.position(response, queue)
         fetched = response.fetched.get(queue)
         if fetched is not None and fetched[0] == at:  # else the group was sent elsewhere meanwhile
-            fitting = response.fitting(self.wanted(response, queue, fetched[1]))
-            examined_to = self.put(response, queue, at, fitting)
+            fitting = response.cut_to_fit(self.apply_filter(response, queue, fetched[1]))
+            examined_to = self.add_found(response, queue, at, fitting)
             response.is_cut_short |= examined_to is not None
             return True
         for _ in range(_LOOKS_MAX):
             found = self._store.read_nowait(queue, at, **self.limits(response, queue))
             if found is None or (may_hold_references(queue.topic) and may_contain_references(found)):
                 return False
-            examined_to = self.put(response, queue, at, self.wanted(response, queue, found))
+            examined_to = self.add_found(response, queue, at, self.apply_filter(response, queue, found))
             if examined_to is None:
                 return True
             at = examined_to
@@ -156,7 +161,7 @@ class PopFetcher:
             found = await resolve_references(self._store, found, bytes_max=response.bytes_left)
         return at, found
 
-    def wanted(self, response: PopResponse, queue: Queue, found: ReadResult) -> ReadResult:
+    def apply_filter(self, response: PopResponse, queue: Queue, found: ReadResult) -> ReadResult:
         """What meets the group's condition, if it has one."""
         is_retried = queue.topic != response.request.topic
         return found if is_retried else apply_selector(found, response.wanted.selector, response.free)
@@ -166,7 +171,7 @@ class PopFetcher:
         request = response.request
         at = response.offsets.get(queue)
         if at is None:
-            at = self._pops.position(request.group, queue)
+            at = self._pop_state.position(request.group, queue)
         if at is not None:
             return at
         first, end = self._store.bounds_nowait(queue)
@@ -176,7 +181,7 @@ class PopFetcher:
         response.offsets[queue] = at
         return at
 
-    def put(self, response: PopResponse, queue: Queue, at: int, found: ReadResult) -> int | None:
+    def add_found(self, response: PopResponse, queue: Queue, at: int, found: ReadResult) -> int | None:
         """Take what a read has found; if it found nothing and there may be more, where to look next."""
         if isinstance(found, AtEnd):
             return None
@@ -189,23 +194,23 @@ class PopFetcher:
         if not response.request.in_order or not offsets:
             response.offsets[queue] = found.next_offset
         if queue.topic != response.request.topic:
-            offsets = self._put_retries(response, queue, offsets, found)
+            offsets = self._add_retries(response, queue, offsets, found)
         else:
-            response.records += found.runs
+            response.records += found.buffers
         if not offsets:
             return found.next_offset
-        response.room -= len(offsets)
+        response.slots_left -= len(offsets)
         response.bytes_left -= sum(found.sizes)
-        response.rest += found.bounds.end - found.next_offset
-        self._note(response, queue, offsets, found.next_offset)
+        response.remaining += found.bounds.end - found.next_offset
+        self._record_batch(response, queue, offsets, found.next_offset)
         return None
 
-    def _note(self, response: PopResponse, queue: Queue, offsets: Sequence[int], next_offset: int) -> None:
+    def _record_batch(self, response: PopResponse, queue: Queue, offsets: Sequence[int], next_offset: int) -> None:
         request = response.request
         retry = receipt_handles.FROM_TOPIC if queue.topic == request.topic else receipt_handles.FROM_RETRY_TOPIC
         start = offsets[0]
         if request.in_order:
-            response.runs.append((queue, offsets, next_offset))
+            response.fifo_batches.append((queue, offsets, next_offset))
         else:
             mask = 0
             if isinstance(offsets, range):
@@ -213,7 +218,7 @@ class PopFetcher:
             else:
                 for offset in offsets:
                     mask |= 1 << offset - start
-            response.lots.append(
+            response.batches.append(
                 InFlightBatch(
                     request.group, queue, start, pop_ms=response.now_ms, invisible_ms=request.invisible_ms, mask=mask
                 )
@@ -221,7 +226,7 @@ class PopFetcher:
         response.starts.append(receipt_handles.start_entry(retry, queue.id, start))
         response.taken.append(receipt_handles.offsets_entry(retry, queue.id, offsets))
 
-    def _put_retries(self, response: PopResponse, queue: Queue, offsets: Sequence[int], found: Slice) -> list[int]:
+    def _add_retries(self, response: PopResponse, queue: Queue, offsets: Sequence[int], found: Slice) -> list[int]:
         """As messages of the topic they were first sent to, each with its handle: clients know no retry topics."""
         request = response.request
         messages = [record.decode(raw, verify_crc=False, expand=False) for raw in found.records()]
@@ -242,20 +247,20 @@ class PopFetcher:
             response.records.append(record.encode_message(message))
         return [message.queue_offset for message in ours]
 
-    def close(self, response: PopResponse) -> None:
+    def mark_in_flight(self, response: PopResponse) -> None:
         """What was taken is in flight from here on."""
         request = response.request
-        if response.lots:
-            self._pops.take(response.lots)
-            for lot in response.lots:
-                self._turns.took(lot.group, lot.queue, lot.mask.bit_count())
+        if response.batches:
+            self._pop_state.add(response.batches)
+            for batch in response.batches:
+                self._fairness.record_taken(batch.group, batch.queue, batch.mask.bit_count())
             if (request.group, request.topic) not in self._popped:
                 self._popped.add((request.group, request.topic))
-                self._pops.mark(receipt_handles.pop_begun_mark(request.group, request.topic), response.now_ms)
+                self._pop_state.put_mark(receipt_handles.pop_begun_mark(request.group, request.topic), response.now_ms)
         for queue, offset in response.offsets.items():
-            self._pops.go_on(request.group, queue, offset)
-        for queue, offsets, next_offset in response.runs:
-            run = self._pops.in_order.take(
+            self._pop_state.advance(request.group, queue, offset)
+        for queue, offsets, next_offset in response.fifo_batches:
+            fifo_batch = self._pop_state.fifo.take(
                 request.group,
                 queue,
                 offsets,
@@ -264,18 +269,20 @@ class PopFetcher:
                 invisible_ms=request.invisible_ms,
                 attempt=request.attempt_id,
             )
-            self._turns.took(request.group, queue, len(offsets))
-            self._pops.go_on(request.group, queue, run.committed)
-            self._pops.ran(run)
-            response.counts += receipt_handles.count_entries(queue.id, run.counts)
+            self._fairness.record_taken(request.group, queue, len(offsets))
+            self._pop_state.advance(request.group, queue, fifo_batch.committed)
+            self._pop_state.fifo_changed(fifo_batch)
+            response.counts += receipt_handles.count_entries(queue.id, fifo_batch.counts)
 
     def has_more(self, group: str, queue: Queue) -> bool:
         """Whether there is something behind the group's position."""
-        return queue.topic in self._topics and self._pops.is_open(group, queue) and self._left(group, queue) > 0
+        return (
+            queue.topic in self._topics and self._pop_state.is_ready(group, queue) and self._remaining(group, queue) > 0
+        )
 
-    def opening(self, request: PopMessage | NotificationRequest) -> Awaitable[None] | None:
+    def load_positions(self, request: PopMessage | NotificationRequest) -> Awaitable[None] | None:
         """To be awaited before anything is taken, if it is not known yet how far the group is."""
-        return self._pops.opening(request.group, self._all_sources(request))
+        return self._pop_state.load_positions(request.group, self._all_sources(request))
 
     def _all_sources(self, request: PopMessage | NotificationRequest) -> Iterator[Queue]:
         yield from self.queues(request.topic, request.queue_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.lanes import (
+from sparrow.broker.pop.lane_deficits import (
     STRICT_PRIORITY,
     LaneDeficits,
     LanePlan,
@@ -17,7 +17,7 @@ from sparrow.broker.produce.lanes import (
     repay_deficit,
     starvation_candidates,
 )
-from sparrow.broker.query.messages import store_ms_of
+from sparrow.broker.query.store_time import store_ms_of
 from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Slice
@@ -30,21 +30,21 @@ _READERS_MAX = 10_000
 class _Reader:
     """A group on a topic."""
 
-    __slots__ = ("looked_ms", "owed", "starving")
+    __slots__ = ("deficits", "looked_ms", "starving")
 
     def __init__(self) -> None:
         self.looked_ms: int | None = None
         self.starving: Collection[Priority] = ()
-        self.owed: LaneDeficits = {}
+        self.deficits: LaneDeficits = {}
 
 
 class LaneFairness:
     def __init__(self, broker: Broker) -> None:
-        self._store, self._topics, self._pops = broker.store, broker.topics, broker.pops
-        self._starvation_ms = broker.settings.starvation_ms
+        self._store, self._topics, self._pop_state = broker.store, broker.topics, broker.pop_state
+        self._starvation_ms = broker.settings.lane_starvation_ms
         self._readers: dict[tuple[str, str], _Reader] = {}
 
-    def next(self, group: str, topic: str, *, places: int, now_ms: int) -> LanePlan:
+    def next_plan(self, group: str, topic: str, *, places: int, now_ms: int) -> LanePlan:
         """How the group's next batch is to be filled."""
         if not self._starvation_ms:
             return STRICT_PRIORITY
@@ -56,18 +56,18 @@ class LaneFairness:
         if reader.looked_ms is None or not 0 <= now_ms - reader.looked_ms < _LOOK_MS:
             reader.looked_ms, reader.starving = now_ms, self._starving(group, topic, places, now_ms)
         if not reader.starving:
-            reader.owed = {}
+            reader.deficits = {}
             return STRICT_PRIORITY
-        reader.owed = accrue_deficits(reader.owed, reader.starving, places=places)
-        chosen = plan_batch(reader.owed, places=places)
-        # A place kept for what is not there would stay empty.
-        kept = {lane: min(count, self._waiting(group, topic, lane)) for lane, count in chosen.kept.items()}
-        return LanePlan(chosen.order, kept)
+        reader.deficits = accrue_deficits(reader.deficits, reader.starving, places=places)
+        chosen = plan_batch(reader.deficits, places=places)
+        # A place reserved for what is not there would stay empty.
+        reserved = {lane: min(count, self._waiting(group, topic, lane)) for lane, count in chosen.reserved.items()}
+        return LanePlan(chosen.order, reserved)
 
-    def took(self, group: str, queue: Queue, count: int) -> None:
+    def record_taken(self, group: str, queue: Queue, count: int) -> None:
         reader = self._readers.get((group, queue.topic))
-        if reader is not None and reader.owed:
-            reader.owed = repay_deficit(reader.owed, priority_of_queue(queue.id), count=count)
+        if reader is not None and reader.deficits:
+            reader.deficits = repay_deficit(reader.deficits, priority_of_queue(queue.id), count=count)
 
     def _starving(self, group: str, topic: str, places: int, now_ms: int) -> list[Priority]:
         waiting = [self._waiting(group, topic, lane) for lane in Priority]
@@ -87,16 +87,16 @@ class LaneFairness:
         count = 0
         for queue in self._queues(topic, lane):
             first, end = self._store.bounds_nowait(queue)
-            count += max(0, end - max(self._pops.position(group, queue) or 0, first))
+            count += max(0, end - max(self._pop_state.position(group, queue) or 0, first))
         return count
 
     def _waits_since(self, group: str, queue: Queue, time_ms: int) -> bool:
         """Whether the group's next message was stored before that."""
         first, end = self._store.bounds_nowait(queue)
-        at = max(self._pops.position(group, queue) or 0, first)
+        at = max(self._pop_state.position(group, queue) or 0, first)
         if at >= end:
             return False
         found = self._store.read_nowait(queue, at, count_max=1, bytes_max=1)
         if found is None:
             return True  # so much has come since that it is on the disk only
-        return isinstance(found, Slice) and bool(found.sizes) and store_ms_of(found.runs[0]) < time_ms
+        return isinstance(found, Slice) and bool(found.sizes) and store_ms_of(found.buffers[0]) < time_ms

@@ -17,24 +17,24 @@ from sparrow.wire.headers import GetPollingCount, GetPollingCountResponse, PeekM
 
 async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What the group would get next. It stays where it is."""
-    broker.pops.check()
+    broker.pop_state.check_available()
     check_message_count(request.messages_max)
     await broker.groups.get_or_create(request.group)
     check_may_pop(broker, request.group, request.topic, request.queue_id)
     room, bytes_left, rest = request.messages_max, ANSWER_BYTES_MAX, 0
     records: list[memoryview] = []
     queues = PopFetcher(broker).queues(request.topic, request.queue_id)
-    opening = broker.pops.opening(request.group, queues)
+    opening = broker.pop_state.load_positions(request.group, queues)
     if opening is not None:
         await opening
     for queue in queues:
         bounds = await broker.store.bounds(queue)
-        at = max(broker.pops.position(request.group, queue) or 0, bounds.first)
+        at = max(broker.pop_state.position(request.group, queue) or 0, bounds.first)
         if room > 0 and bytes_left > 0:
             found = await broker.store.read(queue, at, count_max=room, bytes_max=bytes_left)
             found = await resolve_references(broker.store, found, bytes_max=bytes_left)
             if isinstance(found, Slice):
-                records += found.runs
+                records += found.buffers
                 room, bytes_left = room - len(found.sizes), bytes_left - sum(found.sizes)
                 at = found.next_offset
         rest += max(0, bounds.end - at)
@@ -48,7 +48,7 @@ async def count_polling(request: GetPollingCount, broker: Broker, _call: Request
     """How many pops wait for exactly this: that queue, or all of them."""
     topic = broker.topics[request.topic]
     queue = Queue(topic.name, max(request.queue_id, 0))
-    waiting = [held for held in broker.hold.parked_on(queue) if isinstance(held, ParkedPop)]
+    waiting = [held for held in broker.long_polls.parked_on(queue) if isinstance(held, ParkedPop)]
     mine = (request.group, request.queue_id)
     return GetPollingCountResponse(sum((held.group, held.queue_id) == mine for held in waiting))
 

@@ -12,8 +12,8 @@ from sparrow.broker.clients.subscriptions import SubscriptionFilter, parse_filte
 from sparrow.broker.consume.long_poll import ParkedRequest
 from sparrow.broker.context import Broker
 from sparrow.broker.pop.fetch import PopFetcher
-from sparrow.broker.pop.response import PopResponse
-from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, check_message_count, no_message_frame
+from sparrow.broker.pop.response import PopResponse, no_message_frame
+from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, check_message_count
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
@@ -46,7 +46,7 @@ class ParkedPop(ParkedRequest):
         resume: Callable[[ParkedRequest, bool], bool],
         to: Channel,
     ) -> None:
-        super().__init__(queues[0], 0, resume, to, more=tuple(queues[1:]))
+        super().__init__(queues[0], 0, resume, to, other_queues=tuple(queues[1:]))
         self.group, self.queue_id = request.group, request.queue_id
 
 
@@ -54,9 +54,9 @@ class PopHandler:
     """Serves pops (200050) and notifications (200054)."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker, self._hold, self._pops = broker, broker.hold, broker.pops
-        self._taking = PopFetcher(broker)
-        self._dry: set[tuple[object, ...]] = set()
+        self._broker, self._long_polls, self._pop_state = broker, broker.long_polls, broker.pop_state
+        self._fetcher = PopFetcher(broker)
+        self._empty_keys: set[tuple[object, ...]] = set()
         """What pops looked for in vain in this turn of the loop: of a thousand that wait, one need look."""
 
     def handlers(self) -> dict[int, InlineHandler]:
@@ -65,7 +65,7 @@ class PopHandler:
     # -- pop ----------------------------------------------------------------------------------------------------------
 
     def pop(self, command: RemotingCommand, channel: Channel, *, has_positions: bool = False) -> FrameResult:
-        self._pops.check()
+        self._pop_state.check_available()
         request = headers.read(PopMessage, command.ext)
         check_message_count(request.messages_max)
         check_invisible_time(request.invisible_ms, least=1)
@@ -77,11 +77,11 @@ class PopHandler:
             return None  # nobody would get the messages
         if self._is_late(request):
             return no_message_frame(command)
-        opening = None if has_positions else self._taking.opening(request)
+        opening = None if has_positions else self._fetcher.load_positions(request)
         if opening is not None:
             return self._once_open(opening, command, channel)
         response = PopResponse(request, wanted, self._broker.now_ms())
-        cold = self._taking.fill(response)
+        cold = self._fetcher.fill(response)
         if cold is not None:
             return self._from_disk(response, cold, command, channel)
         return self._answer(response, command) or self._wait(response, command, channel)
@@ -89,9 +89,9 @@ class PopHandler:
     def _wait(self, response: PopResponse, command: RemotingCommand, channel: Channel) -> bytes | None:
         """There was nothing; it is held, or told so."""
         request = response.request
-        look = self._popper(request, response.wanted, command)
+        look = self._poll_attempt(request, response.wanted, command)
         if response.is_cut_short or not self._park(request, command, channel, look):
-            self._broker.counters.missed(request.group, request.topic)
+            self._broker.counters.count_empty_pull(request.group, request.topic)
             return no_message_frame(command)
         return None
 
@@ -113,12 +113,12 @@ class PopHandler:
 
     def _answer(self, response: PopResponse, command: RemotingCommand) -> bytes | None:
         """None if nothing was taken. What was taken is in flight when this returns."""
-        self._taking.close(response)
+        self._fetcher.mark_in_flight(response)
         if not response.count:
             return None
         request = response.request
         size = sum(map(len, response.records))
-        self._broker.counters.pulled(request.group, request.topic, response.count, size)
+        self._broker.counters.count_pull(request.group, request.topic, response.count, size)
         return encode_response(command, HandlerResponse(response.header(), response.records, remark="FOUND"))
 
     async def _from_disk(
@@ -126,23 +126,23 @@ class PopHandler:
     ) -> bytes | None:
         """Read what is not at hand, while nobody else of the group takes from those queues; then fill the basket."""
         await channel.writable()
-        group, reading = response.request.group, self._taking.reading
+        group, reading = response.request.group, self._fetcher.reading
         if (group, cold) in reading:
             return no_message_frame(command)
         alone = [(cold, 0)]
-        if self._pops.cold_reads_max == 1:  # there is no waiting for others: all places are for this queue
+        if self._pop_state.cold_reads_max == 1:  # there is no waiting for others: all places are for this queue
             response = PopResponse(response.request, response.wanted, response.now_ms)
             response.sources = alone
         held: list[Queue] = []
         fetched: dict[Queue, tuple[int, ReadResult]] = {}
         again: Queue | None = cold
         try:
-            while again is not None and again not in fetched and len(held) < self._pops.cold_reads_max:
+            while again is not None and again not in fetched and len(held) < self._pop_state.cold_reads_max:
                 reading.add((group, again))
                 held.append(again)
-                fetched[again] = await self._taking.fetch(response, again)
-                response = response.emptied(self._broker.now_ms(), fetched)
-                again = self._taking.fill(response)
+                fetched[again] = await self._fetcher.fetch(response, again)
+                response = response.restarted(self._broker.now_ms(), fetched)
+                again = self._fetcher.fill(response)
             frame = self._answer(response, command)
             if frame is None and (again is not None or response.sources is alone):
                 return no_message_frame(command)
@@ -150,9 +150,9 @@ class PopHandler:
         finally:
             for queue in held:
                 reading.discard((group, queue))
-                self._hold.wake(queue)
+                self._long_polls.wake(queue)
 
-    def _popper(self, request: PopMessage, wanted: SubscriptionFilter, command: RemotingCommand) -> PollAttempt:
+    def _poll_attempt(self, request: PopMessage, wanted: SubscriptionFilter, command: RemotingCommand) -> PollAttempt:
         key = (
             request.group,
             request.topic,
@@ -164,35 +164,35 @@ class PopHandler:
         )
 
         def look(is_over: bool) -> bytes | None:
-            if key in self._dry and not is_over:
+            if key in self._empty_keys and not is_over:
                 return None
             response = PopResponse(request, wanted, self._broker.now_ms())
-            cold = self._taking.fill(response)
+            cold = self._fetcher.fill(response)
             frame = self._answer(response, command)
             if frame is not None:
                 return frame
             if is_over or cold is not None or response.is_cut_short:
                 return no_message_frame(command)  # what lies on the disk is read for the next pop
-            self._is_dry(key)
+            self._is_empty_keys(key)
             return None
 
         return look
 
-    def _is_dry(self, key: tuple[object, ...]) -> None:
+    def _is_empty_keys(self, key: tuple[object, ...]) -> None:
         """Until this turn ends: nothing can come before, since whatever comes is looked for in the next."""
-        if not self._dry:
-            asyncio.get_running_loop().call_soon(self._dry.clear)
-        self._dry.add(key)
+        if not self._empty_keys:
+            asyncio.get_running_loop().call_soon(self._empty_keys.clear)
+        self._empty_keys.add(key)
 
     # -- notification -------------------------------------------------------------------------------------------------
 
     def notify(self, command: RemotingCommand, channel: Channel, *, has_positions: bool = False) -> FrameResult:
-        self._pops.check()
+        self._pop_state.check_available()
         request = headers.read(NotificationRequest, command.ext)
         if self._broker.groups.get(request.group) is None:
             return self._in_new_group(request.group, command, channel)
         check_may_pop(self._broker, request.group, request.topic, request.queue_id)
-        opening = None if has_positions else self._taking.opening(request)
+        opening = None if has_positions else self._fetcher.load_positions(request)
         if opening is not None:
             return self._once_open(opening, command, channel)
 
@@ -210,15 +210,15 @@ class PopHandler:
         return said
 
     def _has_message(self, request: NotificationRequest) -> bool:
-        self._pops.check()
-        group, taking = request.group, self._taking
-        queues = taking.queues(request.topic, request.queue_id)
+        self._pop_state.check_available()
+        group, fetcher = request.group, self._fetcher
+        queues = fetcher.queues(request.topic, request.queue_id)
         if request.in_order:
             now_ms, attempt = self._broker.now_ms(), request.attempt_id
-            queues = [queue for queue in queues if not taking.is_blocked(group, queue, now_ms, attempt)]
+            queues = [queue for queue in queues if not fetcher.is_blocked(group, queue, now_ms, attempt)]
         else:
-            queues += filter(None, [taking.retry_queue(group, request.topic)])
-        return any(taking.has_more(group, queue) for queue in queues)
+            queues += filter(None, [fetcher.retry_queue(group, request.topic)])
+        return any(fetcher.has_more(group, queue) for queue in queues)
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -227,10 +227,10 @@ class PopHandler:
     ) -> bool:
         """Whether it waits now. A broker that holds too many answers at once, with what 5.x calls polling full."""
         left_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ON_THE_WAY_MS
-        long_poll_ms = min(left_ms, request.poll_ms, self._broker.settings.hold_ms_max)
-        queues = self._taking.queues(request.topic, request.queue_id)
+        long_poll_ms = min(left_ms, request.poll_ms, self._broker.settings.long_poll_ms_max)
+        queues = self._fetcher.queues(request.topic, request.queue_id)
         if not request.in_order:
-            queues += filter(None, [self._taking.retry_queue(request.group, request.topic)])
+            queues += filter(None, [self._fetcher.retry_queue(request.group, request.topic)])
         if long_poll_ms <= 0 or not queues:
             return False
 
@@ -247,7 +247,7 @@ class PopHandler:
             return True
 
         try:
-            self._hold.park(ParkedPop(request, queues, resume, channel), long_poll_ms)
+            self._long_polls.park(ParkedPop(request, queues, resume, channel), long_poll_ms)
         except Busy as refusal:
             said = (
                 HandlerResponse(NotificationResponse(False, polling_full=True))
@@ -262,6 +262,6 @@ class PopHandler:
             return True
         # Between the look and the parking another thread may have made more visible (synchronous flush does).
         for queue in queues:
-            if self._taking.has_more(request.group, queue):
-                self._hold.wake(queue)
+            if self._fetcher.has_more(request.group, queue):
+                self._long_polls.wake(queue)
         return True

@@ -48,12 +48,12 @@ BATCHES_PER_ROUND = 100
 class LogPopWorker:
     """Pops of a log store, for as long as the broker runs: heard again at its start, saved, and revived."""
 
-    def __init__(self, pops: LogPopState, reviving: Reviver) -> None:
-        self._pops, self._reviving = pops, reviving
+    def __init__(self, pop_state: LogPopState, reviving: Reviver) -> None:
+        self._pop_state, self._reviving = pop_state, reviving
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        await self._pops.load()
+        await self._pop_state.load()
         self._tasks = [asyncio.create_task(self._reviving.run()), asyncio.create_task(self._keep_saving())]
 
     async def stop(self) -> None:
@@ -61,7 +61,7 @@ class LogPopWorker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            self._pops.save()
+            self._pop_state.save()
         except SparrowError as error:
             log.error("the state of pops is not saved: the next start reads more", extra={"why": str(error)})
 
@@ -69,7 +69,7 @@ class LogPopWorker:
         while True:
             await asyncio.sleep(SAVE_INTERVAL_S)
             try:
-                self._pops.save()
+                self._pop_state.save()
             except SparrowError as error:
                 log.error("the state of pops is not saved", extra={"why": str(error)})
 
@@ -79,66 +79,72 @@ class Reviver:
 
     def __init__(
         self,
-        pops: PopState,
+        pop_state: PopState,
         store: BrokerStore,
         topics: TopicCatalog,
         groups: GroupCatalog,
-        hold: LongPollTable,
+        long_polls: LongPollTable,
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        self._pops, self._store, self._topics, self._groups, self._hold = pops, store, topics, groups, hold
+        self._pop_state, self._store, self._topics, self._groups, self._long_polls = (
+            pop_state,
+            store,
+            topics,
+            groups,
+            long_polls,
+        )
         self._now_ms = now_ms
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            self._pops.earlier_due.clear()
-            for queue in self._pops.in_order.ended(self._now_ms()):
-                self._hold.wake(queue)
-            due = self._pops.in_flight.due(self._now_ms(), BATCHES_PER_ROUND)
-            for lot in due:
-                await self._try(lot)
+            self._pop_state.earlier_due.clear()
+            for queue in self._pop_state.fifo.reopened_queues(self._now_ms()):
+                self._long_polls.wake(queue)
+            due = self._pop_state.in_flight.due(self._now_ms(), BATCHES_PER_ROUND)
+            for batch in due:
+                await self._try(batch)
                 await asyncio.sleep(0)  # others want to be served between two lots
             try:
                 async with asyncio.timeout(0 if due else self._wait_s()):
-                    await self._pops.earlier_due.wait()
+                    await self._pop_state.earlier_due.wait()
             except TimeoutError:
                 pass
 
     def _wait_s(self) -> float:
         now_ms = self._now_ms()
-        next_ms = [self._pops.in_flight.next_due_ms(), self._pops.in_order.next_end_ms()]
+        next_ms = [self._pop_state.in_flight.next_due_ms(), self._pop_state.fifo.next_reopen_ms()]
         wait_ms = min((each - now_ms for each in next_ms if each is not None), default=SLEEP_MAX_S * 1000)
         return min(max(0.0, wait_ms / 1000), SLEEP_MAX_S)
 
-    async def _try(self, lot: InFlightBatch) -> None:
+    async def _try(self, batch: InFlightBatch) -> None:
         try:
-            await self._revive(lot)
+            await self._revive(batch)
         except Exception as error:
             is_ours = not isinstance(error, SparrowError)
-            extra = {"queue": str(lot.queue), "group": lot.group, "why": str(error)}
+            extra = {"queue": str(batch.queue), "group": batch.group, "why": str(error)}
             log.error("messages in flight not revived", extra=extra, exc_info=is_ours)
-            self._pops.in_flight.postpone(lot, self._now_ms() + RETRY_AFTER_MS)
+            self._pop_state.in_flight.postpone(batch, self._now_ms() + RETRY_AFTER_MS)
 
-    async def _revive(self, lot: InFlightBatch) -> None:
-        group = self._groups.get(lot.group)
-        if group is None or lot.queue.topic not in self._topics:  # nobody is left who could want them
-            self._pops.settle(lot, lot.mask)
+    async def _revive(self, batch: InFlightBatch) -> None:
+        group = self._groups.get(batch.group)
+        if group is None or batch.queue.topic not in self._topics:  # nobody is left who could want them
+            self._pop_state.settle(batch, batch.mask)
             return
-        records = await self._records(lot)
-        alive, dead = await self._targets(lot, group, records)
+        records = await self._records(batch)
+        alive, dead = await self._targets(batch, group, records)
         # From here on an acknowledgement is either seen already, or finds the message gone.
-        withdrawn = self._pops.withdraw(lot)
+        withdrawn = self._pop_state.withdraw(batch)
         stored = withdrawn
         placings: list[tuple[int, PendingAppend]] = []
         failures: list[Exception] = []
         for offset, raw in records.items():
-            bit = withdrawn & 1 << offset - lot.start
+            bit = withdrawn & 1 << offset - batch.start
             if bit:
                 stored ^= bit  # what is left is gone from the store, and needs nothing more
                 try:
-                    placings.append((bit, self._store_again(lot, group, raw, alive, dead)))
+                    placings.append((bit, self._store_again(batch, group, raw, alive, dead)))
                 except Exception as error:
                     failures.append(error)
         try:
@@ -149,14 +155,14 @@ class Reviver:
                 except Exception as error:
                     failures.append(error)
         finally:
-            self._pops.stored(lot, stored)
+            self._pop_state.confirm_stored(batch, stored)
         if failures:
             raise failures[0]
 
     async def _targets(
-        self, lot: InFlightBatch, group: Group, records: dict[int, memoryview]
+        self, batch: InFlightBatch, group: Group, records: dict[int, memoryview]
     ) -> tuple[Topic, Topic | None]:
-        topic = lot.queue.topic
+        topic = batch.queue.topic
         name = topic if topic.startswith(RETRY_TOPIC_PREFIX) else pop_retry_topic(group.name, topic)
         alive = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, name.removeprefix(RETRY_TOPIC_PREFIX))
         if any(record.draft_from_record(raw).reconsume_times >= group.retries_max for raw in records.values()):
@@ -164,7 +170,7 @@ class Reviver:
         return alive, None
 
     def _store_again(
-        self, lot: InFlightBatch, group: Group, raw: memoryview, alive: Topic, dead: Topic | None
+        self, batch: InFlightBatch, group: Group, raw: memoryview, alive: Topic, dead: Topic | None
     ) -> PendingAppend:
         draft = record.draft_from_record(raw)
         is_dead = draft.reconsume_times >= group.retries_max and dead is not None
@@ -172,31 +178,31 @@ class Reviver:
         queue = Queue(dead.name if is_dead and dead is not None else alive.name, 0)
         plain = draft.properties
         try:
-            draft.properties = self._words(lot, raw, draft)
-            return self._store.append_soon(queue, (draft,))
+            draft.properties = self._words(batch, raw, draft)
+            return self._store.append_nowait(queue, (draft,))
         except Refused:  # no room for what we have to say about it: the message itself is more important
             draft.properties = plain
-            return self._store.append_soon(queue, (draft,))
+            return self._store.append_nowait(queue, (draft,))
 
-    def _words(self, lot: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
+    def _words(self, batch: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
         said = draft.properties
         words: dict[str, str] = {}
-        if property_value(said, b"RETRY_TOPIC") is None:
-            words[PROPERTY_RETRY_TOPIC] = lot.queue.topic
-        if property_value(said, b"1ST_POP_TIME") is None:
-            words[PROPERTY_FIRST_POP_MS] = str(lot.pop_ms)
-        if property_value(said, b"ORIGIN_MESSAGE_ID") is None:
+        if property_value(said, PROPERTY_RETRY_TOPIC) is None:
+            words[PROPERTY_RETRY_TOPIC] = batch.queue.topic
+        if property_value(said, PROPERTY_FIRST_POP_MS) is None:
+            words[PROPERTY_FIRST_POP_MS] = str(batch.pop_ms)
+        if property_value(said, PROPERTY_ORIGIN_MESSAGE_ID) is None:
             message = record.decode(raw, verify_crc=False, expand=False)
             words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
         return set_properties(said, words)
 
-    async def _records(self, lot: InFlightBatch) -> dict[int, memoryview]:
+    async def _records(self, batch: InFlightBatch) -> dict[int, memoryview]:
         """Those still in flight, as far as retention has left them."""
-        wanted = lot.offsets()
+        wanted = batch.offsets()
         found: dict[int, memoryview] = {}
         offset = wanted[0]
         while offset <= wanted[-1]:
-            slice_ = await self._store.read(lot.queue, offset, count_max=wanted[-1] + 1 - offset, bytes_max=4 << 20)
+            slice_ = await self._store.read(batch.queue, offset, count_max=wanted[-1] + 1 - offset, bytes_max=4 << 20)
             if isinstance(slice_, Slice):
                 found |= {
                     place: raw for raw in slice_.records() if (place := record.queue_offset_of(raw)) <= wanted[-1]
@@ -207,7 +213,7 @@ class Reviver:
             else:
                 break
         records = {offset: found[offset] for offset in wanted if offset in found}
-        return await self._resolved(records) if may_hold_references(lot.queue.topic) else records
+        return await self._resolved(records) if may_hold_references(batch.queue.topic) else records
 
     async def _resolved(self, records: dict[int, memoryview]) -> dict[int, memoryview]:
         """What comes again from here on is a message by itself, as every retry is."""

@@ -36,10 +36,10 @@ class ProducerSequence(NamedTuple):
 
 def producer_sequence_of(properties: bytes) -> ProducerSequence | None:
     """None: a message that may be stored as often as it is sent."""
-    producer_id = property_value(properties, PROPERTY_PRODUCER_ID.encode())
+    producer_id = property_value(properties, PROPERTY_PRODUCER_ID)
     if producer_id is None:
         return None
-    number = property_value(properties, PROPERTY_SEQUENCE.encode())
+    number = property_value(properties, PROPERTY_SEQUENCE)
     if number is None or not number.isascii() or not number.isdigit():
         raise IllegalMessage(f"it names its producer ({PROPERTY_PRODUCER_ID}) but has no number ({PROPERTY_SEQUENCE})")
     return ProducerSequence(producer_id, int(number))
@@ -50,46 +50,46 @@ class SendDeduplicator:
 
     def __init__(self, store: Store, *, now_ms: Callable[[], int]) -> None:
         self._store, self._now_ms = store, now_ms
-        self._looks_until_ms = now_ms() + INDEX_SEARCH_WINDOW_MS
+        self._search_until_ms = now_ms() + INDEX_SEARCH_WINDOW_MS
         self._sends: OrderedDict[str, OrderedDict[int, AppendResult]] = OrderedDict()
-        self._looking: dict[ProducerSequence, asyncio.Future[None]] = {}
+        self._searches: dict[ProducerSequence, asyncio.Future[None]] = {}
 
-    def known(self, ticket: ProducerSequence) -> AppendResult | None:
-        sends = self._sends.get(ticket.producer_id)
-        return sends.get(ticket.sequence) if sends is not None else None
+    def find(self, send_key: ProducerSequence) -> AppendResult | None:
+        sends = self._sends.get(send_key.producer_id)
+        return sends.get(send_key.sequence) if sends is not None else None
 
-    def remember(self, ticket: ProducerSequence, appended: AppendResult) -> None:
-        sends = self._sends.get(ticket.producer_id)
+    def remember(self, send_key: ProducerSequence, appended: AppendResult) -> None:
+        sends = self._sends.get(send_key.producer_id)
         if sends is None:
-            sends = self._sends[ticket.producer_id] = OrderedDict()
+            sends = self._sends[send_key.producer_id] = OrderedDict()
             if len(self._sends) > PRODUCERS_MAX:
                 self._sends.popitem(last=False)
         else:
-            self._sends.move_to_end(ticket.producer_id)
-        sends[ticket.sequence] = appended
+            self._sends.move_to_end(send_key.producer_id)
+        sends[send_key.sequence] = appended
         if len(sends) > SENDS_PER_PRODUCER_MAX:
             sends.popitem(last=False)
 
     @property
     def must_search_index(self) -> bool:
         """Whether what is not known here may still be in the log."""
-        return self._now_ms() < self._looks_until_ms
+        return self._now_ms() < self._search_until_ms
 
-    async def look(self, topic: str, ticket: ProducerSequence, unique_key: str) -> None:
+    async def search_index(self, topic: str, send_key: ProducerSequence, unique_key: str) -> None:
         """Find out what the log knows of a send; `known` tells afterwards. Those who ask at once ask once."""
-        looking = self._looking.get(ticket)
-        if looking is not None:
-            await looking
+        search = self._searches.get(send_key)
+        if search is not None:
+            await search
             return
-        future = self._looking[ticket] = asyncio.get_running_loop().create_future()
+        future = self._searches[send_key] = asyncio.get_running_loop().create_future()
         try:
             # The newest word counts: delivered, or else still waiting for its time or its producer.
             for name in (topic, SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC):
-                if self.known(ticket) is None:
+                if self.find(send_key) is None:
                     for raw in await self._store.find_by_key(name, unique_key, limit=1):
-                        self.remember(ticket, _placed(raw))
+                        self.remember(send_key, _placed(raw))
         finally:
-            del self._looking[ticket]
+            del self._searches[send_key]
             future.set_result(None)
 
 

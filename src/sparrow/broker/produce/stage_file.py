@@ -49,9 +49,9 @@ class StageSeal(NamedTuple):
     size_bytes: int
 
 
-def append_chunk(path: Path, at: int, made: Callable[[], StageChunk]) -> tuple[StageChunk, int]:
+def append_chunk(path: Path, at: int, make_chunk: Callable[[], StageChunk]) -> tuple[StageChunk, int]:
     """Make a body and put it at the end of a stage, which is at `at`; with how many bytes that took."""
-    chunk = made()
+    chunk = make_chunk()
     start = _CHUNK.pack(len(chunk.blob), crc32(chunk.blob))
     _write(path, at, start, chunk.blob)
     return chunk, len(start) + len(chunk.blob)

@@ -36,7 +36,7 @@ _PART, _SEALED = ".part", ".stage"
 _THREADS = 2
 UNWRITTEN_BYTES_MAX = 256 << 20
 """Bodies that wait for their turn to be checked and written: they are in memory until then."""
-_LOOK_S_MAX = 60.0
+_EXPIRY_INTERVAL_S_MAX = 60.0
 
 
 def checked_stage_name(name: str) -> str:
@@ -71,24 +71,24 @@ class StageStore:
         now_ms: Callable[[], int],
         syncs: bool = False,
     ) -> None:
-        """The folder is this broker's alone. `syncs`: what is sealed is on disk when that is said."""
+        """The folder is this broker's alone. `syncs`: what is sealed is on disk when that is seal."""
         self._folder = folder
         self._bytes_max, self._ttl_ms, self._now_ms, self._syncs = bytes_max, ttl_ms, now_ms, syncs
         self._stages: dict[str, Stage] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "sparrow-stages")
         self._timer: asyncio.TimerHandle | None = None
         self._expiring: asyncio.Task[None] | None = None
-        self.held_bytes = 0
+        self.stored_bytes = 0
         """In all files."""
-        self._arriving_bytes = 0
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._unwritten_bytes = 0
+        self._commit_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def start(self) -> None:
         """Find what was sealed before."""
-        for stage in await self.in_thread(self._found):
+        for stage in await self.run_in_thread(self._load_stages):
             self._stages[stage.name] = stage
-            self.held_bytes += stage.file_bytes
-        self._look_later()
+            self.stored_bytes += stage.file_bytes
+        self._schedule_expiry()
 
     async def stop(self) -> None:
         if self._timer is not None:
@@ -105,14 +105,14 @@ class StageStore:
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
-    async def add(self, name: str, seq: int, size_bytes: int, made: Callable[[], StageChunk]) -> None:
+    async def add(self, name: str, seq: int, size_bytes: int, make_chunk: Callable[[], StageChunk]) -> None:
         """Keep what `made` makes, in a thread, of a body of this size; nothing if that number has come before."""
         stage = self._stages.get(checked_stage_name(name))
         if stage is not None and seq < stage.chunks and not stage.is_gone:
             return
-        if self.held_bytes + self._arriving_bytes + size_bytes > self._bytes_max:
+        if self.stored_bytes + self._unwritten_bytes + size_bytes > self._bytes_max:
             raise Busy(
-                f"stages hold {self.held_bytes} bytes of the {self._bytes_max} that they may (stage_bytes_max): "
+                f"stages hold {self.stored_bytes} bytes of the {self._bytes_max} that they may (stage_bytes_max): "
                 "commit or drop some, or raise the limit"
             )
         if stage is None:
@@ -120,25 +120,25 @@ class StageStore:
                 raise _unknown(name)
             stage = self._stages[name] = Stage(name, self._folder, self._now_ms())
         try:
-            with self.arriving(size_bytes):
+            with self.reserve_memory(size_bytes):
                 async with stage.lock:
-                    await self._add(stage, seq, made)
+                    await self._add(stage, seq, make_chunk)
         finally:
             if not stage.chunks and not stage.is_sealed and not stage.lock.locked():
                 await self._remove(stage)  # its first body was refused: as if it had never come
 
     @contextmanager
-    def arriving(self, size_bytes: int) -> Iterator[None]:
+    def reserve_memory(self, size_bytes: int) -> Iterator[None]:
         """While a body waits for its turn."""
-        if self._arriving_bytes + size_bytes > max(UNWRITTEN_BYTES_MAX, size_bytes):
-            raise Busy(f"{self._arriving_bytes} bytes of other records wait to be checked")
-        self._arriving_bytes += size_bytes
+        if self._unwritten_bytes + size_bytes > max(UNWRITTEN_BYTES_MAX, size_bytes):
+            raise Busy(f"{self._unwritten_bytes} bytes of other records wait to be checked")
+        self._unwritten_bytes += size_bytes
         try:
             yield
         finally:
-            self._arriving_bytes -= size_bytes
+            self._unwritten_bytes -= size_bytes
 
-    async def _add(self, stage: Stage, seq: int, made: Callable[[], StageChunk]) -> None:
+    async def _add(self, stage: Stage, seq: int, make_chunk: Callable[[], StageChunk]) -> None:
         if stage.is_gone:
             raise _unknown(stage.name)
         if seq < stage.chunks:
@@ -147,7 +147,7 @@ class StageStore:
             raise Refused(f"stage {stage.name!r} is sealed: it has {stage.chunks} bodies, and body {seq} is too late")
         if seq > stage.chunks:
             raise Refused(f"stage {stage.name!r} waits for body {stage.chunks}, not {seq}: send them in order")
-        chunk, written = await self.in_thread(stage_file.append_chunk, stage.path, stage.file_bytes, made)
+        chunk, written = await self.run_in_thread(stage_file.append_chunk, stage.path, stage.file_bytes, make_chunk)
         stage.chunks += 1
         stage.rows += chunk.rows
         stage.size_bytes += chunk.size_bytes
@@ -166,9 +166,9 @@ class StageStore:
             if stage.chunks != chunks:
                 raise Refused(f"stage {name!r} has {stage.chunks} bodies, not {chunks}: send the others, or drop it")
             if not stage.is_sealed:
-                path, said = self._folder / (name + _SEALED), StageSeal(stage.chunks, stage.rows, stage.size_bytes)
-                seal = functools.partial(stage_file.seal_file, stage.path, path, stage.file_bytes, said)
-                written = await self.in_thread(seal, syncs=self._syncs)
+                path, seal = self._folder / (name + _SEALED), StageSeal(stage.chunks, stage.rows, stage.size_bytes)
+                seal_file = functools.partial(stage_file.seal_file, stage.path, path, stage.file_bytes, seal)
+                written = await self.run_in_thread(seal_file, syncs=self._syncs)
                 stage.path, stage.is_sealed = path, True
                 self._grew(stage, written)
         return stage
@@ -176,21 +176,21 @@ class StageStore:
     def _grew(self, stage: Stage, written: int) -> None:
         stage.file_bytes += written
         stage.touched_ms = self._now_ms()
-        self.held_bytes += written
+        self.stored_bytes += written
 
     # -- being used up ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def turn(self, scope: str) -> AsyncIterator[None]:
+    async def commit_lock(self, scope: str) -> AsyncIterator[None]:
         """One commit of a scope at a time: one that is asked again meanwhile waits, and then hears that it is done."""
-        lock = self._turns.get(scope)
+        lock = self._commit_locks.get(scope)
         if lock is None:
-            lock = self._turns[scope] = asyncio.Lock()
+            lock = self._commit_locks[scope] = asyncio.Lock()
         async with lock:
             yield
 
     @asynccontextmanager
-    async def claimed(self, names: Sequence[str]) -> AsyncIterator[list[QueueBatch]]:
+    async def claim(self, names: Sequence[str]) -> AsyncIterator[list[QueueBatch]]:
         """What these stages hold, in this order; nobody else gets it meanwhile."""
         stages = [self._sealed(name) for name in names]
         if len(set(names)) != len(names):
@@ -198,7 +198,7 @@ class StageStore:
         for stage in stages:
             stage.is_claimed = True
         try:
-            parts = await self.in_thread(lambda: [part for stage in stages for part in read_portions(stage.path)])
+            parts = await self.run_in_thread(lambda: [part for stage in stages for part in read_portions(stage.path)])
             yield parts
         finally:
             for stage in stages:
@@ -226,10 +226,10 @@ class StageStore:
         if stage.is_gone:
             return
         stage.is_gone = True
-        self.held_bytes -= stage.file_bytes
+        self.stored_bytes -= stage.file_bytes
         # Known until the file is gone: else the next stage of that name would lose its own.
         try:
-            await self.in_thread(functools.partial(stage.path.unlink, missing_ok=True))
+            await self.run_in_thread(functools.partial(stage.path.unlink, missing_ok=True))
         finally:
             del self._stages[stage.name]
 
@@ -251,17 +251,17 @@ class StageStore:
         except SparrowError as error:  # the next look tries again
             log.warning("stages could not be dropped", extra={"why": str(error)})
 
-    def _look_later(self) -> None:
-        wait_s = min(_LOOK_S_MAX, self._ttl_ms / 4000)
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+    def _schedule_expiry(self) -> None:
+        wait_s = min(_EXPIRY_INTERVAL_S_MAX, self._ttl_ms / 4000)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._start_expiry)
 
-    def _look(self) -> None:
+    def _start_expiry(self) -> None:
         self._expiring = asyncio.get_running_loop().create_task(self._expire())
-        self._look_later()
+        self._schedule_expiry()
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    async def in_thread(self, work: Callable[..., _Result], *args: object, **named: object) -> _Result:
+    async def run_in_thread(self, work: Callable[..., _Result], *args: object, **named: object) -> _Result:
         """Do something in one of the few threads there are for such work."""
         call = functools.partial(work, *args, **named)
         try:
@@ -271,7 +271,7 @@ class StageStore:
         except OSError as cause:
             raise StoreFull(self._folder, str(cause)) from cause
 
-    def _found(self) -> list[Stage]:
+    def _load_stages(self) -> list[Stage]:
         self._folder.mkdir(parents=True, exist_ok=True)
         found = []
         for path in sorted(self._folder.iterdir()):
@@ -284,13 +284,13 @@ class StageStore:
 
     def _read(self, path: Path) -> Stage | None:
         """A sealed stage, or None if its end is not that of one."""
-        said = stage_file.read_seal(path)
-        if said is None:
+        seal = stage_file.read_seal(path)
+        if seal is None:
             log.warning("a stage is damaged", extra={"path": str(path)})
             return None
         found = path.stat()
         stage = Stage(path.stem, self._folder, int(found.st_mtime * 1000))
-        stage.chunks, stage.rows, stage.size_bytes = said
+        stage.chunks, stage.rows, stage.size_bytes = seal
         stage.path, stage.file_bytes, stage.is_sealed = path, found.st_size, True
         return stage
 

@@ -60,10 +60,10 @@ async def commit_stages(request: CommitStages, broker: Broker, call: RequestCont
     names = call.body(list[str])
     if len(names) > STAGES_PER_COMMIT_MAX:
         raise Refused(f"{len(names)} stages are too many for one commit: {STAGES_PER_COMMIT_MAX} are possible")
-    async with broker.stages.turn(request.scope):
+    async with broker.stages.commit_lock(request.scope):
         outcome = CommitStagesResponse("already", 0)
         if not await _has_got(broker, request.scope, request.number):
-            async with broker.stages.claimed(names) as found:
+            async with broker.stages.claim(names) as found:
                 outcome = await _appended(broker, request.scope, request.number, found)
     await broker.stages.drop(names)
     return outcome
@@ -81,12 +81,12 @@ async def query_ledger(request: QueryLedger, broker: Broker, _call: RequestConte
 
 async def append_once(request: AppendOnce, broker: Broker, call: RequestContext) -> CommitStagesResponse:
     """The records in the body become messages, unless the scope has got so far already."""
-    with broker.stages.arriving(len(call.command.body)):
-        async with broker.stages.turn(request.scope):
+    with broker.stages.reserve_memory(len(call.command.body)):
+        async with broker.stages.commit_lock(request.scope):
             if await _has_got(broker, request.scope, request.number):
                 return CommitStagesResponse("already", 0)
             arriving = _arriving(broker, call, fills_checksum=request.fills_checksum)
-            found = await broker.stages.in_thread(validate_records, arriving)
+            found = await broker.stages.run_in_thread(validate_records, arriving)
             return await _appended(broker, request.scope, request.number, found)
 
 
@@ -142,7 +142,7 @@ async def _appended(
     if not await broker.store.append_atomically(scope, number, group, verify_crc=False):
         return CommitStagesResponse("already", 0)
     for part in found:
-        broker.counters.sent(part.queue.topic, len(part.sizes), len(part.data))
+        broker.counters.count_send(part.queue.topic, len(part.sizes), len(part.data))
     return CommitStagesResponse("committed", _measured(found)[0])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sparrow.broker.clients.registry import ClientRegistry, OnlineClient
-from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import (
     PROPERTY_CHECK_TIMES,
@@ -16,16 +15,17 @@ from sparrow.wire import record
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import CheckTransaction
 from sparrow.wire.message_ids import format_offset_id
+from sparrow.wire.properties import parse_whole_number
 
 
 class TransactionCheckBack:
     """Asks the members of a producer group in turn: any of them may know."""
 
-    def __init__(self, members: ClientRegistry, broker_name: str) -> None:
-        self._members, self._broker_name = members, broker_name
+    def __init__(self, clients: ClientRegistry, broker_name: str) -> None:
+        self._clients, self._broker_name = clients, broker_name
         self._turn = 0
 
-    def ask(self, message: StoredMessage, *, half_offset: int, checks: int) -> None:
+    def check(self, message: StoredMessage, *, half_offset: int, checks: int) -> None:
         """Send the question, if there is anybody to ask; the answer ends the transaction like any other."""
         member = self._producer(message.properties.get(PROPERTY_PRODUCER_GROUP, ""))
         if member is None:
@@ -49,7 +49,7 @@ class TransactionCheckBack:
         channel.send_one_way(RequestCode.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
 
     def _producer(self, group: str) -> OnlineClient | None:
-        members = [each for each in self._members.producers(group) if _can_hear(each.channel)]
+        members = [each for each in self._clients.producers(group) if _can_hear(each.channel)]
         if not members:
             return None
         self._turn += 1

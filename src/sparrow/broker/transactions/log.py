@@ -1,10 +1,10 @@
-"""Transactional messages: stored out of sight first, then committed or rolled back, and asked after if nobody says.
+"""Transactional messages: stored out of sight first, then committed or rolled back, and checked after if nobody says.
 
 1. A half message lies in the half topic until an op record names its offset there: then it is finished.
 2. Committing appends the message to its real queue and then the op record. What was finished once stays finished: a
    second word on it, or a stranger's, changes nothing.
-3. A half older than the timeout is asked after, at most so many times; then it is set aside for inspection.
-4. What is unfinished is a view of both topics. Op records of another tag say how often halves were asked after; now
+3. A half older than the timeout is checked after, at most so many times; then it is set aside for inspection.
+4. What is unfinished is a view of both topics. Op records of another tag say how often halves were checked after; now
    and then one names all that are unfinished, and a restart reads both topics from there on only.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import copy_records, parse_whole_number
+from sparrow.broker.delay.delay_topics import copy_records
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import (
     CHECKED_TAG,
@@ -28,11 +28,13 @@ from sparrow.broker.transactions.half_messages import (
     half_message_of,
     read_physical_offset,
 )
+from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     CHECK_LIMIT_TOPIC,
     PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     TRANSACTION_GROUP,
@@ -44,7 +46,7 @@ from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
@@ -58,15 +60,6 @@ _SUMMED_UP_AFTER = 1_000
 _OF_RETENTION = 0.9
 
 
-class TransactionNotEnded(Refused):
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the transaction cannot be ended: {self.why}"
-
-
 class LogTransactionCoordinator:
     """All unfinished transactions of a broker."""
 
@@ -74,7 +67,7 @@ class LogTransactionCoordinator:
         self,
         store: LogStore,
         topics: TopicCatalog,
-        members: ClientRegistry,
+        clients: ClientRegistry,
         settings: BrokerSettings,
         *,
         now_ms: Callable[[], int],
@@ -85,7 +78,7 @@ class LogTransactionCoordinator:
         """By offset in the half queue."""
         self._unwritten: list[int] = []
         """Finished halves whose op record could not be written."""
-        self._asking = TransactionCheckBack(members, settings.name)
+        self._check_back = TransactionCheckBack(clients, settings.name)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -108,7 +101,7 @@ class LogTransactionCoordinator:
     async def end(self, request: EndTransaction) -> AppendResult | None:
         """Do what the producer says. None: there was nothing to deliver."""
         if request.verdict not in (TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK):
-            return None  # it does not know either: it will be asked again
+            return None  # it does not know either: it will be checked again
         offset = request.half_queue_offset
         half = self._halves.get(offset)
         if half is None:
@@ -116,7 +109,7 @@ class LogTransactionCoordinator:
         if half.physical_offset != request.half_physical_offset:
             raise TransactionNotEnded(f"no half message lies at {request.half_physical_offset}")
         draft = record.draft_from_record(await self._record(offset, half))
-        if property_value(draft.properties, b"PGROUP") != request.group:
+        if property_value(draft.properties, PROPERTY_PRODUCER_GROUP) != request.group:
             raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
         # Nothing awaits from here on: of two words on one transaction, one finds it unfinished.
         if offset not in self._halves:
@@ -130,7 +123,7 @@ class LogTransactionCoordinator:
         found = self._store.read_nowait(HALF_QUEUE, offset, count_max=1)
         raw: memoryview | bytes | None = None
         if isinstance(found, Slice) and found.sizes:
-            raw = bytes(found.runs[0])
+            raw = bytes(found.buffers[0])
         elif found is None:
             raw = await self._store.record_at(half.physical_offset)
         if raw is None or read_physical_offset(raw) != half.physical_offset:
@@ -138,7 +131,10 @@ class LogTransactionCoordinator:
         return raw
 
     def _commit(self, half: HalfMessage, draft: Draft) -> AppendResult:
-        topic, queue_id = property_value(draft.properties, b"REAL_TOPIC"), property_value(draft.properties, b"REAL_QID")
+        topic, queue_id = (
+            property_value(draft.properties, PROPERTY_REAL_TOPIC),
+            property_value(draft.properties, PROPERTY_REAL_QUEUE_ID),
+        )
         number = parse_whole_number(queue_id)
         if topic is None or number is None:
             raise TransactionNotEnded("its half message does not say where it was to go")
@@ -151,17 +147,17 @@ class LogTransactionCoordinator:
         del self._halves[offset]
         self._unwritten.append(offset)
         try:
-            self._say_finished()
+            self._append_finished()
         except SparrowError as error:
             log.error("the end of a transaction is not written yet", extra={"half_offset": offset, "why": str(error)})
 
-    def _say_finished(self) -> None:
+    def _append_finished(self) -> None:
         while self._unwritten:
             some = self._unwritten[:_NAMED_AT_ONCE]
-            self._say(",".join(map(str, some)), FINISHED_TAG)
+            self._append_op(",".join(map(str, some)), FINISHED_TAG)
             del self._unwritten[: len(some)]
 
-    def _say(self, body: str, tag: bytes) -> AppendResult:
+    def _append_op(self, body: str, tag: bytes) -> AppendResult:
         return self._store.append_nowait(OP_QUEUE, (Draft(body=body.encode(), properties=tag, born_ms=self._now_ms()),))
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
@@ -169,48 +165,48 @@ class LogTransactionCoordinator:
     async def start(self) -> None:
         """Find out what was unfinished, and go on asking."""
         await self._load()
-        self._task = asyncio.create_task(self._keep_asking())
+        self._task = asyncio.create_task(self._keep_checking())
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             try:
-                self._say_finished()
+                self._append_finished()
                 await self.write_summary(at_once=True)
             except SparrowError as error:  # the next start reads more than it need
                 log.warning("transactions not summed up", extra={"why": str(error)})
 
     async def _load(self) -> None:
         finished: set[int] = set()
-        asked: dict[int, int] = {}
+        checked: dict[int, int] = {}
         async for raw in self._records(OP_QUEUE, await self._begin(OP_MARK, OP_QUEUE)):
-            apply_op_record(raw, finished, asked)
+            apply_op_record(raw, finished, checked)
         begin = await self._begin(HALF_MARK, HALF_QUEUE)
-        for offset in sorted(asked.keys() - finished):
+        for offset in sorted(checked.keys() - finished):
             if offset < begin:
-                await self._take_back(offset)
+                await self._reload_half(offset)
         async for raw in self._records(HALF_QUEUE, begin):
             if record.queue_offset_of(raw) not in finished:
-                self._take_in(raw)
+                self._load_half(raw)
         for offset, half in self._halves.items():
-            half.checks = max(half.checks, asked.get(offset, 0))
-            if half.checks:  # when it was last asked is not known: at worst now
+            half.checks = max(half.checks, checked.get(offset, 0))
+            if half.checks:  # when it was last checked is not known: at worst now
                 half.next_check_ms = self._now_ms() + self._settings.transaction_check_interval_ms
 
     async def _begin(self, mark: str, queue: Queue) -> int:
-        said = await self._store.mark(mark)
-        return said if said is not None else await self._store.committed(TRANSACTION_GROUP, queue) or 0
+        said = await self._store.marks.get(mark)
+        return said if said is not None else await self._store.offsets.committed(TRANSACTION_GROUP, queue) or 0
 
-    async def _take_back(self, offset: int) -> None:
+    async def _reload_half(self, offset: int) -> None:
         """A half that was unfinished already when the rest was last summed up."""
         found = await self._store.read(HALF_QUEUE, offset, count_max=1)
         if isinstance(found, Slice):
             for raw in copy_records(found):
                 if record.queue_offset_of(raw) == offset:
-                    self._take_in(raw)
+                    self._load_half(raw)
 
-    def _take_in(self, raw: memoryview) -> None:
+    def _load_half(self, raw: memoryview) -> None:
         try:
             message = record.decode(raw, verify_crc=False, expand=False)
             half = half_message_of(record.properties_of(raw), message.physical_offset, message.store_ms)
@@ -234,65 +230,65 @@ class LogTransactionCoordinator:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    async def _keep_asking(self) -> None:
+    async def _keep_checking(self) -> None:
         while True:
             await asyncio.sleep(self._settings.transaction_scan_ms / 1000)
             try:
-                self._say_finished()
+                self._append_finished()
                 await self.check_overdue()
                 await self.write_summary()
             except Exception as error:
                 ours = isinstance(error, SparrowError)
-                log.error("transactions not asked after", extra={"why": str(error)}, exc_info=None if ours else error)
+                log.error("transactions not checked after", extra={"why": str(error)}, exc_info=None if ours else error)
 
     async def check_overdue(self) -> None:
         """Ask the producers of halves that have waited too long."""
         now_ms = self._now_ms()
-        asked: list[tuple[int, int]] = []
+        checked: list[tuple[int, int]] = []
         try:
             for number, (offset, half) in enumerate(list(self._halves.items())):
                 if number % _LOOKED_AT_ONCE == 0:
                     await asyncio.sleep(0)  # others are served in between
-                is_old = self._leaves_soon(half, now_ms)
+                is_old = self._expires_soon(half, now_ms)
                 if (now_ms < self._next_check_ms(half) and not is_old) or offset not in self._halves:
                     continue
                 try:
                     if half.checks < self._settings.transaction_checks_max and not is_old:
                         half.checks += 1  # also when nobody is there: what nobody will ever answer ends, too
                         half.next_check_ms = now_ms + self._settings.transaction_check_interval_ms
-                        asked.append((offset, half.checks))
-                        await self._ask(offset, half)
+                        checked.append((offset, half.checks))
+                        await self._check(offset, half)
                     else:
-                        await self._set_aside(offset, half)
+                        await self._give_up(offset, half)
                 except (Refused, ProtocolError) as error:  # this one; the others have their turn
-                    log.warning("a transaction is not asked after", extra={"half_offset": offset, "why": str(error)})
+                    log.warning("a transaction is not checked after", extra={"half_offset": offset, "why": str(error)})
                     half.next_check_ms = now_ms + self._settings.transaction_check_interval_ms
         finally:
-            self._say_asked(each for each in asked if each[0] in self._halves)
+            self._append_checked(each for each in checked if each[0] in self._halves)
 
     def _next_check_ms(self, half: HalfMessage) -> int:
         patience_ms = half.immunity_ms if half.immunity_ms is not None else self._settings.transaction_timeout_ms
         return max(half.stored_ms + patience_ms, half.next_check_ms)
 
-    def _leaves_soon(self, half: HalfMessage, now_ms: int) -> bool:
-        """Whether retention will take it before long, however much patience was asked for."""
+    def _expires_soon(self, half: HalfMessage, now_ms: int) -> bool:
+        """Whether retention will take it before long, however much patience was checked for."""
         retention_ms = self._store.settings.retention_hours * 3_600_000
         return retention_ms > 0 and now_ms - half.stored_ms > _OF_RETENTION * retention_ms
 
-    def _say_asked(self, asked: Iterable[tuple[int, int]]) -> int | None:
+    def _append_checked(self, checked: Iterable[tuple[int, int]]) -> int | None:
         """Where the first record of it lies, if there is one."""
-        words = [f"{offset}:{checks}" for offset, checks in asked]
+        words = [f"{offset}:{checks}" for offset, checks in checked]
         first = None
         for at in range(0, len(words), _NAMED_AT_ONCE):
-            appended = self._say(",".join(words[at : at + _NAMED_AT_ONCE]), CHECKED_TAG)
+            appended = self._append_op(",".join(words[at : at + _NAMED_AT_ONCE]), CHECKED_TAG)
             first = appended.offset if first is None else first
         return first
 
-    async def _ask(self, offset: int, half: HalfMessage) -> None:
+    async def _check(self, offset: int, half: HalfMessage) -> None:
         message = record.decode(await self._record(offset, half), verify_crc=False, expand=False)
-        self._asking.ask(message, half_offset=offset, checks=half.checks)
+        self._check_back.check(message, half_offset=offset, checks=half.checks)
 
-    async def _set_aside(self, offset: int, half: HalfMessage) -> None:
+    async def _give_up(self, offset: int, half: HalfMessage) -> None:
         """Rolled back, and kept where an operator can look at it."""
         try:
             draft = record.draft_from_record(await self._record(offset, half))
@@ -315,13 +311,13 @@ class LogTransactionCoordinator:
 
     async def write_summary(self, *, at_once: bool = False) -> None:
         """Name all that is unfinished, so that nothing before need be read at a start."""
-        begin = await self._store.mark(OP_MARK) or 0
+        begin = await self._store.marks.get(OP_MARK) or 0
         new = self._store.bounds_nowait(OP_QUEUE).end - begin
         if self._unwritten or new <= 1 or (not at_once and new < max(_SUMMED_UP_AFTER, len(self._halves) // 4)):
             return
         # No pause from here on. The half mark first: with the old op mark it still finds this summary.
         # What readers cannot see yet cannot be finished either, and is read from the half mark on.
         end = self._store.bounds_nowait(HALF_QUEUE).end
-        first = self._say_asked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
-        self._store.put_mark_nowait(HALF_MARK, end)
-        self._store.put_mark_nowait(OP_MARK, self._store.bounds_nowait(OP_QUEUE).end if first is None else first)
+        first = self._append_checked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
+        self._store.marks.put_nowait(HALF_MARK, end)
+        self._store.marks.put_nowait(OP_MARK, self._store.bounds_nowait(OP_QUEUE).end if first is None else first)

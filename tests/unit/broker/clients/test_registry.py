@@ -47,27 +47,27 @@ def test_a_client_that_comes_changes_its_group(members):
 def test_the_same_heartbeat_again_changes_nothing(members):
     beat(members, "c1", "a", consumer())
     assert beat(members, "c1", "a", consumer(), now_ms=9).groups == ()
-    assert members.client("g", "a").seen_ms == 9
+    assert members.find_consumer("g", "a").seen_ms == 9
 
 
 def test_a_client_may_be_in_many_groups(members):
     assert beat(members, "c1", "a", consumer("g"), consumer("h")).groups == ("g", "h")
-    assert members.is_known("g")
-    assert members.is_known("h")
-    assert members.left("c1").groups == ()
-    assert not members.is_known("g")
-    assert not members.is_known("h")
+    assert members.has_consumers("g")
+    assert members.has_consumers("h")
+    assert members.remove_channel("c1").groups == ()
+    assert not members.has_consumers("g")
+    assert not members.has_consumers("h")
 
 
 def test_those_left_behind_are_told(members):
     beat(members, "c1", "a", consumer("g"), consumer("h"))
     beat(members, "c2", "b", consumer("g"))
-    assert members.left("c1").groups == ("g",)
+    assert members.remove_channel("c1").groups == ("g",)
     assert ids(members) == ["b"]
 
 
 def test_a_connection_nobody_knows_leaves_nothing_behind(members):
-    assert members.left("c1").groups == ()
+    assert members.remove_channel("c1").groups == ()
 
 
 def test_unregistering_ends_one_membership(members):
@@ -88,8 +88,8 @@ def test_a_client_on_a_new_connection_replaces_the_old_one(members):
     beat(members, "c1", "a", consumer(), producer_data_set=[ProducerData("p")])
     changed = beat(members, "c2", "a", consumer(), producer_data_set=[ProducerData("p")])
     assert changed.groups == ("g",)
-    assert members.client("g", "a").channel == "c2"
-    assert members.left("c1").groups == ()
+    assert members.find_consumer("g", "a").channel == "c2"
+    assert members.remove_channel("c1").groups == ()
     assert ids(members) == ["a"]
     assert members.find_producer("a").channel == "c2"
 
@@ -97,7 +97,7 @@ def test_a_client_on_a_new_connection_replaces_the_old_one(members):
 def test_an_old_connection_that_ends_late_does_not_take_the_new_one_with_it(members):
     beat(members, "c1", "a", producer_data_set=[ProducerData("p"), ProducerData("q")])
     beat(members, "c2", "a", producer_data_set=[ProducerData("p")])
-    members.left("c1")
+    members.remove_channel("c1")
     assert members.producers("q") == []
     assert members.find_producer("a").channel == "c2"
 
@@ -141,12 +141,12 @@ def test_a_subscription_that_cannot_be_takes_nothing_else_with_it(members):
     assert "a >" in str(refusal)
     assert members.subscription_filter("g", "S") is None
     assert members.subscription_filter("g", "T") is not None
-    assert members.is_known("h")
+    assert members.has_consumers("h")
 
 
 def test_subscriptions_go_with_the_last_member(members):
     beat(members, "c1", "a", consumer("g", sub("T", version=9)))
-    members.left("c1")
+    members.remove_channel("c1")
     beat(members, "c1", "a", consumer("g", sub("T", "older", version=1)))
     assert members.subscription_filter("g", "T").data.sub_string == "older"
 
@@ -166,7 +166,7 @@ def test_a_heartbeat_without_subscriptions_keeps_those_there_are(members):
     changed = beat(members, "c1", "a", ConsumerData("g"), heartbeat_fingerprint=7, without_sub=True, now_ms=5)
     assert (changed.groups, changed.needs_subscriptions) == ((), False)
     assert members.subscription_filter("g", "T") is not None
-    assert members.client("g", "a").seen_ms == 5
+    assert members.find_consumer("g", "a").seen_ms == 5
 
 
 def test_a_group_that_is_not_known_needs_subscriptions(members):
@@ -188,16 +188,16 @@ def test_another_fingerprint_needs_subscriptions(members):
 def test_channels_without_heartbeats_are_silent(members):
     beat(members, "c1", "a", consumer(), now_ms=10)
     beat(members, "c2", "b", consumer(), now_ms=20)
-    assert members.silent(10) == []
-    assert members.silent(11) == ["c1"]
-    members.left("c1")
-    assert members.silent(11) == []
+    assert members.silent_channels(10) == []
+    assert members.silent_channels(11) == ["c1"]
+    members.remove_channel("c1")
+    assert members.silent_channels(11) == []
 
 
 def test_who_has_unregistered_is_not_silent(members):
     beat(members, "c1", "a", consumer(), producer_data_set=[ProducerData("p")])
     members.unregister("c1", "a", producer_group="p", consumer_group="g")
-    assert members.silent(1_000) == []
+    assert members.silent_channels(1_000) == []
 
 
 def test_a_group_that_a_client_no_longer_names_expires_alone(members):
@@ -216,7 +216,7 @@ def test_nobody_is_told_of_a_group_whose_members_expire_together(members):
     beat(members, "c1", "b", consumer("g"), now_ms=0)
     beat(members, "c1", "a", consumer("h"), now_ms=100)
     assert members.expire(50).groups == ()
-    assert not members.is_known("g")
+    assert not members.has_consumers("g")
 
 
 # -- producers --------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_nothing_is_left_of_clients_that_come_and_go(members):
     for number in range(100):
         more = {"producer_data_set": [ProducerData(f"p{number}")]}
         beat(members, f"c{number}", f"id{number}", consumer(f"g{number}"), **more)
-        members.left(f"c{number}")
+        members.remove_channel(f"c{number}")
     assert [table for table in vars(members).values() if table] == []
 
 
@@ -258,7 +258,7 @@ def test_whatever_happens_members_and_connections_agree(happened):
             more = {"producer_data_set": [ProducerData(name) for name in sorted(produces)]}
             beat(members, channel, client_id, *map(consumer, sorted(consumes)), now_ms=now_ms, **more)
         elif what == "left":
-            changed = members.left(channel)
+            changed = members.remove_channel(channel)
             assert all(ids(members, group) for group in changed.groups)
         elif what == "expire":
             changed = members.expire(now_ms - 5)
@@ -271,7 +271,7 @@ def test_whatever_happens_members_and_connections_agree(happened):
             group = members.consumers(name)
             assert group is None or group.members
             online |= {member.channel for member in group.members.values()} if group else set()
-        assert set(members.silent(now_ms + 1)) == online
+        assert set(members.silent_channels(now_ms + 1)) == online
     for channel in "012":
-        members.left(channel)
+        members.remove_channel(channel)
     assert [table for table in vars(members).values() if table] == []

@@ -21,7 +21,7 @@ class Pop:
     def __init__(self, *, is_answered=True, channel="channel"):
         self.looks: list[bool] = []
         self.is_answered = is_answered
-        self.held = ParkedRequest(QUEUES[0], 0, self.resume, channel, more=QUEUES[1:])
+        self.held = ParkedRequest(QUEUES[0], 0, self.resume, channel, other_queues=QUEUES[1:])
 
     def resume(self, _held, is_over):
         self.looks.append(is_over)
@@ -71,7 +71,7 @@ async def test_it_counts_once_and_leaves_with_its_connection(hold):
     hold.park(pop.held, 10_000)
     hold.park(other.held, 10_000)
     assert hold.count == 2
-    hold.drop("channel")
+    hold.drop_channel("channel")
     assert [hold.parked_on(queue) for queue in QUEUES] == [[other.held]] * 4
     hold.release_all()
     assert (pop.looks, other.looks, hold.count) == ([], [True], 0)

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.broker.delay.timer_wheel import BUCKET_WIDTHS_MS, TimerWheel
 
@@ -41,14 +42,12 @@ def test_what_is_put_back_comes_out_first():
     for number in range(5):
         timers.add(NOW_MS, number)
     due, references = timers.take(NOW_MS, 3)
-    timers.put_back(due[1:], references[1:])
+    timers.restore(due[1:], references[1:])
     timers.add(NOW_MS, 9)
     assert taken(timers, NOW_MS) == [1, 2, 3, 4, 9]
 
 
-@pytest.mark.parametrize(
-    "delay_ms", [0, 1, 999, *BUCKET_WIDTHS_MS, *(width - 1 for width in BUCKET_WIDTHS_MS), 10 * YEAR_MS]
-)
+@each_case("delay_ms", [0, 1, 999, *BUCKET_WIDTHS_MS, *(width - 1 for width in BUCKET_WIDTHS_MS), 10 * YEAR_MS])
 def test_the_next_look_is_never_too_late(delay_ms):
     timers = TimerWheel()
     timers.next_due_ms(NOW_MS)
@@ -86,5 +85,5 @@ def test_dropped_ones_are_forgotten_wherever_they_are():
         timers.add(NOW_MS + delay_ms, reference)
     timers.drop(np.array([1, 2, 3, 4, 5, 99]))
     assert timers.count == 2
-    assert timers.everything()[1].tolist() == [6, 0]
+    assert timers.all_timers()[1].tolist() == [6, 0]
     assert taken(timers, NOW_MS + YEAR_MS) == [0, 6]

@@ -49,7 +49,7 @@ def files(folder: Path) -> list[str]:
 
 
 async def bodies_in(stages: StageStore, *names: str) -> list[bytes]:
-    async with stages.claimed(names) as found:
+    async with stages.claim(names) as found:
         return [message.body for part in found for message in record.decode_all(bytes(part.data))]
 
 
@@ -60,17 +60,17 @@ async def test_a_stage_holds_what_came_in_order_once_it_is_sealed(stages, tmp_pa
     sealed = await stages.seal("s", 2)
     assert (sealed.rows, sealed.chunks, sealed.size_bytes) == (3, 2, sealed.file_bytes - 2 * (8 + 4 + 15) - 12 - 24)
     assert files(tmp_path) == ["s.stage"]
-    assert stages.held_bytes == (tmp_path / "stages" / "s.stage").stat().st_size
+    assert stages.stored_bytes == (tmp_path / "stages" / "s.stage").stat().st_size
     assert await bodies_in(stages, "s") == [b"a", b"b", b"c"]
 
 
 async def test_a_body_that_comes_again_changes_nothing_even_after_the_seal(stages):
     for _ in range(3):
         await stages.add("s", 0, 10, chunk(b"a"))
-    first, held = await stages.seal("s", 1), stages.held_bytes
+    first, held = await stages.seal("s", 1), stages.stored_bytes
     await stages.add("s", 0, 10, chunk(b"a"))
     assert await stages.seal("s", 1) is first
-    assert stages.held_bytes == held
+    assert stages.stored_bytes == held
     assert await bodies_in(stages, "s") == [b"a"]
 
 
@@ -105,7 +105,7 @@ async def test_a_body_that_is_refused_leaves_the_stage_as_it_was(stages):
 
     with pytest.raises(Refused):
         await stages.add("s", 0, 10, refuse)
-    assert ("s" in stages, stages.held_bytes) == (False, 0)
+    assert ("s" in stages, stages.stored_bytes) == (False, 0)
     await stages.add("s", 0, 10, chunk(b"a"))
     with pytest.raises(Refused):
         await stages.add("s", 1, 10, refuse)
@@ -147,7 +147,7 @@ async def test_stages_are_appended_in_the_order_asked_for_and_none_twice(stages)
     assert await bodies_in(stages, "b", "a") == [b"b", b"a"]
     with pytest.raises(Refused, match="twice"):
         await bodies_in(stages, "a", "b", "a")
-    async with stages.claimed(["a"]):
+    async with stages.claim(["a"]):
         with pytest.raises(Busy, match="just being committed"):
             await bodies_in(stages, "b", "a")
     assert await bodies_in(stages, "a") == [b"a"], "a commit that failed leaves it"
@@ -158,7 +158,7 @@ async def test_what_is_dropped_is_gone_and_its_name_is_free(stages, tmp_path):
     await stages.add("t", 0, 10, chunk(b"b"))
     await stages.seal("t", 1)
     await stages.drop(["s", "t", "never"])
-    assert (len(stages), stages.held_bytes, files(tmp_path)) == (0, 0, [])
+    assert (len(stages), stages.stored_bytes, files(tmp_path)) == (0, 0, [])
     with pytest.raises(Refused, match="is not here"):
         await bodies_in(stages, "t")
     await stages.add("s", 0, 10, chunk(b"c"))
@@ -173,7 +173,7 @@ async def test_what_was_sealed_is_there_after_a_restart_and_what_was_not_is_gone
         await stages.add("growing", 0, 10, chunk(b"c"))
     async with stages_in(tmp_path / "stages") as stages:
         assert files(tmp_path) == ["kept.stage"]
-        assert stages.held_bytes == sealed.file_bytes
+        assert stages.stored_bytes == sealed.file_bytes
         again = await stages.seal("kept", 1)
         assert (again.rows, again.size_bytes) == (sealed.rows, sealed.size_bytes)
         assert await bodies_in(stages, "kept") == [b"a", b"b"]
@@ -230,11 +230,11 @@ async def test_bodies_that_wait_are_counted_before_they_are_written(tmp_path):
 
 async def test_only_so_much_waits_in_memory(stages, monkeypatch):
     monkeypatch.setattr("sparrow.broker.produce.stage_store.UNWRITTEN_BYTES_MAX", 100)
-    with stages.arriving(90):
+    with stages.reserve_memory(90):
         with pytest.raises(Busy, match="90 bytes of other records"):
             await stages.add("s", 0, 20, chunk(b"a"))
         await stages.add("s", 0, 10, chunk(b"a"))
-    with stages.arriving(5000), pytest.raises(Busy):
+    with stages.reserve_memory(5000), pytest.raises(Busy):
         await stages.add("s", 1, 1, chunk(b"b"))
     await stages.add("s", 1, 5000, chunk(b"b"))
 
@@ -248,7 +248,7 @@ async def test_a_stage_nobody_touches_goes_in_its_time(tmp_path):
         await stages.expire()
         assert len(stages) == 2
         now_ms += 1
-        async with stages.claimed(["old"]):
+        async with stages.claim(["old"]):
             await stages.expire()
             assert "old" in stages, "it is just being committed"
         await stages.expire()

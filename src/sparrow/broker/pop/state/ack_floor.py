@@ -17,7 +17,7 @@ _SPARE_ENTRIES = 1024
 class AckFloor:
     """Of one group in one queue."""
 
-    __slots__ = ("_compact_at", "_held", "_numbers", "lane", "position", "said", "seen")
+    __slots__ = ("_compact_at", "_numbers", "_unsettled", "lane", "observed_offset", "position", "stored_offset")
 
     def __init__(self, lane: int, stored: int | None) -> None:
         """As it is when nothing is in flight."""
@@ -25,37 +25,37 @@ class AckFloor:
         """The lane's number: a topic that was deleted and made again has others."""
         self.position = stored
         """None: nothing was ever handed out."""
-        self.said = stored
+        self.stored_offset = stored
         """The offset that is stored, or on its way there."""
-        self.seen: int | None = None
+        self.observed_offset: int | None = None
         """What the store took for that when we last looked: if it is another now, somebody else has said so."""
-        self._held: list[tuple[int, int, InFlightBatch]] = []
+        self._unsettled: list[tuple[int, int, InFlightBatch]] = []
         """A heap of lots by the first message of each that was not settled when we last looked: it only grows."""
         self._numbers = count()
         self._compact_at = _SPARE_ENTRIES
 
-    def hold(self, lot: InFlightBatch) -> None:
+    def track(self, batch: InFlightBatch) -> None:
         """Its messages are not settled yet."""
-        lowest = lot.lowest()
+        lowest = batch.first_unsettled()
         assert lowest is not None, "an empty lot holds nothing"
-        heapq.heappush(self._held, (lowest, next(self._numbers), lot))
-        if len(self._held) > self._compact_at:
+        heapq.heappush(self._unsettled, (lowest, next(self._numbers), batch))
+        if len(self._unsettled) > self._compact_at:
             # Behind one that stays long in flight, lots that are gone would pile up.
-            self._held = [entry for entry in self._held if entry[2].lowest() is not None]
-            heapq.heapify(self._held)
-            self._compact_at = 2 * len(self._held) + _SPARE_ENTRIES
+            self._unsettled = [entry for entry in self._unsettled if entry[2].first_unsettled() is not None]
+            heapq.heapify(self._unsettled)
+            self._compact_at = 2 * len(self._unsettled) + _SPARE_ENTRIES
 
     @property
     def floor(self) -> int | None:
         """The first message that is not settled; None while nothing was ever handed out."""
-        held = self._held
-        while held:
-            lowest, number, lot = held[0]
-            now = lot.lowest()
+        unsettled = self._unsettled
+        while unsettled:
+            lowest, number, batch = unsettled[0]
+            now = batch.first_unsettled()
             if now is None:
-                heapq.heappop(held)
+                heapq.heappop(unsettled)
             elif now != lowest:
-                heapq.heapreplace(held, (now, number, lot))
+                heapq.heapreplace(unsettled, (now, number, batch))
             else:
                 return lowest if self.position is None else min(lowest, self.position)
         return self.position

@@ -41,21 +41,21 @@ class FifoTable:
     """All queues that are read in order."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[str, Queue], FifoBatch] = {}
+        self._batches: dict[tuple[str, Queue], FifoBatch] = {}
         self._ends: list[tuple[int, str, Queue]] = []
         """When queues may be open again: a heap. Nothing comes of looking in vain."""
 
     def __iter__(self) -> Iterator[FifoBatch]:
-        return iter(list(self._runs.values()))
+        return iter(list(self._batches.values()))
 
     def of(self, group: str, queue: Queue) -> FifoBatch | None:
-        return self._runs.get((group, queue))
+        return self._batches.get((group, queue))
 
     def is_blocked(self, group: str, queue: Queue, now_ms: int, attempt: str | None = None) -> bool:
-        run = self._runs.get((group, queue))
-        if run is None or (attempt is not None and attempt == run.attempt):
+        fifo_batch = self._batches.get((group, queue))
+        if fifo_batch is None or (attempt is not None and attempt == fifo_batch.attempt):
             return False
-        return any(due_ms > now_ms for due_ms in run.dues.values())
+        return any(due_ms > now_ms for due_ms in fifo_batch.dues.values())
 
     def take(
         self,
@@ -69,47 +69,49 @@ class FifoTable:
         attempt: str | None,
     ) -> FifoBatch:
         """These are handed out. `next_offset`: where the queue goes on behind them."""
-        before = self._runs.get((group, queue))
-        run = FifoBatch(group, queue, pop_ms=pop_ms, next_offset=next_offset, attempt=attempt)
-        run.dues = dict.fromkeys(offsets, pop_ms + invisible_ms)
+        before = self._batches.get((group, queue))
+        fifo_batch = FifoBatch(group, queue, pop_ms=pop_ms, next_offset=next_offset, attempt=attempt)
+        fifo_batch.dues = dict.fromkeys(offsets, pop_ms + invisible_ms)
         is_repeated = before is not None and attempt is not None and attempt == before.attempt
         earlier = before.counts if before is not None else {}
-        run.counts = {offset: earlier[offset] + (not is_repeated) if offset in earlier else 0 for offset in offsets}
-        self.put(run)
-        return run
+        fifo_batch.counts = {
+            offset: earlier[offset] + (not is_repeated) if offset in earlier else 0 for offset in offsets
+        }
+        self.put(fifo_batch)
+        return fifo_batch
 
-    def put(self, run: FifoBatch) -> None:
+    def put(self, fifo_batch: FifoBatch) -> None:
         """As it is now; also as the log says it was. A run with nothing left is over."""
-        if not run.dues:
-            self._runs.pop((run.group, run.queue), None)
+        if not fifo_batch.dues:
+            self._batches.pop((fifo_batch.group, fifo_batch.queue), None)
             return
-        self._runs[run.group, run.queue] = run
-        heapq.heappush(self._ends, (max(run.dues.values()), run.group, run.queue))
-        if len(self._ends) > 2 * len(self._runs) + _SPARE_ENTRIES:
-            self._ends = [(max(each.dues.values()), each.group, each.queue) for each in self._runs.values()]
+        self._batches[fifo_batch.group, fifo_batch.queue] = fifo_batch
+        heapq.heappush(self._ends, (max(fifo_batch.dues.values()), fifo_batch.group, fifo_batch.queue))
+        if len(self._ends) > 2 * len(self._batches) + _SPARE_ENTRIES:
+            self._ends = [(max(each.dues.values()), each.group, each.queue) for each in self._batches.values()]
             heapq.heapify(self._ends)
 
-    def ack(self, run: FifoBatch, offset: int) -> bool:
+    def ack(self, fifo_batch: FifoBatch, offset: int) -> bool:
         """Whether that was still to be acknowledged."""
-        if run.dues.pop(offset, None) is None:
+        if fifo_batch.dues.pop(offset, None) is None:
             return False
-        self.put(run)
+        self.put(fifo_batch)
         return True
 
-    def change(self, run: FifoBatch, offset: int, due_ms: int) -> bool:
-        if offset not in run.dues:
+    def change(self, fifo_batch: FifoBatch, offset: int, due_ms: int) -> bool:
+        if offset not in fifo_batch.dues:
             return False
-        run.dues[offset] = due_ms
-        self.put(run)
+        fifo_batch.dues[offset] = due_ms
+        self.put(fifo_batch)
         return True
 
-    def drop(self, run: FifoBatch) -> None:
-        self._runs.pop((run.group, run.queue), None)
+    def drop(self, fifo_batch: FifoBatch) -> None:
+        self._batches.pop((fifo_batch.group, fifo_batch.queue), None)
 
-    def next_end_ms(self) -> int | None:
+    def next_reopen_ms(self) -> int | None:
         return self._ends[0][0] if self._ends else None
 
-    def ended(self, now_ms: int) -> list[Queue]:
+    def reopened_queues(self, now_ms: int) -> list[Queue]:
         """Queues that may be open by now and were not before."""
         found: list[Queue] = []
         while self._ends and self._ends[0][0] <= now_ms:
@@ -117,4 +119,4 @@ class FifoTable:
         return found
 
     def oldest(self) -> int | None:
-        return min((run.number for run in self._runs.values()), default=None)
+        return min((fifo_batch.number for fifo_batch in self._batches.values()), default=None)

@@ -49,7 +49,7 @@ class InFlightBatch:
         place = offset - self.start
         return self.mask & (1 << place) if 0 <= place < self.mask.bit_length() else 0
 
-    def lowest(self) -> int | None:
+    def first_unsettled(self) -> int | None:
         """The first message that is not settled."""
         unsettled = self.mask | self.withdrawn
         return self.start + (unsettled & -unsettled).bit_length() - 1 if unsettled else None
@@ -59,88 +59,88 @@ class InFlightTable:
     """All lots of a broker."""
 
     def __init__(self) -> None:
-        self._lots: dict[tuple[str, Queue, int, int], InFlightBatch] = {}
+        self._batches: dict[tuple[str, Queue, int, int], InFlightBatch] = {}
         self._by_number: dict[int, InFlightBatch] = {}
         """In order: numbers only grow."""
         self._dues: list[tuple[int, int, InFlightBatch]] = []
         """A heap. Entries of lots that are gone, or due at another time by now, are passed over."""
 
     def __len__(self) -> int:
-        return len(self._lots)
+        return len(self._batches)
 
     def __iter__(self) -> Iterator[InFlightBatch]:
         """In the order in which the log speaks of them."""
         return iter(list(self._by_number.values()))
 
-    def add(self, lot: InFlightBatch) -> None:
+    def add(self, batch: InFlightBatch) -> None:
         """In the place of the lot with the same handle, if there is one: the log says it once more."""
-        assert lot.mask, "an empty lot is gone"
-        assert lot.number >= 0, "the log speaks of it first"
-        same = self._lots.get(lot.key)
-        if same is not None and same.number != lot.number:
+        assert batch.mask, "an empty lot is gone"
+        assert batch.number >= 0, "the log speaks of it first"
+        same = self._batches.get(batch.key)
+        if same is not None and same.number != batch.number:
             del self._by_number[same.number]
-        self._lots[lot.key] = self._by_number[lot.number] = lot
-        heapq.heappush(self._dues, (lot.due_ms, lot.number, lot))
-        if len(self._dues) > 2 * len(self._lots) + _SPARE_ENTRIES:
-            self._dues = [(each.due_ms, each.number, each) for each in self._lots.values()]
+        self._batches[batch.key] = self._by_number[batch.number] = batch
+        heapq.heappush(self._dues, (batch.due_ms, batch.number, batch))
+        if len(self._dues) > 2 * len(self._batches) + _SPARE_ENTRIES:
+            self._dues = [(each.due_ms, each.number, each) for each in self._batches.values()]
             heapq.heapify(self._dues)
 
-    def admit(self, lots: Iterable[InFlightBatch], *, lots_max: int) -> None:
+    def check_capacity(self, batches: Iterable[InFlightBatch], *, batches_max: int) -> None:
         """Make sure that these may be added. Of the same handle there is one lot: it gets what the other has."""
-        if len(self._lots) >= lots_max:
-            raise Busy(f"{len(self._lots)} pops are not acknowledged yet")
-        for lot in lots:
-            same = self._lots.get(lot.key)
+        if len(self._batches) >= batches_max:
+            raise Busy(f"{len(self._batches)} pops are not acknowledged yet")
+        for batch in batches:
+            same = self._batches.get(batch.key)
             if same is not None:  # rewound, and popped again within the millisecond
-                lot.mask |= same.mask
+                batch.mask |= same.mask
 
     def find(self, group: str, queue: Queue, start: int, pop_ms: int) -> InFlightBatch | None:
-        return self._lots.get((group, queue, start, pop_ms))
+        return self._batches.get((group, queue, start, pop_ms))
 
-    def numbered(self, number: int) -> InFlightBatch | None:
+    def find_by_number(self, number: int) -> InFlightBatch | None:
         return self._by_number.get(number)
 
-    def settle(self, lot: InFlightBatch, mask: int) -> int:
+    def settle(self, batch: InFlightBatch, mask: int) -> int:
         """Take messages out; which of them were still in."""
-        settled = lot.mask & mask
-        lot.mask ^= settled
-        if not lot.mask and self._lots.get(lot.key) is lot:
-            del self._lots[lot.key], self._by_number[lot.number]
+        settled = batch.mask & mask
+        batch.mask ^= settled
+        if not batch.mask and self._batches.get(batch.key) is batch:
+            del self._batches[batch.key], self._by_number[batch.number]
         return settled
 
-    def alone(self, lot: InFlightBatch, offset: int, *, invisible_ms: int, now_ms: int) -> InFlightBatch:
+    def split_off(self, batch: InFlightBatch, offset: int, *, invisible_ms: int, now_ms: int) -> InFlightBatch:
         """A lot for one message of another, with a handle that nobody has. Neither added nor taken out yet."""
-        assert lot.bit(offset), "only what is in flight can be moved"
-        pop_ms = max(now_ms, lot.pop_ms + 1)
-        while self.find(lot.group, lot.queue, offset, pop_ms) is not None:
+        assert batch.bit(offset), "only what is in flight can be moved"
+        pop_ms = max(now_ms, batch.pop_ms + 1)
+        while self.find(batch.group, batch.queue, offset, pop_ms) is not None:
             pop_ms += 1
-        return InFlightBatch(lot.group, lot.queue, offset, pop_ms=pop_ms, invisible_ms=invisible_ms, mask=1)
+        return InFlightBatch(batch.group, batch.queue, offset, pop_ms=pop_ms, invisible_ms=invisible_ms, mask=1)
 
-    def withdraw(self, lot: InFlightBatch) -> int:
+    def withdraw(self, batch: InFlightBatch) -> int:
         """What is left of it is being stored elsewhere: which that is. Acknowledgements find nothing any more."""
-        lot.withdrawn = self.settle(lot, lot.mask)
-        return lot.withdrawn
+        batch.withdrawn = self.settle(batch, batch.mask)
+        return batch.withdrawn
 
-    def restore(self, lot: InFlightBatch, mask: int) -> None:
+    def restore(self, batch: InFlightBatch, mask: int) -> None:
         """It could not all be stored: these are in flight as before."""
-        assert mask & ~lot.withdrawn == 0, "only what was withdrawn comes back"
-        lot.withdrawn = 0
+        assert mask & ~batch.withdrawn == 0, "only what was withdrawn comes back"
+        batch.withdrawn = 0
         if mask:
-            lot.mask = mask
-            self.add(lot)
+            batch.mask = mask
+            self.add(batch)
 
-    def renumber(self, lot: InFlightBatch, number: int) -> None:
+    def renumber(self, batch: InFlightBatch, number: int) -> None:
         """The log speaks of it once more, there."""
-        assert self._lots[lot.key] is lot
-        del self._by_number[lot.number]
-        lot.number = number
-        self._by_number[number] = lot
+        assert self._batches[batch.key] is batch
+        del self._by_number[batch.number]
+        batch.number = number
+        self._by_number[number] = batch
 
-    def postpone(self, lot: InFlightBatch, due_ms: int) -> None:
+    def postpone(self, batch: InFlightBatch, due_ms: int) -> None:
         """It could not be revived: try again then. Its handle stays good meanwhile."""
-        if self._lots.get(lot.key) is lot:
-            lot.due_ms = due_ms
-            heapq.heappush(self._dues, (due_ms, lot.number, lot))
+        if self._batches.get(batch.key) is batch:
+            batch.due_ms = due_ms
+            heapq.heappush(self._dues, (due_ms, batch.number, batch))
 
     def next_due_ms(self) -> int | None:
         dues = self._dues
@@ -156,8 +156,8 @@ class InFlightTable:
         return found
 
     def _is_current(self, entry: tuple[int, int, InFlightBatch]) -> bool:
-        lot = entry[2]
-        return entry[0] == lot.due_ms and self._lots.get(lot.key) is lot
+        batch = entry[2]
+        return entry[0] == batch.due_ms and self._batches.get(batch.key) is batch
 
     def oldest(self) -> int | None:
         """How far back the log must be read to know all lots."""
@@ -165,4 +165,4 @@ class InFlightTable:
 
     def before(self, number: int) -> list[InFlightBatch]:
         """Lots that the log speaks of before that."""
-        return [lot for _, lot in takewhile(lambda item: item[0] < number, self._by_number.items())]
+        return [batch for _, batch in takewhile(lambda item: item[0] < number, self._by_number.items())]

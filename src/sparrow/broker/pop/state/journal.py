@@ -29,7 +29,7 @@ class BatchPopped(_Word, frozen=True, tag="taken"):
 class BatchesSettled(_Word, frozen=True, tag="settled"):
     """These of some lots need nothing more: they were acknowledged, or are stored elsewhere to be handed out again."""
 
-    lots: list[tuple[int, bytes]]
+    batches: list[tuple[int, bytes]]
 
 
 class FifoChanged(_Word, frozen=True, tag="ran"):

@@ -53,17 +53,19 @@ class LogPopState:
     def __init__(self, store: LogStore, topics: TopicCatalog, *, cluster: str, now_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._now_ms = store, topics, now_ms
         self._queue = Queue(REVIVE_TOPIC_PREFIX + cluster, 0)
-        self.in_flight, self.in_order = InFlightTable(), FifoTable()
+        self.in_flight, self.fifo = InFlightTable(), FifoTable()
         self.earlier_due = asyncio.Event()
         """Something may be due before anything was before."""
         self._settled: dict[InFlightBatch, int] = {}
-        self._run: dict[tuple[str, Queue], FifoBatch] = {}
+        self._fifo_batch: dict[tuple[str, Queue], FifoBatch] = {}
         self._is_writing_soon = False
         self._saved = -1
 
     async def load(self) -> None:
         """Hear again what is in flight, and how far groups had got by it."""
-        offset = max(await self._store.mark(JOURNAL_START_MARK) or 0, (await self._store.bounds(self._queue)).first)
+        offset = max(
+            await self._store.marks.get(JOURNAL_START_MARK) or 0, (await self._store.bounds(self._queue)).first
+        )
         reached: dict[tuple[str, Queue], int] = {}
         while isinstance(
             found := await self._store.read(self._queue, offset, count_max=_HEARD_AT_ONCE, bytes_max=16 << 20), Slice
@@ -71,7 +73,7 @@ class LogPopState:
             for message in record.decode_all(found.tobytes(), verify_crc=False):
                 word = decode_entry(message.body)
                 self._hear(message.queue_offset, word)
-                if isinstance(word, BatchPopped) and message.physical_offset > self._store.offsets_record_at(
+                if isinstance(word, BatchPopped) and message.physical_offset > self._store.offsets.record_at(
                     word.group, word.topic
                 ):
                     key = word.group, Queue(word.topic, word.queue_id)
@@ -83,9 +85,9 @@ class LogPopState:
     def _go_on_behind(self, reached: dict[tuple[str, Queue], int]) -> None:
         """A killed broker had not said the last second's offsets: what was handed out since is not handed out again."""
         for (group, queue), end in reached.items():
-            committed = self._store.committed_nowait(group, queue)
+            committed = self._store.offsets.committed_nowait(group, queue)
             if queue.topic in self._topics and (committed is None or committed < end):
-                self._store.commit_nowait(group, queue, end)
+                self._store.offsets.commit_nowait(group, queue, end)
 
     def _hear(self, number: int, word: JournalEntry | None) -> None:
         match word:
@@ -104,85 +106,85 @@ class LogPopState:
                         )
                     )
             case BatchesSettled():
-                for of, settled in word.lots:
-                    lot = self.in_flight.numbered(of)
-                    if lot is not None:
-                        self.in_flight.settle(lot, unpack_mask(settled))
+                for of, settled in word.batches:
+                    batch = self.in_flight.find_by_number(of)
+                    if batch is not None:
+                        self.in_flight.settle(batch, unpack_mask(settled))
             case FifoChanged():
-                self.in_order.put(_run_of(word, number))
+                self.fifo.put(_fifo_batch_of(word, number))
             case None:
                 log.warning("a record among those of pop says nothing", extra={"offset": number})
 
     # -- how far groups are: what they have committed -----------------------------------------------------------------
 
-    def check(self) -> None:
+    def check_available(self) -> None:
         """They are always served here."""
 
-    def is_open(self, group: str, queue: Queue) -> bool:
+    def is_ready(self, group: str, queue: Queue) -> bool:
         """The log knows it all."""
         return True
 
-    def opening(self, group: str, queues: Iterable[Queue]) -> None:
+    def load_positions(self, group: str, queues: Iterable[Queue]) -> None:
         return None
 
     def position(self, group: str, queue: Queue) -> int | None:
-        return self._store.committed_nowait(group, queue)
+        return self._store.offsets.committed_nowait(group, queue)
 
-    def go_on(self, group: str, queue: Queue, offset: int) -> None:
-        self._store.commit_nowait(group, queue, offset)
+    def advance(self, group: str, queue: Queue, offset: int) -> None:
+        self._store.offsets.commit_nowait(group, queue, offset)
 
     # -- in any order -------------------------------------------------------------------------------------------------
 
-    def take(self, lots: Sequence[InFlightBatch]) -> None:
+    def add(self, batches: Sequence[InFlightBatch]) -> None:
         """Messages are being handed out: in flight, and in the log, when this returns."""
-        self.in_flight.admit(lots, lots_max=IN_FLIGHT_BATCHES_MAX)
-        first = self._write([_taken(lot) for lot in lots])
-        for number, lot in enumerate(lots, first):
-            self._put(lot, number)
+        self.in_flight.check_capacity(batches, batches_max=IN_FLIGHT_BATCHES_MAX)
+        first = self._write([_taken(batch) for batch in batches])
+        for number, batch in enumerate(batches, first):
+            self._put(batch, number)
 
-    def _put(self, lot: InFlightBatch, number: int) -> None:
-        lot.number = number
+    def _put(self, batch: InFlightBatch, number: int) -> None:
+        batch.number = number
         next_ms = self.in_flight.next_due_ms()
-        self.in_flight.add(lot)
-        if next_ms is None or lot.due_ms < next_ms:
+        self.in_flight.add(batch)
+        if next_ms is None or batch.due_ms < next_ms:
             self.earlier_due.set()
 
-    def settle(self, lot: InFlightBatch, mask: int) -> int:
+    def settle(self, batch: InFlightBatch, mask: int) -> int:
         """These need nothing more; which of them still did. Written at the end of this turn."""
-        settled = self.in_flight.settle(lot, mask)
+        settled = self.in_flight.settle(batch, mask)
         if settled:
-            self._write_settled(lot, settled)
+            self._write_settled(batch, settled)
         return settled
 
-    def _write_settled(self, lot: InFlightBatch, mask: int) -> None:
-        self._settled[lot] = self._settled.get(lot, 0) | mask
+    def _write_settled(self, batch: InFlightBatch, mask: int) -> None:
+        self._settled[batch] = self._settled.get(batch, 0) | mask
         self._write_soon()
 
-    def withdraw(self, lot: InFlightBatch) -> int:
-        return self.in_flight.withdraw(lot)
+    def withdraw(self, batch: InFlightBatch) -> int:
+        return self.in_flight.withdraw(batch)
 
-    def stored(self, lot: InFlightBatch, mask: int) -> None:
+    def confirm_stored(self, batch: InFlightBatch, mask: int) -> None:
         """The copies are in the log before this word on the originals."""
-        left = lot.withdrawn & ~mask
-        self.in_flight.restore(lot, left)
+        left = batch.withdrawn & ~mask
+        self.in_flight.restore(batch, left)
         if mask:
-            self._write_settled(lot, mask)
+            self._write_settled(batch, mask)
 
-    def move(self, lot: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
+    def change_invisible_time(self, batch: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
         """A message shall be invisible for so long from now on: it gets a lot, and so a handle, of its own."""
-        moved = self.in_flight.alone(lot, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
-        bit = lot.bit(offset)
-        number = self._write([_taken(moved), BatchesSettled([(lot.number, pack_mask(bit))])])
-        self.in_flight.settle(lot, bit)
+        moved = self.in_flight.split_off(batch, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
+        bit = batch.bit(offset)
+        number = self._write([_taken(moved), BatchesSettled([(batch.number, pack_mask(bit))])])
+        self.in_flight.settle(batch, bit)
         self._put(moved, number)
         return moved
 
     # -- in order -----------------------------------------------------------------------------------------------------
 
-    def ran(self, run: FifoBatch) -> None:
+    def fifo_changed(self, fifo_batch: FifoBatch) -> None:
         """A queue read in order has changed. Written at the end of this turn."""
-        self._run[run.group, run.queue] = run
-        run.number = self._store.bounds_nowait(self._queue).end  # not written yet, but not before this
+        self._fifo_batch[fifo_batch.group, fifo_batch.queue] = fifo_batch
+        fifo_batch.number = self._store.bounds_nowait(self._queue).end  # not written yet, but not before this
         self._write_soon()
         self.earlier_due.set()
 
@@ -207,26 +209,26 @@ class LogPopState:
         """Write what this turn has settled."""
         while self._settled:
             some = list(self._settled.items())[:_LOTS_A_WORD]
-            self._write([BatchesSettled([(lot.number, pack_mask(mask)) for lot, mask in some])])
-            for lot, _ in some:
-                del self._settled[lot]
-        while self._run:
-            key, run = next(iter(self._run.items()))
-            run.number = self._write([_ran(run)])
-            del self._run[key]
+            self._write([BatchesSettled([(batch.number, pack_mask(mask)) for batch, mask in some])])
+            for batch, _ in some:
+                del self._settled[batch]
+        while self._fifo_batch:
+            key, fifo_batch = next(iter(self._fifo_batch.items()))
+            fifo_batch.number = self._write([_ran(fifo_batch)])
+            del self._fifo_batch[key]
 
-    def mark(self, name: str, value: int) -> None:
+    def put_mark(self, name: str, value: int) -> None:
         """Something to be known after a restart, too."""
-        self._store.put_mark_nowait(name, value)
+        self._store.marks.put_nowait(name, value)
 
     def save(self) -> None:
         """Say how far back the next start must read; what would make that far is written anew."""
         self.flush()
         self._roll()
-        numbers = (self.in_flight.oldest(), self.in_order.oldest(), int(self._store.bounds_nowait(self._queue).end))
+        numbers = (self.in_flight.oldest(), self.fifo.oldest(), int(self._store.bounds_nowait(self._queue).end))
         oldest = min(number for number in numbers if number is not None)
         if oldest != self._saved:
-            self._store.put_mark_nowait(JOURNAL_START_MARK, oldest)
+            self._store.marks.put_nowait(JOURNAL_START_MARK, oldest)
             self._saved = oldest
 
     def _roll(self) -> None:
@@ -234,34 +236,38 @@ class LogPopState:
         old = self.in_flight.before(before)
         for at in range(0, len(old), _WORDS_A_BATCH):
             some = old[at : at + _WORDS_A_BATCH]
-            first = self._write([_taken(lot) for lot in some])
-            for number, lot in enumerate(some, first):
-                self.in_flight.renumber(lot, number)
-        for run in self.in_order:
-            if run.queue.topic not in self._topics:
-                self.in_order.drop(run)
-            elif run.number < before:
-                run.number = self._write([_ran(run)])
+            first = self._write([_taken(batch) for batch in some])
+            for number, batch in enumerate(some, first):
+                self.in_flight.renumber(batch, number)
+        for fifo_batch in self.fifo:
+            if fifo_batch.queue.topic not in self._topics:
+                self.fifo.drop(fifo_batch)
+            elif fifo_batch.number < before:
+                fifo_batch.number = self._write([_ran(fifo_batch)])
 
 
-def _taken(lot: InFlightBatch) -> BatchPopped:
-    topic, queue_id = lot.queue
-    return BatchPopped(lot.group, topic, queue_id, lot.start, lot.pop_ms, lot.invisible_ms, pack_mask(lot.mask))
+def _taken(batch: InFlightBatch) -> BatchPopped:
+    topic, queue_id = batch.queue
+    return BatchPopped(
+        batch.group, topic, queue_id, batch.start, batch.pop_ms, batch.invisible_ms, pack_mask(batch.mask)
+    )
 
 
-def _ran(run: FifoBatch) -> FifoChanged:
-    topic, queue_id = run.queue
-    dues, counts = list(run.dues.items()), list(run.counts.items())
-    return FifoChanged(run.group, topic, queue_id, run.pop_ms, run.next_offset, run.attempt, dues, counts)
+def _ran(fifo_batch: FifoBatch) -> FifoChanged:
+    topic, queue_id = fifo_batch.queue
+    dues, counts = list(fifo_batch.dues.items()), list(fifo_batch.counts.items())
+    return FifoChanged(
+        fifo_batch.group, topic, queue_id, fifo_batch.pop_ms, fifo_batch.next_offset, fifo_batch.attempt, dues, counts
+    )
 
 
-def _run_of(word: FifoChanged, number: int) -> FifoBatch:
-    run = FifoBatch(
+def _fifo_batch_of(word: FifoChanged, number: int) -> FifoBatch:
+    fifo_batch = FifoBatch(
         word.group,
         Queue(word.topic, word.queue_id),
         pop_ms=word.pop_ms,
         next_offset=word.next_offset,
         attempt=word.attempt,
     )
-    run.dues, run.counts, run.number = dict(word.dues), dict(word.counts), number
-    return run
+    fifo_batch.dues, fifo_batch.counts, fifo_batch.number = dict(word.dues), dict(word.counts), number
+    return fifo_batch

@@ -25,23 +25,23 @@ class PopState(Protocol):
     @property
     def in_flight(self) -> InFlightTable: ...
     @property
-    def in_order(self) -> FifoTable: ...
+    def fifo(self) -> FifoTable: ...
     @property
     def earlier_due(self) -> asyncio.Event:
         """Something may be due before anything was before."""
         ...
 
-    def check(self) -> None:
+    def check_available(self) -> None:
         """Raises what to tell whoever asks while pops are not served here."""
         ...
 
     # -- how far groups are -------------------------------------------------------------------------------------------
 
-    def is_open(self, group: str, queue: Queue) -> bool:
+    def is_ready(self, group: str, queue: Queue) -> bool:
         """Whether the group may be handed out messages now. If not, who waits for the queue is woken when it may."""
         ...
 
-    def opening(self, group: str, queues: Iterable[Queue]) -> Awaitable[None] | None:
+    def load_positions(self, group: str, queues: Iterable[Queue]) -> Awaitable[None] | None:
         """To be awaited until it is known how far the group is in all of these; None: it is."""
         ...
 
@@ -49,36 +49,36 @@ class PopState(Protocol):
         """What the group is handed out next; None if it never was anything."""
         ...
 
-    def go_on(self, group: str, queue: Queue, offset: int) -> None:
+    def advance(self, group: str, queue: Queue, offset: int) -> None:
         """The group is handed out `offset` next."""
         ...
 
     # -- what is in flight --------------------------------------------------------------------------------------------
 
-    def take(self, lots: Sequence[InFlightBatch]) -> None:
+    def add(self, batches: Sequence[InFlightBatch]) -> None:
         """Messages are being handed out: in flight when this returns."""
         ...
 
-    def settle(self, lot: InFlightBatch, mask: int) -> int:
+    def settle(self, batch: InFlightBatch, mask: int) -> int:
         """These need nothing more; which of them still did."""
         ...
 
-    def move(self, lot: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
+    def change_invisible_time(self, batch: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
         """A message shall be invisible for so long from now on: it gets a lot, and so a handle, of its own."""
         ...
 
-    def withdraw(self, lot: InFlightBatch) -> int:
+    def withdraw(self, batch: InFlightBatch) -> int:
         """What is left of a lot is being stored elsewhere: which that is. It cannot be acknowledged meanwhile."""
         ...
 
-    def stored(self, lot: InFlightBatch, mask: int) -> None:
+    def confirm_stored(self, batch: InFlightBatch, mask: int) -> None:
         """These of what was withdrawn are stored elsewhere, and settled; the others are in flight as before."""
         ...
 
-    def ran(self, run: FifoBatch) -> None:
+    def fifo_changed(self, fifo_batch: FifoBatch) -> None:
         """A queue read in order has changed."""
         ...
 
-    def mark(self, name: str, value: int) -> None:
+    def put_mark(self, name: str, value: int) -> None:
         """Something to be known after a restart, too."""
         ...

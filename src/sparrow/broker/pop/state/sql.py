@@ -23,7 +23,7 @@ from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBa
 from sparrow.model.errors import Busy, SparrowError, Unavailable
 from sparrow.model.priority import LANE_COUNT
 from sparrow.model.queue import Queue
-from sparrow.store.sql.drivers.database import LockConflict
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)
@@ -46,9 +46,9 @@ class SqlPopState:
     cold_reads_max = LANE_COUNT + 1
     """What other brokers have stored is often not at hand: the lanes of a part, and retries."""
 
-    def __init__(self, store: SqlStore, hold: LongPollTable, *, now_ms: Callable[[], int]) -> None:
-        self._store, self._hold, self._now_ms = store, hold, now_ms
-        self.in_flight, self.in_order = InFlightTable(), FifoTable()
+    def __init__(self, store: SqlStore, long_polls: LongPollTable, *, now_ms: Callable[[], int]) -> None:
+        self._store, self._long_polls, self._now_ms = store, long_polls, now_ms
+        self.in_flight, self.fifo = InFlightTable(), FifoTable()
         self.earlier_due = asyncio.Event()
         self._leads = self._knows_topics = False
         self._term = 0
@@ -60,7 +60,7 @@ class SqlPopState:
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run_as_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Serve pops, and do this work, until cancelled."""
         self.forget()
         self._leads = True
@@ -72,32 +72,32 @@ class SqlPopState:
             # Whoever leads next is to find what was acknowledged here.
             with contextlib.suppress(SparrowError, LockConflict, TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_S):
-                    await self._store.committing.flush()
+                    await self._store.offsets.flush()
 
     def forget(self) -> None:
         """What was in flight is handed out again, by whoever leads, from the stored offsets on."""
-        self.in_flight, self.in_order = InFlightTable(), FifoTable()
+        self.in_flight, self.fifo = InFlightTable(), FifoTable()
         self._places.clear()
         self._loading.clear()
         self._term += 1
         self.earlier_due.set()
-        for queue in self._hold.queues():
-            self._hold.wake(queue)
+        for queue in self._long_polls.queues():
+            self._long_polls.wake(queue)
 
-    def check(self) -> None:
+    def check_available(self) -> None:
         if not self._leads:
             raise NotLeader
 
     # -- how far groups are -------------------------------------------------------------------------------------------
 
-    def is_open(self, group: str, queue: Queue) -> bool:
+    def is_ready(self, group: str, queue: Queue) -> bool:
         if self._is_unknown(group, queue):
             self._load([(group, queue)])
             return False
         place = self._places.get((group, queue))
         return place is not None and not _is_far_ahead(place)
 
-    def opening(self, group: str, queues: Iterable[Queue]) -> Awaitable[None] | None:
+    def load_positions(self, group: str, queues: Iterable[Queue]) -> Awaitable[None] | None:
         if not self._knows_topics:
             return self._loaded(group, queues)
         unknown = [queue for queue in queues if self._is_unknown(group, queue)]
@@ -114,14 +114,16 @@ class SqlPopState:
         """Nobody else has committed since, and the topic is still the same."""
         lane = self._store.catalog.lanes.get(queue)
         return (
-            lane is not None and lane.number == place.lane and self._store.committed_nowait(group, queue) == place.seen
+            lane is not None
+            and lane.number == place.lane
+            and self._store.offsets.committed_nowait(group, queue) == place.observed_offset
         )
 
     async def _loaded(self, group: str, queues: Iterable[Queue]) -> None:
         """`queues` may look at what topics there are: that is asked first."""
         if not self._knows_topics:
             with _as_busy():
-                await self._store.topics()  # whoever led before may just have made a retry topic
+                await self._store.catalog.list_topics()  # whoever led before may just have made a retry topic
             self._knows_topics = self._leads
         keys = [(group, queue) for queue in queues if self._is_unknown(group, queue)]
         self._load(keys)
@@ -130,7 +132,7 @@ class SqlPopState:
             await asyncio.wait(tasks)
         for task in tasks:
             task.result()
-        self.check()
+        self.check_available()
 
     def _load(self, keys: Sequence[_Key]) -> None:
         """Ask how far these groups are, unless that is being asked."""
@@ -150,17 +152,17 @@ class SqlPopState:
                 log.warning("it is not known how far a group is", extra={"group": new[0][0], "why": str(error)})
                 return
             for _, queue in new:
-                self._hold.wake(queue)
+                self._long_polls.wake(queue)
 
         task.add_done_callback(done)
 
     async def _ask(self, keys: Sequence[_Key], term: int) -> None:
         with _as_busy():
             # What we have said ourselves must be there, or it would look as if the group had been sent back.
-            await self._store.committing.flush()
+            await self._store.offsets.flush()
             for group, queue in keys:
                 await self._store.bounds(queue)  # others may have stored something a moment ago
-                stored = await self._store.committed(group, queue)
+                stored = await self._store.offsets.committed(group, queue)
                 if term != self._term:
                     return
                 self._take_over(group, queue, stored)
@@ -171,18 +173,18 @@ class SqlPopState:
             self._places.pop((group, queue), None)
             return
         place = self._places.get((group, queue))
-        if place is None or place.lane != lane.number or place.said != stored:
+        if place is None or place.lane != lane.number or place.stored_offset != stored:
             # New here, or sent elsewhere: what the group had in flight before holds up nothing any more.
             place = self._places[group, queue] = AckFloor(lane.number, stored)
-        place.seen = self._store.committed_nowait(group, queue)
+        place.observed_offset = self._store.offsets.committed_nowait(group, queue)
         self._say(group, queue, place)
 
     def position(self, group: str, queue: Queue) -> int | None:
         place = self._places.get((group, queue))
         return place.position if place is not None else None
 
-    def go_on(self, group: str, queue: Queue, offset: int) -> None:
-        self.check()
+    def advance(self, group: str, queue: Queue, offset: int) -> None:
+        self.check_available()
         place = self._places.get((group, queue))
         if place is not None:
             place.position = offset
@@ -191,68 +193,68 @@ class SqlPopState:
     def _say(self, group: str, queue: Queue, place: AckFloor) -> None:
         """Store how far everything is settled, unless somebody else has said something: then it is asked what."""
         floor = place.floor
-        if floor is None or floor == place.said:
+        if floor is None or floor == place.stored_offset:
             return
         if not self._is_certain(place, group, queue):
             if queue in self._store.catalog.lanes:
                 self._load([(group, queue)])
             return
-        was_far_ahead = _is_ahead(place.position, place.said)
-        self._store.commit_nowait(group, queue, floor)
-        place.said = place.seen = floor
+        was_far_ahead = _is_ahead(place.position, place.stored_offset)
+        self._store.offsets.commit_nowait(group, queue, floor)
+        place.stored_offset = place.observed_offset = floor
         if was_far_ahead:
-            self._hold.wake(queue)
+            self._long_polls.wake(queue)
 
     # -- what is in flight --------------------------------------------------------------------------------------------
 
-    def take(self, lots: Sequence[InFlightBatch]) -> None:
-        self.check()
-        self.in_flight.admit(lots, lots_max=IN_FLIGHT_BATCHES_MAX)
-        for lot in lots:
-            same = self.in_flight.find(*lot.key)
-            self._put(lot)
+    def add(self, batches: Sequence[InFlightBatch]) -> None:
+        self.check_available()
+        self.in_flight.check_capacity(batches, batches_max=IN_FLIGHT_BATCHES_MAX)
+        for batch in batches:
+            same = self.in_flight.find(*batch.key)
+            self._put(batch)
             if same is not None:  # it is in the new one
                 same.mask = 0
 
-    def _put(self, lot: InFlightBatch) -> None:
-        lot.number = next(self._numbers)
+    def _put(self, batch: InFlightBatch) -> None:
+        batch.number = next(self._numbers)
         next_ms = self.in_flight.next_due_ms()
-        self.in_flight.add(lot)
-        place = self._places.get((lot.group, lot.queue))
+        self.in_flight.add(batch)
+        place = self._places.get((batch.group, batch.queue))
         if place is not None:
-            place.hold(lot)
-        if next_ms is None or lot.due_ms < next_ms:
+            place.track(batch)
+        if next_ms is None or batch.due_ms < next_ms:
             self.earlier_due.set()
 
-    def settle(self, lot: InFlightBatch, mask: int) -> int:
-        settled = self.in_flight.settle(lot, mask)
+    def settle(self, batch: InFlightBatch, mask: int) -> int:
+        settled = self.in_flight.settle(batch, mask)
         if settled:
-            self._settled(lot)
+            self._settled(batch)
         return settled
 
-    def _settled(self, lot: InFlightBatch) -> None:
-        place = self._places.get((lot.group, lot.queue))
+    def _settled(self, batch: InFlightBatch) -> None:
+        place = self._places.get((batch.group, batch.queue))
         if place is not None:
-            self._say(lot.group, lot.queue, place)
+            self._say(batch.group, batch.queue, place)
 
-    def move(self, lot: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
-        moved = self.in_flight.alone(lot, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
+    def change_invisible_time(self, batch: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
+        moved = self.in_flight.split_off(batch, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
         self._put(moved)
-        self.in_flight.settle(lot, lot.bit(offset))
+        self.in_flight.settle(batch, batch.bit(offset))
         return moved
 
-    def withdraw(self, lot: InFlightBatch) -> int:
-        return self.in_flight.withdraw(lot)
+    def withdraw(self, batch: InFlightBatch) -> int:
+        return self.in_flight.withdraw(batch)
 
-    def stored(self, lot: InFlightBatch, mask: int) -> None:
-        self.in_flight.restore(lot, lot.withdrawn & ~mask)
-        self._settled(lot)
+    def confirm_stored(self, batch: InFlightBatch, mask: int) -> None:
+        self.in_flight.restore(batch, batch.withdrawn & ~mask)
+        self._settled(batch)
 
-    def ran(self, run: FifoBatch) -> None:
+    def fifo_changed(self, fifo_batch: FifoBatch) -> None:
         """Its offset says it all; what it waits for may be over sooner."""
         self.earlier_due.set()
 
-    def mark(self, name: str, value: int) -> None:
+    def put_mark(self, name: str, value: int) -> None:
         """A moment later: nobody waits for it."""
         task = asyncio.get_running_loop().create_task(self._mark(name, value))
         self._marking.add(task)
@@ -260,7 +262,7 @@ class SqlPopState:
 
     async def _mark(self, name: str, value: int) -> None:
         try:
-            await self._store.put_mark(name, value)
+            await self._store.marks.put(name, value)
         except (SparrowError, LockConflict) as error:
             log.warning("a mark of pops is not stored", extra={"name": name, "why": str(error)})
 

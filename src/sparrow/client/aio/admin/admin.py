@@ -32,11 +32,10 @@ from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group
 from sparrow.net.address import Address
 from sparrow.wire import bodies
-from sparrow.wire.bodies import ConsumeDirectlyResult
+from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import ConsumeMessageDirectly
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.signing import TokenDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa

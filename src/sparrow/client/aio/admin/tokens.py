@@ -7,7 +7,8 @@ from sparrow.client.aio.connection.session import ClientSession
 from sparrow.model.errors import Refused
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.wire import bodies
-from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenDescription, TokenList
+from sparrow.wire.bodies import IssueToken, RevokeToken, TokenDescription, TokenList
+from sparrow.wire.codes import RequestCode
 
 
 async def issue_token(session: ClientSession, name: str, kind: TokenKind) -> Credentials:
@@ -19,7 +20,7 @@ async def issue_token(session: ClientSession, name: str, kind: TokenKind) -> Cre
     # Brokers that have the token come first: the others take over its secret.
     for broker_name, address in sorted(masters.items(), key=lambda master: not has_it[master[1]]):
         body = bodies.write(IssueToken(name, kind, secret_key))
-        answer = await session.invoke(address, TokenCode.ISSUE_TOKEN, None, body)
+        answer = await session.invoke(address, RequestCode.ISSUE_TOKEN, None, body)
         given = bodies.read(TokenDescription, answer.body).secret_key
         if given is None or secret_key not in (None, given):
             raise Refused(
@@ -48,9 +49,9 @@ async def revoke_token(session: ClientSession, name: str) -> None:
     if not having:
         raise Refused(f"there is no token {name!r}")
     body = bodies.write(RevokeToken(name))
-    await gather_all(session.invoke(address, TokenCode.REVOKE_TOKEN, None, body) for address in having)
+    await gather_all(session.invoke(address, RequestCode.REVOKE_TOKEN, None, body) for address in having)
 
 
 async def _tokens_on(session: ClientSession, address: str) -> dict[str, TokenDescription]:
-    answer = await session.invoke(address, TokenCode.LIST_TOKENS)
+    answer = await session.invoke(address, RequestCode.LIST_TOKENS)
     return {token.name: token for token in bodies.read(TokenList, answer.body).tokens}

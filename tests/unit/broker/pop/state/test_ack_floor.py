@@ -23,7 +23,7 @@ def test_what_is_in_flight_holds_the_floor_until_it_is_settled():
     flying, place = InFlightTable(), AckFloor(1, 5)
     lot = lot_of(5, 0b111)
     flying.add(lot)
-    place.hold(lot)
+    place.track(lot)
     place.position = 8
     assert place.floor == 5
     flying.settle(lot, 0b010)
@@ -38,7 +38,7 @@ def test_what_is_being_stored_elsewhere_holds_the_floor_though_its_handle_is_gon
     flying, place = InFlightTable(), AckFloor(1, 0)
     lot = lot_of(0, 0b11)
     flying.add(lot)
-    place.hold(lot)
+    place.track(lot)
     place.position = 2
     assert flying.withdraw(lot) == 0b11
     assert (len(flying), place.floor, lot.bit(0)) == (0, 0, 0)
@@ -53,15 +53,15 @@ def test_lots_that_are_gone_do_not_pile_up_behind_one_that_stays():
     flying, place = InFlightTable(), AckFloor(1, 0)
     stays = lot_of(0, 1)
     flying.add(stays)
-    place.hold(stays)
+    place.track(stays)
     for number in range(1, 10 * ack_floor._SPARE_ENTRIES):
         lot = lot_of(number, 1, number)
         flying.add(lot)
-        place.hold(lot)
+        place.track(lot)
         place.position = number + 1
         flying.settle(lot, 1)
         assert place.floor == 0
-    assert len(place._held) <= 2 * ack_floor._SPARE_ENTRIES
+    assert len(place._unsettled) <= 2 * ack_floor._SPARE_ENTRIES
     flying.settle(stays, 1)
     assert place.floor == 10 * ack_floor._SPARE_ENTRIES
 
@@ -88,7 +88,7 @@ def test_the_floor_is_the_first_message_that_is_not_settled(steps):
             number += 1
             lot = lot_of(position, mask, number)
             flying.add(lot)
-            place.hold(lot)
+            place.track(lot)
             lots.append(lot)
             position = place.position = position + mask.bit_length()
         elif verb == "settle" and alive:
@@ -96,11 +96,11 @@ def test_the_floor_is_the_first_message_that_is_not_settled(steps):
         elif verb == "move" and alive:
             lot = alive[pick % len(alive)]
             offset = lot.offsets()[pick % len(lot.offsets())]
-            moved = flying.alone(lot, offset, invisible_ms=5, now_ms=number)
+            moved = flying.split_off(lot, offset, invisible_ms=5, now_ms=number)
             number += 1
             moved.number = number
             flying.add(moved)
-            place.hold(moved)
+            place.track(moved)
             flying.settle(lot, lot.bit(offset))
             lots.append(moved)
         elif verb == "withdraw" and alive:

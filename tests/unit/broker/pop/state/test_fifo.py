@@ -78,6 +78,6 @@ def test_the_group_goes_on_behind_what_its_filter_left_out():
 def test_who_waits_is_told_when_a_queue_may_be_open():
     order = FifoTable()
     take(order)
-    assert (order.next_end_ms(), order.ended(1059)) == (1060, [])
-    assert order.ended(1060) == [Q]
-    assert order.next_end_ms() is None
+    assert (order.next_reopen_ms(), order.reopened_queues(1059)) == (1060, [])
+    assert order.reopened_queues(1060) == [Q]
+    assert order.next_reopen_ms() is None

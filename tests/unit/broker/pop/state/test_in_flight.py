@@ -76,11 +76,11 @@ def test_the_log_may_speak_of_a_lot_again():
     flying.add(one)
     flying.add(other)
     flying.renumber(one, 9)
-    assert (flying.oldest(), flying.numbered(3), flying.numbered(9)) == (4, None, one)
+    assert (flying.oldest(), flying.find_by_number(3), flying.find_by_number(9)) == (4, None, one)
     assert flying.before(9) == [other]
     again = lot(count=1, number=12)  # read at a start: the same handle, said anew with less in it
     flying.add(again)
-    assert (flying.numbered(9), flying.find("g", Q, 10, 1000)) == (None, again)
+    assert (flying.find_by_number(9), flying.find("g", Q, 10, 1000)) == (None, again)
     assert flying.due(9999, 10) == [other, again]
 
 
