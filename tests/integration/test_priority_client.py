@@ -60,7 +60,7 @@ def in_hand(consumer: Consumer) -> dict[str, int]:
     counts = {"high": 0, "middle": 0, "low": 0}
     for queue, (_, count) in consumer._membership.queue_states().items():
         if queue.topic == "T":
-            counts[Priority(queue.queue_id % 3).word] += count
+            counts[Priority(queue.queue_id % 3).label] += count
     return counts
 
 

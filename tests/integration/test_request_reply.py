@@ -60,7 +60,7 @@ async def test_a_request_gets_the_reply_to_it(stand: Stand) -> None:
         replies = await asyncio.gather(*(producer.request(Message("T", text), timeout_ms=10_000) for text in texts))
         assert [reply.body.decode() for reply in replies] == [text.upper() for text in texts]
         assert {reply.topic for reply in replies} == {REPLIES}
-        assert producer.session.replies == {}
+        assert producer.session.pending_replies == {}
 
 
 async def test_a_long_reply_comes_back_whole(stand: Stand) -> None:
@@ -81,7 +81,7 @@ async def test_a_request_nobody_answers_is_over_in_time(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(RequestTimeout, match="consumer of topic 'T' did not respond to the request within 100 ms"):
             await producer.request(Message("T", "anybody?"), timeout_ms=100)
-        assert producer.session.replies == {}
+        assert producer.session.pending_replies == {}
 
 
 async def test_a_reply_that_comes_too_late_harms_nobody(stand: Stand) -> None:

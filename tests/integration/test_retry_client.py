@@ -140,10 +140,10 @@ async def test_a_message_whose_record_is_gone_is_sent_again_from_here(stand: Sta
         )
         message.physical_offset = PhysicalOffset(1 << 40)
         giving_back = RetrySender(consumer.session, "readers", retries_max=3)
-        assert await giving_back.give_back(queue_of("T"), message, level=1)
+        assert await giving_back.send_back(queue_of("T"), message, level=1)
         (again,) = await consumer.poll(1, timeout_ms=10_000)
         assert (again.topic, again.body, again.reconsume_times) == ("T", b"old", 1)
-        assert await giving_back.give_back(queue_of("T"), message, DELAY_LEVEL_DEAD_LETTER)
+        assert await giving_back.send_back(queue_of("T"), message, DELAY_LEVEL_DEAD_LETTER)
     (letter,) = await admin.dead_letters("readers")
     assert (letter.topic, letter.body, letter.reconsume_times) == ("T", b"old", 4)
 

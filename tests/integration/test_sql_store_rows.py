@@ -353,7 +353,7 @@ async def test_a_message_names_its_producers_token_by_number(store):
 
 async def test_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compared_by_their_bytes(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{priority_of_queue(queue.id).word}", unique="order-4423")])
+        await store.append(queue, [draft(f"{priority_of_queue(queue.id).label}", unique="order-4423")])
     longest = "k" * 255
     others = ["Order-4423", "order-4423 ", "ORDER-4423", "order-442", "örder", longest, longest[1:]]
     await store.append(LOW, [draft(f"{key}", unique=key) for key in others])
@@ -465,7 +465,7 @@ async def test_a_range_that_ends_before_it_starts_is_refused_by_the_store_and_by
 async def test_a_resend_has_the_priority_of_its_table(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.resend_ranges.request(lane(store, queue), "g", 1, 2 * IDS_PER_ROW)
-        word = priority_of_queue(queue.id).word
+        word = priority_of_queue(queue.id).label
         assert await column(store, "priority", f"resend_{word}_testtopic") == [word, word]
     with pytest.raises(DatabaseRefused):
         await insert_resend(store, id=3, priority="urgent")
@@ -703,7 +703,7 @@ async def test_a_batch_is_filled_with_high_then_middle_then_low(store, open_stor
         await store.append(queue, numbers(count))
     for each in (store, await open_store()):
         found = await (await open_for_group(each, TOPIC, "g")).read(10)
-        assert [priority_of_queue(message.queue_id).word for message in found] == ["high"] * 3 + ["middle"] * 4 + [
+        assert [priority_of_queue(message.queue_id).label for message in found] == ["high"] * 3 + ["middle"] * 4 + [
             "low"
         ] * 3
         assert ids(found) == [1, 2, 3, 1, 2, 3, 4, 1, 2, 3]
@@ -738,7 +738,7 @@ async def test_a_group_goes_on_after_what_it_committed_in_each_priority(store, o
     assert len(await reader.read(4)) == 4, "read, and not committed"
     await store.close()
     found = await (await open_for_group(await open_store(), TOPIC, "g")).read(100)
-    assert [(priority_of_queue(message.queue_id).word, message.queue_offset + 1) for message in found] == [
+    assert [(priority_of_queue(message.queue_id).label, message.queue_offset + 1) for message in found] == [
         *(("middle", number) for number in (3, 4, 5)),
         *(("low", number) for number in (1, 2, 3, 4, 5)),
     ]
@@ -812,7 +812,7 @@ async def test_a_resend_is_a_groups_only(store):
 
 async def test_a_low_range_is_read_from_the_low_table(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{priority_of_queue(queue.id).word} {number}") for number in range(1, 4)])
+        await store.append(queue, [draft(f"{priority_of_queue(queue.id).label} {number}") for number in range(1, 4)])
     await store.resend_ranges.register_group("g", lane(store, LOW))
     await store.resend_ranges.request(lane(store, LOW), "g", 2, 3)
     ((_, start, end, _),) = (await store.resend_ranges.next_ranges("g", lane(store, LOW)))[0]

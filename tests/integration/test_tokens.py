@@ -84,7 +84,7 @@ async def test_a_name_issued_again_for_another_kind_is_refused(admin: Admin, sen
 
 
 async def test_a_type_that_is_neither_p_nor_c_is_refused_with_a_sentence(admin: Admin) -> None:
-    with pytest.raises(Refused, match="say p for one that produces, or c for one that consumes"):
+    with pytest.raises(Refused, match="use p for producing, or c for consuming"):
         await admin.issue_token("billing", "x")  # type: ignore[arg-type]
     assert await admin.tokens() == []
 
@@ -424,7 +424,7 @@ def test_the_command_line_issues_lists_and_revokes(running: sparrow.testing.Runn
     assert "is a consumer's" in other.stderr
     wrong = sparrow_token("issue", "billing", "--type", "x", **keys)
     assert wrong.returncode == 1
-    assert "say p for one that produces, or c for one that consumes" in wrong.stderr
+    assert "use p for producing, or c for consuming" in wrong.stderr
     unsigned = sparrow_token("list")
     assert unsigned.returncode == 1
     assert "signed with a token" in unsigned.stderr

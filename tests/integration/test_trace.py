@@ -132,8 +132,8 @@ async def test_traces_that_cannot_be_sent_do_no_harm(tmp_path: Path) -> None:
             assert (await producer.send(Message("T", "a book"))).is_ok
         with pytest.raises(UnknownTopic):
             await traces(stand, "anything")
-        assert producer._tracer is not None
-        assert producer._tracer.dropped == 1
+        assert producer._single.tracer is not None
+        assert producer._single.tracer.dropped == 1
 
 
 async def test_without_the_option_there_are_no_traces(stand: Stand) -> None:

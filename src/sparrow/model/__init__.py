@@ -1,4 +1,4 @@
-"""Values: messages, topics, queues, errors. No I/O, and no other room is known here."""
+"""Values: messages, topics, queues, tokens, errors and the names of the protocol. No I/O; imports no other package."""
 
 from sparrow.model.message import Draft, Host, Message, StoredMessage
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
