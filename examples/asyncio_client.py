@@ -3,9 +3,8 @@
 import asyncio
 
 import sparrow.testing
-from sparrow.client import Message
-from sparrow.client.aio import Consumer, Producer
-from sparrow.model import StoredMessage
+from sparrow import Message, StoredMessage
+from sparrow.aio import Consumer, Producer
 
 
 async def main(name_servers: str) -> None:

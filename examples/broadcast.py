@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as folder:
     with Producer(platform.name_servers) as producer:

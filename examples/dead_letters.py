@@ -3,7 +3,7 @@
 import threading
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, DeadLetter, Message, Producer, RetryLater
+from sparrow import Admin, Consumer, DeadLetter, Message, Producer, RetryLater
 from sparrow.model import StoredMessage
 
 is_repaired = threading.Event()

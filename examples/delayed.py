@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform, Producer(platform.name_servers) as producer:
     begun = time.monotonic()

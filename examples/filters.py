@@ -1,7 +1,7 @@
 """Consume only what you want: by tags, or by a condition on properties (SQL92) that the broker evaluates."""
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:

@@ -1,7 +1,7 @@
 """Send some messages and receive them. The broker runs in this very process; `sparrow up` starts one that stays."""
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:

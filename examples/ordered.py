@@ -4,9 +4,8 @@ import threading
 from collections import defaultdict
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import PROPERTY_SHARDING_KEY, Consumer, Message, Producer
 from sparrow.model import StoredMessage
-from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 
 STEPS = ("created", "paid", "shipped")
 steps: dict[str, list[str]] = defaultdict(list)

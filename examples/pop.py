@@ -1,7 +1,7 @@
 """Take messages for a time: what is not acknowledged comes again, to whoever asks next."""
 
 import sparrow.testing
-from sparrow.client import Message, PopConsumer, Producer
+from sparrow import Message, PopConsumer, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:

@@ -1,7 +1,7 @@
 """Priorities: what is urgent overtakes what waits. And a look at what comes from now on, without a group."""
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Message, Producer
+from sparrow import Admin, Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Admin(platform.name_servers) as admin:

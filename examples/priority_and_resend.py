@@ -3,7 +3,7 @@
 import tempfile
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Message, Producer
+from sparrow import Admin, Consumer, Message, Producer
 
 JOBS = (("low", "tidy up"), ("middle", "write the report"), ("high", "put out the fire"), ("high", "call for help"))
 

@@ -1,7 +1,7 @@
 """Send a group back: it gets the messages again that came after a time."""
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Message, Producer
+from sparrow import Admin, Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:

@@ -3,7 +3,7 @@
 import time
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Message, Producer
+from sparrow import Admin, Consumer, Message, Producer
 
 
 def now_ms():

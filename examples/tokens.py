@@ -1,7 +1,7 @@
 """A broker that asks who is there: tokens for a producer and a consumer, and one that is taken back."""
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Credentials, Message, Producer
+from sparrow import Admin, Consumer, Credentials, Message, Producer
 from sparrow.model.errors import Refused
 
 OPERATOR = Credentials("operator", "keep this one safe")

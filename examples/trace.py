@@ -1,7 +1,7 @@
 """Message trace: who sent what, when, and who consumed it, in RocketMQ's own format."""
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import Consumer, Message, Producer
 from sparrow.client.trace_records import decode
 
 with sparrow.testing.run_platform() as platform:

@@ -3,7 +3,7 @@
 import sqlite3
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer, TransactionState
+from sparrow import Consumer, Message, Producer, TransactionState
 from sparrow.model import StoredMessage
 
 database = sqlite3.connect("file::memory:?cache=shared", uri=True, check_same_thread=False)

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from sparrow.client.aio.connection.session import ClientSession
     from sparrow.client.aio.consume.pop_consumer import PopReceipt
     from sparrow.client.aio.consume.pull import PullResult, PullStatus
-    from sparrow.client.allocation import AllocationStrategy
+    from sparrow.client.allocation import (
+        AllocationStrategy,
+        averagely,
+        averagely_by_circle,
+        by_config,
+        by_machine_room,
+        consistent_hash,
+    )
     from sparrow.client.blocking import Admin, Consumer, PopConsumer, Producer
     from sparrow.client.options import (
         ConsumeMode,
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
         StartPosition,
         TransactionChecker,
     )
-    from sparrow.client.queue_selection import QueueSelector
+    from sparrow.client.queue_selection import QueueSelector, by_hash, by_sharding_key, random_choice, round_robin
     from sparrow.client.retry import DeadLetter, RetryLater
     from sparrow.client.topic_route import TopicRoute
     from sparrow.model import errors
@@ -62,8 +69,9 @@ if TYPE_CHECKING:
         UnknownOffset,
         UnknownTopic,
     )
-    from sparrow.model.message import Host, Message, StoredMessage
+    from sparrow.model.message import AnyMessage, Host, Message, StoredMessage
     from sparrow.model.priority import Priority
+    from sparrow.model.protocol import PROPERTY_SHARDING_KEY
     from sparrow.model.queue import Queue, QueueBounds, QueueRef
     from sparrow.model.send_result import SendResult, SendStatus
     from sparrow.model.token import Credentials, TokenKind
@@ -75,8 +83,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "PROPERTY_SHARDING_KEY",
     "Admin",
     "AllocationStrategy",
+    "AnyMessage",
     "BadRequest",
     "Busy",
     "CannotListen",
@@ -148,7 +158,16 @@ __all__ = [
     "UnknownTopic",
     "__version__",
     "aio",
+    "averagely",
+    "averagely_by_circle",
+    "by_config",
+    "by_hash",
+    "by_machine_room",
+    "by_sharding_key",
+    "consistent_hash",
     "errors",
+    "random_choice",
+    "round_robin",
 ]
 
 _MODULES = {
@@ -165,7 +184,14 @@ _MODULES = {
         "PullResult",
         "PullStatus",
     ),
-    "sparrow.client.allocation": ("AllocationStrategy",),
+    "sparrow.client.allocation": (
+        "AllocationStrategy",
+        "averagely",
+        "averagely_by_circle",
+        "by_config",
+        "by_machine_room",
+        "consistent_hash",
+    ),
     "sparrow.client.blocking": (
         "Admin",
         "Consumer",
@@ -181,7 +207,13 @@ _MODULES = {
         "StartPosition",
         "TransactionChecker",
     ),
-    "sparrow.client.queue_selection": ("QueueSelector",),
+    "sparrow.client.queue_selection": (
+        "QueueSelector",
+        "by_hash",
+        "by_sharding_key",
+        "random_choice",
+        "round_robin",
+    ),
     "sparrow.client.retry": (
         "DeadLetter",
         "RetryLater",
@@ -218,11 +250,13 @@ _MODULES = {
         "UnknownTopic",
     ),
     "sparrow.model.message": (
+        "AnyMessage",
         "Host",
         "Message",
         "StoredMessage",
     ),
     "sparrow.model.priority": ("Priority",),
+    "sparrow.model.protocol": ("PROPERTY_SHARDING_KEY",),
     "sparrow.model.queue": (
         "Queue",
         "QueueBounds",

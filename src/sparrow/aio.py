@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from sparrow.client.aio.connection.session import ClientSession
     from sparrow.client.aio.consume.pop_consumer import PopReceipt
     from sparrow.client.aio.consume.pull import PullResult, PullStatus
-    from sparrow.client.allocation import AllocationStrategy
+    from sparrow.client.allocation import (
+        AllocationStrategy,
+        averagely,
+        averagely_by_circle,
+        by_config,
+        by_machine_room,
+        consistent_hash,
+    )
     from sparrow.client.options import (
         ConsumeMode,
         ConsumerOptions,
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
         StartPosition,
         TransactionChecker,
     )
-    from sparrow.client.queue_selection import QueueSelector
+    from sparrow.client.queue_selection import QueueSelector, by_hash, by_sharding_key, random_choice, round_robin
     from sparrow.client.retry import DeadLetter, RetryLater
     from sparrow.client.topic_route import TopicRoute
     from sparrow.model.errors import (
@@ -59,8 +66,9 @@ if TYPE_CHECKING:
         UnknownOffset,
         UnknownTopic,
     )
-    from sparrow.model.message import Host, Message, StoredMessage
+    from sparrow.model.message import AnyMessage, Host, Message, StoredMessage
     from sparrow.model.priority import Priority
+    from sparrow.model.protocol import PROPERTY_SHARDING_KEY
     from sparrow.model.queue import Queue, QueueBounds, QueueRef
     from sparrow.model.send_result import SendResult, SendStatus
     from sparrow.model.token import Credentials, TokenKind
@@ -71,8 +79,10 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "PROPERTY_SHARDING_KEY",
     "Admin",
     "AllocationStrategy",
+    "AnyMessage",
     "BadRequest",
     "Busy",
     "CannotListen",
@@ -142,6 +152,15 @@ __all__ = [
     "UnknownGroup",
     "UnknownOffset",
     "UnknownTopic",
+    "averagely",
+    "averagely_by_circle",
+    "by_config",
+    "by_hash",
+    "by_machine_room",
+    "by_sharding_key",
+    "consistent_hash",
+    "random_choice",
+    "round_robin",
 ]
 
 _MODULES = {
@@ -164,7 +183,14 @@ _MODULES = {
         "PullResult",
         "PullStatus",
     ),
-    "sparrow.client.allocation": ("AllocationStrategy",),
+    "sparrow.client.allocation": (
+        "AllocationStrategy",
+        "averagely",
+        "averagely_by_circle",
+        "by_config",
+        "by_machine_room",
+        "consistent_hash",
+    ),
     "sparrow.client.options": (
         "ConsumeMode",
         "ConsumerOptions",
@@ -174,7 +200,13 @@ _MODULES = {
         "StartPosition",
         "TransactionChecker",
     ),
-    "sparrow.client.queue_selection": ("QueueSelector",),
+    "sparrow.client.queue_selection": (
+        "QueueSelector",
+        "by_hash",
+        "by_sharding_key",
+        "random_choice",
+        "round_robin",
+    ),
     "sparrow.client.retry": (
         "DeadLetter",
         "RetryLater",
@@ -211,11 +243,13 @@ _MODULES = {
         "UnknownTopic",
     ),
     "sparrow.model.message": (
+        "AnyMessage",
         "Host",
         "Message",
         "StoredMessage",
     ),
     "sparrow.model.priority": ("Priority",),
+    "sparrow.model.protocol": ("PROPERTY_SHARDING_KEY",),
     "sparrow.model.queue": (
         "Queue",
         "QueueBounds",

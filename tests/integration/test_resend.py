@@ -461,7 +461,7 @@ async def test_the_client_says_what_is_refused(stand):
         await stand.put("T", ["a"])
         with pytest.raises(Refused, match="'g' does not exist"):
             await admin.resend("T", group="g", begin=0, end=0)
-        with pytest.raises(Refused, match="nobody to resend to"):
+        with pytest.raises(Refused, match="name the group to resend to"):
             await admin.resend("T", begin=0, end=0)
         with pytest.raises(Refused, match="no master 'elsewhere'"):
             await admin.resend("T", begin=0, end=0, broker="elsewhere")

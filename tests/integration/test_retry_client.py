@@ -268,9 +268,9 @@ async def test_letters_are_chosen_by_id_or_by_time(stand: Stand, admin: Admin) -
 
 
 async def test_which_letters_must_be_said_once(admin: Admin) -> None:
-    with pytest.raises(Refused, match="which dead letters"):
+    with pytest.raises(Refused, match="select the dead letters"):
         await admin.redrive("readers")
-    with pytest.raises(Refused, match="which dead letters"):
+    with pytest.raises(Refused, match="select the dead letters"):
         await admin.redrive("readers", since=0, everything=True)
 
 

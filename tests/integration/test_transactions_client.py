@@ -106,7 +106,7 @@ async def test_work_says_how_its_transaction_ends(stand: Stand) -> None:
         await producer.send_in_transaction(Message("T", "taken back"), lambda _: TransactionState.ROLLBACK)
         with pytest.raises(Oops):
             await producer.send_in_transaction(Message("T", "failed"), raising)
-        with pytest.raises(TypeError, match="Outcome"):
+        with pytest.raises(TypeError, match="TransactionState"):
             await producer.send_in_transaction(Message("T", "unclear"), lambda _: True)
         assert unfinished(stand) == 0
         await eventually(lambda: inbox.texts == ["by nothing", "by its word"])

@@ -60,8 +60,9 @@ def consistent_hash(virtual_nodes: int = 10) -> AllocationStrategy:
 
 
 def by_config(mine: Collection[QueueRef]) -> AllocationStrategy:
-    """Return a strategy that allocates configured queues, if they exist. The operator has to see to it that every queue
-    is read once.
+    """Return a strategy that allocates configured queues, if they exist.
+
+    The operator has to see to it that every queue is read once.
     """
     chosen = frozenset(mine)
 

@@ -93,8 +93,9 @@ class OffsetWindow:
 
     @property
     def span(self) -> int:
-        """Offsets between the first and the last unconsumed message: so many are delivered again after a crash at
-        worst.
+        """Offsets between the first and the last unconsumed message.
+
+        So many are delivered again after a crash at worst.
         """
         return self._offsets[-1] - self._offsets[0] if self._offsets else 0
 

@@ -48,8 +48,9 @@ class StarvationGuard:
         self._credit = [0] * len(STARVED_SHARES_OF_TEN)
 
     def reserved(self, waited_ms: Sequence[int | None], count_max: int) -> list[int]:
-        """Return how many messages of the next batch are reserved for each lane. `waited_ms` is the age of its first
-        message.
+        """Return how many messages of the next batch are reserved for each lane.
+
+        `waited_ms` is the age of its first message.
         """
         return [
             (self._credit[lane] + count_max * share + _TEN - share) // _TEN if self._starves(waited, share) else 0

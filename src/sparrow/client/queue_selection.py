@@ -23,8 +23,9 @@ REMEMBERED_TOPICS_MAX = 4096
 
 
 def round_robin(*, start: int | None = None) -> QueueSelector:
-    """Return a selector that uses every queue in turn, from a random start, or all restarted producers would begin with
-    the same queue.
+    """Return a selector that uses every queue in turn.
+
+    It starts at random, or all restarted producers would begin with the same queue.
     """
     # One counter for each topic: with a common one, a sender that alternates between two topics would use only
     # every second queue of each.
@@ -60,8 +61,9 @@ def by_hash(key: str) -> QueueSelector:
 
 
 def by_sharding_key() -> QueueSelector:
-    """Return a selector that picks the queue by the sharding key of the message; messages without one use all queues in
-    turn.
+    """Return a selector that picks the queue by the sharding key of the message.
+
+    Messages without one use all queues in turn.
     """
     without_key = round_robin()
 

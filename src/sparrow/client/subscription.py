@@ -28,8 +28,9 @@ class Subscription(msgspec.Struct, frozen=True):
     def of(
         cls, topic: str, expression: str = SUBSCRIBE_ALL, *, expression_type: str = EXPRESSION_TAG, version_ms: int
     ) -> Subscription:
-        """Parse an expression: `"*"` and `""` match everything, `"a || b"` two tags; SQL92 is sent to the broker as it
-        is.
+        """Parse an expression.
+
+        `"*"` and `""` match everything, `"a || b"` two tags; an SQL92 condition is sent to the broker as it is.
         """
         if expression_type == EXPRESSION_SQL92:
             if not expression.strip():

@@ -67,8 +67,7 @@ class TopicRoute(msgspec.Struct, frozen=True):
 
     @classmethod
     def inherited(cls, topic: str, template: RouteData, queues: int) -> TopicRoute:
-        """Return the route of a topic that the first message will create, made from that of the template topic
-        (TBW102).
+        """Return the route of a topic that the first message will create, from that of the template topic (TBW102).
 
         The broker creates the topic with the same number of queues, so messages sent now find their queues.
         """
@@ -76,8 +75,9 @@ class TopicRoute(msgspec.Struct, frozen=True):
         return cls.of(topic, msgspec.structs.replace(template, queue_datas=fewer, order_topic_conf=None))
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_BROKER_ID) -> str | None:
-        """Return the address of that member, or of the one with the lowest id if it is gone; None for an unknown
-        broker.
+        """Return the address of that member, or of the one with the lowest id if it is gone.
+
+        None: the broker is unknown.
         """
         members = self.addresses.get(broker_name)
         if not members:

@@ -14,7 +14,7 @@ class ProtocolError(SparrowError):
     """A peer or a file violates the format. Only that connection is closed."""
 
 
-# -- refused: the caller has to change something -------------------------------------------------
+# -- refused: the caller has to change something ----------------------------------------------------------------------
 
 
 class Refused(SparrowError):
@@ -122,7 +122,7 @@ class UnknownOffset(Refused):
         return f"group {self.group!r} has committed no offset on {self.queue}"
 
 
-# -- unavailable: the caller may try again, perhaps at another broker ----------------------------
+# -- unavailable: the caller may try again, perhaps at another broker -------------------------------------------------
 
 
 class Unavailable(SparrowError):
@@ -202,7 +202,7 @@ class Closed(Unavailable):
         return f"{self.what} is closed"
 
 
-# -- storage: the operator has to act -------------------------------------------------------------
+# -- storage: the operator has to act ---------------------------------------------------------------------------------
 
 
 class StorageError(SparrowError):
@@ -266,7 +266,7 @@ class DataLost(StorageError):
         )
 
 
-# -- settings: the operator or the programmer has to change a value ---------------------------------
+# -- settings: the operator or the programmer has to change a value ---------------------------------------------------
 
 
 class SettingsError(SparrowError):

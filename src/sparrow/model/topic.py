@@ -69,8 +69,9 @@ def is_legal_name(name: str) -> bool:
 
 
 def is_system_topic(name: str) -> bool:
-    """Return whether brokers use the topic internally, RocketMQ's or Sparrow's. Retry and dead-letter topics do not
-    count.
+    """Return whether brokers use the topic internally, RocketMQ's or Sparrow's.
+
+    Retry and dead-letter topics do not count.
     """
     return name in _SYSTEM_TOPICS or _SYSTEM_TOPIC_PATTERN.fullmatch(name) is not None
 

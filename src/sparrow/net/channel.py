@@ -98,8 +98,9 @@ class Channel(asyncio.Protocol):
         *,
         timeout_ms: int = 3_000,
     ) -> asyncio.Future[RemotingCommand]:
-        """Send a request and return a future of the response, whatever its code. It fails with `RequestTimeout`,
-        `ConnectionLost` or `Busy`.
+        """Send a request and return a future of the response, whatever its code.
+
+        It fails with `RequestTimeout`, `ConnectionLost` or `Busy`.
         """
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         if not self.is_open:
@@ -270,8 +271,9 @@ class Channel(asyncio.Protocol):
             self._closed.set_result(None)
 
     def close(self, why: str = "this side closed the connection") -> None:
-        """Send what is buffered, then close. Pending requests fail now. A peer that does not read is aborted after a
-        while.
+        """Send what is buffered, then close. Pending requests fail now.
+
+        A peer that does not read is aborted after a while.
         """
         if self.is_open:
             self._flush()

@@ -214,7 +214,7 @@ async def test_a_body_larger_than_allowed_is_refused() -> None:
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
-        ([], "no messages"),
+        ([], "is empty"),
         ([Message(topic="a"), Message(topic="b")], "one topic, not both 'a' and 'b'"),
         ([Message(topic="a"), Message(topic="a", properties={"DELAY": "3"})], "DELAY cannot be in a batch"),
         ([Message(topic="a", properties={"TIMER_DELIVER_MS": "3"})], "TIMER_DELIVER_MS cannot be in a batch"),
