@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 import sparrow.testing
-from sparrow.client import Admin, Message, Producer
+from sparrow import Admin, Message, Producer
 from sparrow.spark import spark_session
 
 CITIES = ("Berlin", "Lagos", "Lima")

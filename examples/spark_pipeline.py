@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 import sparrow.testing
-from sparrow.client import Message, Producer
+from sparrow import Message, Producer
 from sparrow.spark import spark_session
 from sparrow.spark.pipelines import load
 from sparrow.spark.pipelines.runner import run_pipeline

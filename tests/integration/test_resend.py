@@ -346,7 +346,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 
 
 def reader(stand: Stand) -> Consumer:
-    return Consumer("readers", stand.name_servers, commit_interval_ms=10)
+    return Consumer(stand.name_servers, group="readers", commit_interval_ms=10)
 
 
 async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers") -> None:
@@ -357,7 +357,7 @@ async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers"
 async def test_a_consumer_that_is_online_gets_them_again(stand):
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a", "b", "c"])
         inbox = Inbox()
@@ -381,7 +381,7 @@ async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
 
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a"])
         inbox = Hesitant()
@@ -397,7 +397,7 @@ async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
 async def test_a_resent_message_may_be_handled_directly(stand):
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a"])
         inbox = Inbox()
@@ -418,7 +418,7 @@ async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(sta
     async with (
         Admin(stand.name_servers) as admin,
         Producer(stand.name_servers) as producer,
-        PopConsumer("poppers", stand.name_servers, invisible_ms=300) as consumer,
+        PopConsumer(stand.name_servers, group="poppers", invisible_ms=300) as consumer,
     ):
         for number in range(3):
             await producer.send(Message("T", f"m{number}"))
@@ -443,7 +443,7 @@ async def test_a_waiting_pop_gets_what_is_resent(stand):
     async with (
         Admin(stand.name_servers) as admin,
         Producer(stand.name_servers) as producer,
-        PopConsumer("poppers", stand.name_servers) as consumer,
+        PopConsumer(stand.name_servers, group="poppers") as consumer,
     ):
         await producer.send(Message("T", "m"))
         await consumer.ack(await consumer.receive("T"))
@@ -461,7 +461,7 @@ async def test_the_client_says_what_is_refused(stand):
         await stand.put("T", ["a"])
         with pytest.raises(Refused, match="'g' does not exist"):
             await admin.resend("T", group="g", begin=0, end=0)
-        with pytest.raises(Refused, match="nobody to resend to"):
+        with pytest.raises(Refused, match="name the group to resend to"):
             await admin.resend("T", begin=0, end=0)
         with pytest.raises(Refused, match="no master 'elsewhere'"):
             await admin.resend("T", begin=0, end=0, broker="elsewhere")

@@ -31,14 +31,14 @@ def bury(platform: RunningPlatform, group: str, *messages: Message) -> None:
         before = len(admin.dead_letters(group))
         for message in messages:
             producer.send(message)
-        with Consumer(group, platform.name_servers, start="first") as consumer:
+        with Consumer(platform.name_servers, group=group, consume_from="first") as consumer:
             consumer.subscribe("orders")
             consumer.start(refuse, workers=1)
             wait_until(lambda: len(admin.dead_letters(group)) >= before + len(messages))
 
 
 def stored(platform: RunningPlatform, topic: str) -> list[StoredMessage]:
-    with Consumer("onlookers", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="onlookers") as consumer:
         rows = consumer.read_table(topic, columns=["msg_id", "queue_id", "queue_offset"]).to_pylist()
     with Admin(platform.name_servers) as admin:
         return [admin.find_by_id(row["msg_id"], topic=topic) for row in rows]

@@ -31,7 +31,7 @@ def send(platform: RunningPlatform, bodies: Iterable[tuple[str, str | None]]) ->
 
 def bodies(platform: RunningPlatform, topic: str) -> list[str]:
     """In the order of their queue."""
-    with Consumer("readers", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="readers") as consumer:
         rows = consumer.read_table(topic, columns=["queue_id", "queue_offset", "body"]).to_pylist()
     assert len({row["queue_id"] for row in rows}) == 1, "one key, one queue"
     return [row["body"].decode() for row in rows]

@@ -55,7 +55,7 @@ def looked_up(url: str, table: str) -> list[dict[str, Any]]:
 
 def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessage]]:
     """Every event in a topic with its number, queue by queue."""
-    with Consumer("readers", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="readers") as consumer:
         table = consumer.read_table(topic, columns=["msg_id"]).to_pylist()
     with Admin(platform.name_servers) as admin:
         messages = [admin.find_by_id(row["msg_id"], topic=topic) for row in table]

@@ -82,14 +82,14 @@ class Demo:
 
     async def run(self, seconds: float, stop: asyncio.Event) -> None:
         begun = time.monotonic()
-        first, second = (Consumer(BILLING_GROUP, self._name_servers, start="last") for _ in range(2))
+        first, second = (Consumer(self._name_servers, group=BILLING_GROUP, consume_from="last") for _ in range(2))
         async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as stack:
             await self._send_some(producer)  # creates the topic
             for name, consumer in (("consumer 1", first), ("consumer 2", second)):
                 await consumer.subscribe(ORDERS_TOPIC)
                 await consumer.start(self._handler(name))
             if self._spark is not None:
-                await self._read_back(await stack.enter_async_context(Consumer(None, self._name_servers)))
+                await self._read_back(await stack.enter_async_context(Consumer(self._name_servers, group=None)))
                 await stack.enter_async_context(self._spark)
             sending = asyncio.create_task(self._keep_sending(producer))
             with Live(refresh_per_second=4) as live:

@@ -16,9 +16,8 @@ from typing import TypeVar
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce import staging
-from sparrow.client.aio.produce.sender import NoMaster
 from sparrow.client.topic_route import TopicRoute
-from sparrow.model.errors import NotPermitted, Refused, Unavailable, UnknownTopic
+from sparrow.model.errors import NoMaster, NotPermitted, Refused, Unavailable, UnknownTopic
 from sparrow.model.topic import validate_topic_name
 from sparrow.wire.codes import ResponseCode
 from sparrow.wire.error_codes import RemoteRefused

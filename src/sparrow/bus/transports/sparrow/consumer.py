@@ -15,7 +15,7 @@ from sparrow.bus.names import is_pattern, matches
 from sparrow.bus.transports.sparrow.message_format import name_of, to_delivery, topic_of
 from sparrow.bus.transports.spi import BrokerDelivery, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
-from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.consumer import Consumer, fetch_items
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, mark_consumed
 from sparrow.model.errors import Closed, SparrowError, Unavailable
 from sparrow.wire import bodies
@@ -68,7 +68,7 @@ class SparrowGroupConsumer:
             await self._consumer.subscribe(topic)
             self._subscribed.add(topic)
         if self._subscribed and not self._joined.is_set():
-            await self._consumer.fetch_items(0, 0)  # takes nothing: it joins the group
+            await fetch_items(self._consumer, 0, 0)  # takes nothing: it joins the group
             self._joined.set()
 
     async def _scan(self) -> None:
@@ -110,7 +110,7 @@ class SparrowGroupConsumer:
     async def _taken(self, count_max: int) -> list[FetchedMessage]:
         """None: look again, something was given back or it is over."""
         is_ready = self._taking is None and self._joined.is_set()
-        if is_ready and (items := await self._consumer.fetch_items(count_max, 0)):
+        if is_ready and (items := await fetch_items(self._consumer, count_max, 0)):
             return items
         if self._is_closed:
             return []
@@ -127,7 +127,7 @@ class SparrowGroupConsumer:
 
     async def _next(self, count_max: int) -> list[FetchedMessage]:
         await self._joined.wait()
-        return await self._consumer.fetch_items(count_max, None)
+        return await fetch_items(self._consumer, count_max, None)
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         mark_consumed([delivery.ack_handle for delivery in deliveries])

@@ -21,8 +21,8 @@ from sparrow.bus.transports.sparrow.message_format import MessageForm, group_of,
 from sparrow.bus.transports.spi import Envelope, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.options import Prefetch
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Closed, FlushTimeout, NotPermitted, Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import Message
@@ -160,9 +160,9 @@ class SparrowTransport:
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> SparrowGroupConsumer:
         """`prefetch`: events of each queue that are here and not acknowledged yet."""
         consumer = Consumer(
-            group_of(group),
             self._name_servers,
-            start="first",
+            group=group_of(group),
+            consume_from="first",
             prefetch=Prefetch(count_max=max(2, prefetch), pull_count_max=max(32, prefetch), pull_bytes_max=1 << 20),
             commit_interval_ms=self._commit_interval_ms,
             timeout_ms=self._timeout_ms,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sparrow.client.trace_records import TracedMessageType
 from sparrow.model.errors import Refused
-from sparrow.model.send_result import TransactionState
+from sparrow.model.transaction import TransactionState
 from sparrow.spark.jobs.trace_records import END_TRANSACTION, PUB, SUB_AFTER
 from sparrow.spark.source.schema import COLUMN_TYPES
 

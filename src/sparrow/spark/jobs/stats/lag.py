@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparrow.client.aio.admin.admin import Admin, GroupProgress
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.admin.groups import GroupProgress
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.model.errors import Refused, Unavailable
 from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
