@@ -1,7 +1,7 @@
-"""The steps of each operation, without saying how they are run: asyncio and blocking callers run the same ones.
+"""The steps of each operation as generators, run by asyncio and blocking callers alike.
 
-By number, all or nothing: one message for which the step is illegal, and nothing has changed. By filter, in lots, each
-a transaction of its own: what is not (or no longer) in a state for it is passed over.
+By id an operation is all or nothing: if one message does not allow it, nothing changes. By filter it runs in batches,
+each in its own transaction, and skips messages in another state.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class RatePause(NamedTuple):
 
 TransactionWork = Callable[[Connection], Any]
 OperationSteps = Generator[TransactionWork | RatePause, Any, T]
-"""Each piece of work is one transaction, whose result is sent back in."""
+"""Each step is one transaction; its result is sent back into the generator."""
 
 
 @dataclass(frozen=True)
 class OperatorAction:
     name: str
     wanted: str
-    """What the message would become, as an error says it."""
+    """The target state, for error messages."""
     allowed_statuses: frozenset[EventStatus]
     default_status: EventStatus
-    """What a filter means that names no state."""
+    """The state that a filter without one means."""
     becomes: EventStatus | None
     apply: Callable[[Connection, SqlDialect, int, Sequence[int]], list[int]]
 
@@ -76,8 +76,8 @@ UNPARK = OperatorAction(
 )
 
 
-def cancel_action(kept_s: float) -> OperatorAction:
-    apply = partial(operator_actions.cancel, kept_s=kept_s)
+def cancel_action(retention_s: float) -> OperatorAction:
+    apply = partial(operator_actions.cancel, retention_s=retention_s)
     allowed_statuses = frozenset({EventStatus.SCHEDULED, EventStatus.DELAYED})
     return OperatorAction("cancel", "Cancelled", allowed_statuses, EventStatus.DELAYED, EventStatus.CANCELLED, apply)
 
@@ -100,7 +100,7 @@ def action_steps(
     limit: int | None,
     rate: float | None,
 ) -> OperationSteps[OperationResult]:
-    """Exactly one of `numbers` and `where` says which messages."""
+    """Return the steps of an action on the messages of `numbers` or of `where`, exactly one of which is given."""
     if bool(numbers) == (where is not None):
         raise Refused(f"{action.name}: give the numbers of messages, or say `where`")
     if limit is not None and limit < 1:
@@ -212,7 +212,7 @@ def _acting_where(
 def _lot(
     context: BusContext, action: OperatorAction, side: Side, where: Where, size: int, after_id: int, db: Connection
 ) -> tuple[list[int], list[int]]:
-    """Those that were chosen, and those of them that have changed."""
+    """Return the selected ids, and those of them that were changed."""
     sql = context.sql_of(db)
     chosen = stored_events.matching_ids(db, sql, side, where, limit=size, after_id=after_id)
     return chosen, action.apply(db, sql, stored_events.message_type(side), chosen) if chosen else []
@@ -225,9 +225,9 @@ def _tell(context: BusContext, action: OperatorAction, side: Side, numbers: Sequ
     if action.becomes is not None:
         for number in numbers:
             context.probe.changed(side, number, action.becomes)
-    # Also where a message has left the queue: the next one of its key may go on.
+    # Also when a message left the queue: the next one of its key can be claimed.
     (context.wake_relay if side == "published" else context.wake_executors)()
 
 
 class _Undo(Exception):
-    """Ends a transaction that was only a rehearsal."""
+    """Rolls back the transaction of a dry run."""
