@@ -1,4 +1,4 @@
-"""What can go wrong with the bus, and what a handler may raise to steer one message."""
+"""Errors of the bus, and the exceptions with which a handler controls its message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparrow.model.errors import Refused, SparrowError, StorageError, Unavailabl
 
 
 class NotInTransaction(Refused):
-    """An event belongs to a transaction, and the handle that was given is in none."""
+    """The given connection is in no transaction, or commits every statement by itself."""
 
     def __init__(self, handle: str, why: str, suggestion: str) -> None:
         super().__init__(handle, why, suggestion)
@@ -26,7 +26,7 @@ class NotSerializable(Refused):
 
 
 class SubscriptionError(Refused):
-    """Handlers are declared in a way that cannot work; said before anything starts."""
+    """A subscription cannot work; reported before anything starts."""
 
 
 class IllegalTransition(Refused):
@@ -103,7 +103,7 @@ class NoReply(Unavailable):
 
 
 class LeaseLost(SparrowError):
-    """Another worker has taken this message over: whatever was done for it is rolled back."""
+    """Another worker has claimed the message: the work of this attempt is rolled back."""
 
     def __init__(self, message_id: int) -> None:
         super().__init__(message_id)
@@ -114,7 +114,7 @@ class LeaseLost(SparrowError):
 
 
 class Undecodable(SparrowError):
-    """A body that is not what the handler asks for. Trying again would not help."""
+    """A body that the handler's annotation does not accept. It is not retried."""
 
 
 class NoSubscriber(SparrowError):
@@ -132,7 +132,7 @@ class NoSubscriber(SparrowError):
 
 
 class RetryAfter(Exception):
-    """Try this message again so many seconds from now. It counts as a failed attempt."""
+    """Raised by a handler: try this message again after so many seconds. It counts as a failed attempt."""
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(seconds, reason)
@@ -143,7 +143,7 @@ class RetryAfter(Exception):
 
 
 class Reject(Exception):
-    """This message can never be handled: Failed at once, without further attempts."""
+    """Raised by a handler: this message can never be handled. It is Failed at once."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

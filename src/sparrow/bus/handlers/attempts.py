@@ -1,7 +1,7 @@
-"""One attempt at a message, or at a batch of them: call the handler, and end the message in the handler's transaction.
+"""Attempts: call the handler of a message or a batch, and complete the message in the handler's transaction.
 
-1. An attempt counts only by the commit that also ends the message; one whose lease was lost has no effect at all.
-2. A handler that was cancelled or ran out of time has never succeeded.
+1. An attempt takes effect only by the commit that also completes the message. Without the lease it has no effect.
+2. A handler that was cancelled or timed out has not succeeded.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from sparrow.bus.states import EventStatus
 log = logging.getLogger(__name__)
 
 CONFLICT_TRIES = 4
-"""A handler's transaction that another one was in the way of is tried again at once, and it does not count."""
+"""A handler's transaction that conflicted with another one is repeated at once; this does not count as an attempt."""
 _THREADS_MAX = 64
 
 
 @dataclass(eq=False)
 class InFlightEvent:
-    """A message of ours, waiting or being handled."""
+    """A claimed message that waits for its handler, or is being handled."""
 
     work: ClaimedEvent
     subscription: EventSubscription | None
@@ -65,13 +65,13 @@ class InFlightEvent:
     cancel: CancelToken = field(default_factory=CancelToken)
     task: asyncio.Task[Any] | None = None
     is_committing: bool = False
-    """The commit is under way: its lease is no longer anybody's business."""
+    """The commit is in progress: the lease is no longer renewed or checked."""
     is_lost: bool = False
     renews_lease: bool = True
 
 
 class HandlerAttempts:
-    """Those of one group, and the threads and processes that its handlers run in."""
+    """Runs the attempts of one group, with the threads and processes of its handlers."""
 
     def __init__(self, context: BusContext, group: str, concurrency: int) -> None:
         self._context, self._group, self._concurrency = context, group, concurrency
@@ -80,7 +80,7 @@ class HandlerAttempts:
         self._processes: ProcessPoolExecutor | None = None
 
     def close(self) -> None:
-        """What still runs in a thread is not waited for: it can commit nothing any more."""
+        """Shut the pools down without waiting: a handler that still runs cannot commit any more."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
@@ -104,7 +104,9 @@ class HandlerAttempts:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            await self._failed(held, HandlerInterrupted(error))  # something inside the handler was: it is no success
+            await self._failed(
+                held, HandlerInterrupted(error)
+            )  # something inside the handler was cancelled, not this task
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             await self._failed(held, error)
         else:
@@ -127,7 +129,7 @@ class HandlerAttempts:
         try:
             await self._invoke(subscription, whole, payloads, [one.headers for one in whole], events)
         except LeaseLost as error:
-            # One of them is another worker's now. The others were not handled either: they are anybody's again.
+            # Another worker holds one of them now. The others were not handled either: release them.
             context.probe.count("bus_lease_lost_total")
             claims = [one.work.claim for one in whole if one.work.claim.message_id != error.message_id]
             await context.database.run(lambda db: release_claims(db, context.sql, RECEIVED_SIDE, claims))
@@ -185,7 +187,7 @@ class HandlerAttempts:
             if isinstance(error, TimeoutError):
                 cancel.cancel()
             elif isinstance(error, BrokenProcessPool):
-                self._processes = None  # a pool that lost one of its processes takes no more work
+                self._processes = None  # a pool that lost a process accepts no more work
             await _to_the_end(effect.abandon())
             raise
 
@@ -208,9 +210,9 @@ class HandlerAttempts:
         return NoTransaction(database, plan, self._threads)
 
     def _finish(self, db: Connection, held: list[InFlightEvent], result: Any) -> None:
-        """The end of the messages and their answers, in the transaction of their handler."""
+        """Complete the messages and publish the reply, in the transaction of the handler."""
         context = self._context
-        # This connection is the handler's: a blocking one may speak another dialect of parameters than ours.
+        # The connection belongs to the handler: its driver may mark values in another way than ours.
         sql = context.sql_of(db)
         for one in held:
             mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, context.settings.succeeded_retention_s)
@@ -238,10 +240,10 @@ class HandlerAttempts:
             probe.end_to_end_seconds.add(max(0.0, (now - one.work.added).total_seconds()))
             probe.changed("received", one.work.claim.message_id, EventStatus.SUCCESSED)
             if one.work.claim.key is not None:
-                self._context.wake_executors()  # the next one of the same key has become the first
+                self._context.wake_executors()  # the next message of the key can be claimed now
 
     async def _failed(self, held: InFlightEvent, error: BaseException) -> None:
-        """T5, T6 or T9."""
+        """Move the message to Failed, or back to Scheduled with a delay (see docs/event-bus.md, message states)."""
         context, work, subscription = self._context, held.work, held.subscription
         on_failure = "block" if subscription is None else subscription.on_failure
         retry = (subscription.retry if subscription is not None else None) or context.settings.retry
@@ -254,7 +256,7 @@ class HandlerAttempts:
         def mark(db: Connection) -> None:
             if again is not None:
                 reschedule(db, context.sql, RECEIVED_SIDE, work.claim, again, text, keeps_order=on_failure != "skip")
-                # Told before the commit: a moment after it, an executor may tell what comes next.
+                # Reported before the commit: right after it, an executor may report the next state.
                 context.probe.changed("received", work.claim.message_id, EventStatus.SCHEDULED)
                 return
             content = encode_content({**held.headers, h.EXCEPTION: text}, held.body) if held.headers else None
@@ -289,7 +291,7 @@ class HandlerAttempts:
             context.wake_executors()
 
     def _bury(self, db: Connection, topic: str, held: InFlightEvent, error: str) -> None:
-        """A copy for the dead-letter topic, in the transaction that gives the message up."""
+        """Publish a copy to the dead-letter topic, in the transaction that marks the message as Failed."""
         context = self._context
         kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUP_KEY)}
         headers = {**kept, h.ERROR: error, h.CORRELATION_ID: held.headers.correlation_id}
@@ -318,7 +320,7 @@ def _handle(db: Connection, sql: SqlDialect) -> TransactionHandle:
 
 
 class HandlerInterrupted(Exception):
-    """The handler was cancelled by something inside it, which counts as a failure like any other."""
+    """The handler was cancelled by something inside it, which counts as a failed attempt."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(cause)
@@ -334,7 +336,7 @@ def _is_cancelled() -> bool:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Cancelled or not, what has begun is finished first."""
+    """Finish the work before a cancellation takes effect."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)

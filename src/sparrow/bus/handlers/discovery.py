@@ -1,4 +1,4 @@
-"""Subscriptions from elsewhere: a TOML file, a dotted name, the modules of a package.
+"""Subscriptions from a TOML file, from a dotted name, or from the modules of a package.
 
 ```toml
 [[subscription]]
@@ -24,7 +24,7 @@ from sparrow.bus.retry import Retry, RetryDelays
 
 
 def read_subscription_file(path: str | Path, options_known: frozenset[str]) -> list[tuple[str, str, dict[str, Any]]]:
-    """(topic, handler, options) of every entry; `SubscriptionError` names the entry that is wrong."""
+    """Return (topic, handler, options) of every entry; a `SubscriptionError` names the wrong entry."""
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -61,7 +61,7 @@ def _retry(*, max: int = 15, delays_s: list[float] | None = None, immediate_retr
 
 
 def import_object(name: str) -> Any:
-    """`module:name` or `module:Class.name`."""
+    """Import `module:name` or `module:Class.name`."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         raise SubscriptionError(f'{name!r} names nothing: write "module:name", as in "shop.billing:on_order"')
@@ -69,13 +69,13 @@ def import_object(name: str) -> Any:
         found: Any = importlib.import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
-    except Exception as error:  # importing runs other people's code
+    except Exception as error:  # importing runs code of the application
         raise SubscriptionError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
     return found
 
 
 def import_modules(package: str | ModuleType) -> Iterator[ModuleType]:
-    """The package and every module in it, imported."""
+    """Import a package and all of its modules, and yield them."""
     root = _module(package) if isinstance(package, str) else package
     yield root
     for found in pkgutil.walk_packages(getattr(root, "__path__", ()), f"{root.__name__}.", onerror=_raise):

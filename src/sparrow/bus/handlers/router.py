@@ -1,4 +1,4 @@
-"""Subscriptions that share the beginning of their topics: partial topics (".cancelled"), marked or added.
+"""Routers: subscriptions with a common topic prefix, by partial topics such as ".cancelled".
 
 ```python
 @bus.router("order")
@@ -31,7 +31,7 @@ _MARKS = "__sparrow_subscriptions__"
 
 
 def subscribe(topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[Function], Function]:
-    """Marks a function or method; whoever has the bus takes it up: a router around its class, or `scan`."""
+    """Mark a function or method as a handler. A router on its class, or `scan`, subscribes it."""
     _refuse_a_bare_decorator(topic)
 
     def mark(function: Function) -> Function:
@@ -43,8 +43,7 @@ def subscribe(topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[F
 
 
 class Router:
-    """Made by `SubscriptionRegistry.router`. A topic that starts with a dot goes after the prefix; another one stands
-    alone."""
+    """A prefix for topics that start with a dot, and default options; made by `SubscriptionRegistry.router`."""
 
     def __init__(self, registry: SubscriptionRegistry, prefix: str, defaults: SubscriptionOptions) -> None:
         self._registry, self._prefix, self._defaults = registry, prefix.rstrip("."), defaults
@@ -64,7 +63,10 @@ class Router:
         self._registry.add(self._prefix + topic if topic.startswith(".") else topic, function, **merged)
 
     def __call__(self, target: Target) -> Target:
-        """Take up what is marked in a class (made without arguments), an instance or a module."""
+        """Subscribe the marked handlers of a class, an instance or a module.
+
+        A class is instantiated without arguments.
+        """
         holder: Any = target
         if inspect.isclass(target):
             try:
@@ -83,10 +85,13 @@ class Router:
 
 
 def marked_handlers(holder: Any) -> Iterator[tuple[str, Callable[..., Any], SubscriptionOptions]]:
-    """What is marked in a module, or in an object as its bound methods. In a module: only what it defines itself."""
+    """Yield the marked functions of a module, or the marked bound methods of an object.
+
+    Functions that a module has imported are left out.
+    """
     is_module = inspect.ismodule(holder)
     for name in list(vars(holder)) if is_module else dir(type(holder)):
-        # Statically: asking an object for everything it has would run its properties.
+        # Without evaluating attributes: that would run properties.
         found = inspect.getattr_static(holder, name, None)
         function = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
         if not inspect.isroutine(function) or (is_module and function.__module__ != holder.__name__):

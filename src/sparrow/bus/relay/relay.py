@@ -1,8 +1,8 @@
-"""Sends what is published: claims rows, hands them to the broker, and marks those that it acknowledged.
+"""The relay: claims published events, sends them to the broker, and marks those that it acknowledged.
 
-1. Nothing is sent that was not committed, and nothing is Successed that the broker did not acknowledge.
-2. After half a lease nothing of a batch is sent any more: another relay may have it soon.
-3. What was sent and not marked, because we died, is sent again with the same id: of one relay, one batch at most.
+1. Only committed events are sent, and only acknowledged events become Successed.
+2. After half a lease no event of a batch is sent any more: another relay may claim it soon.
+3. After a crash, events that were sent but not marked are sent again with the same id: at most one batch per relay.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from sparrow.model.errors import Unavailable
 log = logging.getLogger(__name__)
 
 BATCHES_IN_FLIGHT_MAX = 3
-"""On their way at once: while one waits for the broker, the database is busy with the others."""
+"""While one batch waits for the broker, others use the database."""
 _PROBE_PAUSE_S = 1.0
-"""With the breaker open: how long until the next look at the broker."""
+"""With `circuit_breaker`: pause until the next attempt to reach the broker."""
 WORKER_LOST_ERROR = "worker lost: {crashes} workers died or hung while they had this message"
 
 
 class SendFailure(NamedTuple):
-    """An attempt that failed."""
+    """An event that was not sent, and why."""
 
     work: ClaimedEvent
     error: Exception
@@ -57,7 +57,7 @@ class EventRelay:
         self._is_stopping = False
         self._sending: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
-        """Whose batch is being sent or marked: claims run ahead, sends do not."""
+        """Held while a batch is sent and marked: claims overlap, sends do not."""
         self._claiming = asyncio.Lock()
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class EventRelay:
             waker.close()
 
     async def step(self) -> int:
-        """Claim one batch and set out to send it; how many it has."""
+        """Claim one batch and start to send it; return its size."""
         async with self._claiming:
             claimed_at = time.monotonic()
             works = await self._claim()
@@ -90,12 +90,12 @@ class EventRelay:
         return len(works)
 
     async def drain(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for the batches in flight."""
         while self._sending:
             await asyncio.wait(self._sending)
 
     async def stop(self, timeout_s: float) -> None:
-        """Claims nothing more, and waits for what is on its way."""
+        """Stop claiming, and wait for the batches in flight."""
         self._is_stopping = True
         self._context.wake_relay()
         await wait_for_claim(self._claiming, timeout_s)
@@ -156,7 +156,7 @@ class EventRelay:
         if faults:
             await self._mark_failed(faults)
         if any(work.claim.key is not None for work in works):
-            context.wake_relay()  # the next one of the same key has become the first
+            context.wake_relay()  # the next event of the key can be claimed now
 
     async def _send(self, envelopes: list[Envelope], timeout_s: float) -> Sequence[Exception | None]:
         try:
@@ -191,7 +191,7 @@ class EventRelay:
 
     async def _mark_failed(self, faults: list[SendFailure]) -> None:
         context = self._context
-        # Counted after the commit: until then it may all be done again.
+        # Counted after the commit: before it, the transaction may be repeated.
         for fault, status, counts in await context.database.run(lambda db: self._fail_each(db, faults)):
             work, error = fault
             if counts:
@@ -218,7 +218,7 @@ class EventRelay:
                     marked.append((fault, EventStatus.FAILED, not parks))
                 else:
                     reschedule(db, context.sql, PUBLISHED_SIDE, work.claim, outcome, text, counts=counts)
-                    # Told before the commit: a moment after it, a relay may tell what comes next.
+                    # Reported before the commit: right after it, a relay may report the next state.
                     context.probe.changed("published", work.claim.message_id, EventStatus.SCHEDULED)
                     marked.append((fault, EventStatus.SCHEDULED, counts))
             except LeaseLost:
@@ -228,7 +228,7 @@ class EventRelay:
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # Its leases run out, and it is sent again: nothing is lost.
+            # The leases expire and the events are sent again.
             log.warning("a batch was not marked", extra={"error": str(error)}, exc_info=error)
 
 
@@ -240,7 +240,7 @@ def _envelope(work: ClaimedEvent) -> Envelope:
 
 
 async def wait_for_claim(claiming: asyncio.Lock, timeout_s: float) -> None:
-    """Until a claim that was begun has come home: what it brings is sent, or handed back."""
+    """Wait until the current claim has returned: its events are then sent or released."""
     try:
         async with asyncio.timeout(timeout_s), claiming:
             pass
@@ -249,12 +249,12 @@ async def wait_for_claim(claiming: asyncio.Lock, timeout_s: float) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """As CAP notes it: the kind of error, and what it says."""
+    """Return the type and message of an error, in CAP's format."""
     try:
         said = str(error)
     except Exception:
         said = "(it has no words)"
-    # Neither NUL nor half a character goes into every database, and an attempt that cannot be noted never ends.
+    # Some databases refuse NUL and lone surrogates; an attempt whose error cannot be stored would never end.
     text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS_MAX].replace("\0", "\\0")
     return text.encode(errors="backslashreplace").decode()
 

@@ -1,4 +1,4 @@
-"""What the bus counts and tells: numbers for metrics, and a word for every change of state."""
+"""Counters, histograms and callbacks of a bus: what it did, and every change of state."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class StateChange(NamedTuple):
 
 
 class FailedEvent(NamedTuple):
-    """What `on_failed` is told when a message enters Failed."""
+    """The argument of `on_failed`: a message that entered Failed."""
 
     side: Side
     message_id: int
-    """Of the row in Published or Received."""
+    """The id of the row in Published or Received."""
     name: str
     group: str | None
     headers: dict[str, str | None]
@@ -39,7 +39,7 @@ class FailedEvent(NamedTuple):
 
 
 class DurationHistogram:
-    """A histogram: how many lasted how long."""
+    """A histogram of durations."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(HISTOGRAM_BOUNDS_S) + 1)
@@ -55,11 +55,11 @@ class DurationHistogram:
 
 
 class BusProbe:
-    """Counts since the start of this process; `docs/event-bus.md` lists the names."""
+    """Counts since the start of this process; docs/event-bus.md lists the metrics."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
-        """By the metric's name; labels in braces: `bus_handled_total{result="ok"}`."""
+        """By metric name, with labels in braces: `bus_handled_total{result="ok"}`."""
         self.send_seconds, self.handle_seconds, self.end_to_end_seconds = (
             DurationHistogram(),
             DurationHistogram(),
@@ -67,7 +67,7 @@ class BusProbe:
         )
         self.on_state: list[Callable[[StateChange], None]] = []
         self.on_failed: list[Callable[[FailedEvent], None]] = []
-        self._lock = threading.Lock()  # blocking publishers count from their own threads
+        self._lock = threading.Lock()  # blocking publishers count in their own threads
 
     def count(self, name: str, by: int = 1, **labels: str) -> None:
         inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
@@ -83,7 +83,7 @@ class BusProbe:
                     log.exception("a state hook failed")
 
     def failed(self, info: FailedEvent) -> None:
-        """Errors of a callback are logged and counted; they change nothing."""
+        """Call `on_failed`; errors of a callback are logged and counted."""
         self.count("bus_failed_total", side=info.side)
         for call in self.on_failed:
             try:
