@@ -9,7 +9,7 @@ from typing import Literal
 from sparrow.bus.errors import NoSubscriber, Reject, RetryAfter, Undecodable
 
 Backoff = Callable[[int, float], float]
-"""Maps the number of the retry (1 is the first) and a random number in [0, 1) to seconds after the message was added."""
+"""Maps the number of the retry (1 is the first) and a random number in [0, 1) to seconds after the time of adding."""
 
 
 def quartic(retry: int, chance: float) -> float:

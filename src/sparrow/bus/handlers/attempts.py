@@ -104,9 +104,7 @@ class HandlerAttempts:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            await self._failed(
-                held, HandlerInterrupted(error)
-            )  # something inside the handler was cancelled, not this task
+            await self._failed(held, HandlerInterrupted(error))  # something inside the handler was cancelled
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             await self._failed(held, error)
         else:

@@ -1,4 +1,4 @@
-"""A process that is nothing but a worker: it runs until Ctrl-C or SIGTERM, and finishes what it has in hand."""
+"""A worker process: runs the bus until Ctrl-C or SIGTERM, then finishes the running handlers."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ async def _work(bus: AnyEventBus, say: Callable[[str], object]) -> None:
         say(f"the bus is at work for {groups}")
         await stop.wait()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)  # a second Ctrl-C does not wait
+            loop.remove_signal_handler(number)  # a second Ctrl-C stops at once
         say("stopping: what is in hand is finished first")

@@ -139,7 +139,10 @@ class AsyncOperations(_Steps):
         return await self._run(self._timeline(correlation_id))
 
     async def stats(self) -> BusStats:
-        """Counts by state, backlog by group, age of the oldest. May be asked often: see `sql/counting.py`."""
+        """Return counts by state, backlog by group, and the age of the oldest open message.
+
+        It is cheap enough to be polled every second.
+        """
         return await self._run(self._stats())
 
     async def backlog(self, *, by_name: bool = False) -> list[GroupBacklog]:

@@ -201,7 +201,10 @@ class EventRelay:
                 context.probe.failed(failed_event(work, None, error))
 
     def _fail_each(self, db: Connection, faults: list[SendFailure]) -> list[tuple[SendFailure, EventStatus, bool]]:
-        """Those that were ours to mark, what they are now, and whether the attempt counts."""
+        """Mark failed sends, and return those that were still claimed.
+
+        Each comes with its new state and whether the attempt counts.
+        """
         context, settings, marked = self._context, self._context.settings, []
         for fault in faults:
             work, error = fault

@@ -1,10 +1,9 @@
-"""A broker inside this process: for tests, and for an application whose parts talk only to each other.
+"""A broker inside this process, for tests and for applications whose parts only talk to each other.
 
-1. Events live as long as the broker object. A group that comes late gets what is kept: the last `retained_max` of a
-name.
-2. What a member took and did not acknowledge comes again, in its old place, when the member gives it back or leaves.
-3. Buses in several threads, each with a loop of its own, may share a broker.
-4. It can be made to fail: `down`, `withhold_acknowledgements`, `refusal`.
+1. Events live as long as the broker object. A new group receives the last `retained_max` events of a name.
+2. Unacknowledged events are delivered again, in their old order, when the consumer releases them or leaves.
+3. Buses in several threads, each with its own event loop, may share a broker.
+4. Failures can be simulated: `down`, `withhold_acknowledgements`, `refusal`.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from sparrow.model.errors import Closed, ConnectionLost
 RETAINED_EVENTS_MAX = 100_000
 
 _Kept = tuple[int, Envelope]
-"""Its number, which says what came first, and itself."""
+"""Its sequence number and the envelope."""
 _number = itemgetter(0)
 _named: dict[str, MemoryBroker] = {}
 _naming = threading.Lock()
 
 
 class _Group:
-    """What waits for the members of a group, a line for each name."""
+    """The events that wait for the consumers of a group, by name."""
 
     def __init__(self) -> None:
         self.patterns: set[str] = set()
@@ -49,11 +48,11 @@ class _Group:
 
 class MemoryBroker:
     def __init__(self, *, retained_max: int = RETAINED_EVENTS_MAX) -> None:
-        """`retained_max`: events of a name that are kept for groups to come, and entries of `sent`."""
+        """Create a broker; `retained_max` bounds the retained events of a name and the length of `sent`."""
         self.sent: list[Envelope] = []
-        """What was acknowledged, in order."""
+        """The acknowledged envelopes, in order."""
         self.refusal: Callable[[Envelope], Exception | None] | None = None
-        """Asked before an envelope is taken: why it is not, if it is not."""
+        """Called for each envelope; returns why it is refused, or None."""
         self._kept_max = retained_max
         self._lock = threading.RLock()
         self._numbers = count()
@@ -66,7 +65,7 @@ class MemoryBroker:
 
     @classmethod
     def named(cls, name: str) -> MemoryBroker:
-        """The broker of that name; the first who asks makes it."""
+        """Return the broker of that name, and create it if needed."""
         with _naming:
             return _named.setdefault(name, cls())
 
@@ -74,7 +73,7 @@ class MemoryBroker:
 
     @property
     def down(self) -> bool:
-        """While it is, whatever is asked of it raises `ConnectionLost`. What it has it keeps."""
+        """While true, every call raises `ConnectionLost`. Stored events are kept."""
         return self._is_down
 
     @down.setter
@@ -85,7 +84,7 @@ class MemoryBroker:
 
     @property
     def withhold_acknowledgements(self) -> bool:
-        """While it does, groups get what is sent, but `send` does not return."""
+        """While true, groups receive what is sent, but `send` does not return."""
         return self._withholds
 
     @withhold_acknowledgements.setter
@@ -121,7 +120,7 @@ class MemoryBroker:
                 group.lines.setdefault(name, deque()).append(item)
 
     async def released(self) -> None:
-        """Returns when acknowledgements are not withheld, or not any more."""
+        """Wait until acknowledgements are not withheld."""
         bell = self.bell()
         try:
             while True:
@@ -150,7 +149,7 @@ class MemoryBroker:
             return group
 
     def hand_out(self, group: _Group, names: Sequence[str], count_max: int) -> list[_Kept]:
-        """The oldest of what waits for the group under these names."""
+        """Remove and return the oldest waiting events of the group under these names."""
         with self._lock:
             self.check_up()
             lines = [line for name, line in group.lines.items() if line and any(matches(own, name) for own in names)]
@@ -173,7 +172,7 @@ class MemoryBroker:
             self._listenings.discard(listening)
 
     def is_idle(self) -> bool:
-        """Whether nothing is on its way to those who listen just now."""
+        """Return whether no event waits for a current consumer."""
         with self._lock:
             return not any(listening.has_pending for listening in self._listenings)
 
@@ -195,18 +194,18 @@ class MemoryBroker:
 
 
 class _Bell:
-    """Wakes one who waits in his own loop, whatever thread it is rung from."""
+    """Wakes a waiting task on its own event loop, from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        if not self._loop.is_closed():  # of somebody who went without a word
+        if not self._loop.is_closed():  # its owner ended without closing
             self._loop.call_soon_threadsafe(self._rung.set)
 
     def still(self) -> None:
-        """Before looking at what one waits for, or a change in between would go unheard."""
+        """Clear the signal before checking the condition: a change in between sets it again."""
         self._rung.clear()
 
     async def wait(self) -> None:
@@ -223,14 +222,14 @@ class MemoryConsumer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something waits for it, or is in its hand."""
+        """Whether events wait for this consumer, or are unacknowledged."""
         if self._in_hand:
             return True
         lines = self._group.lines.items()
         return any(line and any(matches(own, name) for own in self._names) for name, line in lines)
 
     async def receive(self, count_max: int) -> list[BrokerDelivery]:
-        """No more than `prefetch` are in hand at any time: with so many it waits for an acknowledgement."""
+        """Return waiting events; at most `prefetch` are unacknowledged at any time."""
         while True:
             self._bell.still()
             if self._is_closed:
@@ -270,7 +269,8 @@ class MemoryConsumer:
 
 
 class MemoryTransport:
-    """
+    """A transport on a `MemoryBroker`.
+
     ```python
     broker = MemoryBroker()
     orders = EventBus("sqlite:///orders.db", MemoryTransport(broker))
@@ -279,12 +279,12 @@ class MemoryTransport:
     """
 
     def __init__(self, broker: MemoryBroker | None = None) -> None:
-        """Without a broker it gets one of its own."""
+        """Create a transport; without a broker it gets its own."""
         self.broker = broker or MemoryBroker()
 
     @classmethod
     def at(cls, name: str) -> Self:
-        """What `memory://name` means: all of one name in this process share a broker; without a name none is shared."""
+        """Return the transport of `memory://name`: equal names in this process share a broker."""
         return cls(MemoryBroker.named(name) if name else None)
 
     def check_name(self, name: str) -> None:
@@ -308,4 +308,4 @@ class MemoryTransport:
         return self.broker.is_idle()
 
     async def close(self) -> None:
-        """Nothing: the broker stays for others."""
+        """Do nothing: others may use the broker."""

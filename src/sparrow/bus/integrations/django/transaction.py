@@ -1,7 +1,7 @@
-"""Django's own transaction as the one a handler works in: its rows and the end of its message are one commit.
+"""Django's transaction as the transaction of a handler: its rows and the completion of its message are one commit.
 
-A connection of Django's belongs to a thread. So all that happens for one message happens in one thread of the pool, one
-thing after the other: begin, the handler, the end of the message, commit.
+A Django connection belongs to a thread. So one thread of the pool does everything for a message, step by step: begin,
+the handler, the completion, commit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sparrow.bus.handlers.transactions import FinishMessage, checked_result
 
 
 class DjangoTransaction:
-    """For handlers that are plain functions and ask for no session of SQLAlchemy's."""
+    """The transaction of blocking handlers that ask for no SQLAlchemy session."""
 
     def __init__(self, using: str, pool: Pool) -> None:
         self._using, self._pool = using, pool
-        # What publishing inside the handler is bound to: the name, since the connection is another one in each thread.
+        # Publishing inside the handler is bound to the alias, since each thread has its own connection.
         self.handle: Any = SimpleNamespace(vendor=connections[using].vendor, alias=using)
         self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._atomic: Any = None
@@ -50,7 +50,7 @@ class DjangoTransaction:
         self._orders.put(None)
 
     async def abandon(self) -> None:
-        # Behind whatever the thread is still doing: a handler that was given up cannot be stopped, only undone.
+        # Queued behind the running step: a handler cannot be stopped, only rolled back.
         undone = self._ask(self._undo)
         self._orders.put(None)
         if self._calling is None or self._calling.done():
@@ -70,7 +70,7 @@ class DjangoTransaction:
         try:
             atomic.__exit__(RuntimeError, RuntimeError("rolled back"), None)
         except Exception:
-            connections[self._using].close()  # it is the connection that broke: with it went the transaction
+            connections[self._using].close()  # the connection broke, and its transaction with it
 
     def _serve(self) -> None:
         try:
@@ -85,7 +85,7 @@ class DjangoTransaction:
 
     def _ask(self, work: Callable[[], Any]) -> Future[Any]:
         answer: Future[Any] = Future()
-        answer.set_running_or_notify_cancel()  # from here on it cannot be cancelled: the thread will answer
+        answer.set_running_or_notify_cancel()  # from here on it cannot be cancelled: the thread sets the result
         context = contextvars.copy_context()
         self._orders.put((lambda: context.run(work), answer))
         return answer
@@ -95,7 +95,7 @@ class DjangoTransaction:
 
 
 class _Speaking:
-    """As much of SQLAlchemy's Connection as our statements use, on Django's connection of this thread."""
+    """The part of SQLAlchemy's Connection that the statements use, on Django's connection of this thread."""
 
     def __init__(self, using: str) -> None:
         self._connection = connections[using]

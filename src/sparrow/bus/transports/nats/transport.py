@@ -1,12 +1,12 @@
-"""Events through NATS JetStream, in CAP's form: a subject a name, a durable consumer for each name of a group.
+"""NATS JetStream transport in CAP's layout: a subject per event name, a durable consumer per name and group.
 
-1. Streams, durable consumers and delivery groups are called as CAP calls them: its services and ours share a group.
-2. A name is refused until a stream takes it, that is until somebody has subscribed: a failed attempt, not a lost event.
-3. The server drops an envelope whose id it has seen in the last minutes (its `duplicate_window`).
-4. A consumer is of the kind that the server pushes to, because CAP's is. So `prefetch` is no limit here; the server's
-   own limit of unacknowledged messages is. What waited here longer than the server waits is left to its next delivery.
+1. Streams, durable consumers and delivery groups have CAP's names: its services and ours share a group.
+2. A name is refused until a stream accepts it, that is until a group has subscribed: the attempt fails, no event is lost.
+3. The server drops an envelope whose id it has seen within its `duplicate_window`.
+4. Consumers are push consumers, because CAP's are. So `prefetch` is no limit here; the server's limit of unacknowledged
+   messages is. A message that waits here longer than the server's ack timeout is left to its next delivery.
 
-A header of NATS cannot tell null from blank: both arrive as null. Blanks around a value are lost.
+NATS headers do not distinguish null from blank: both arrive as null. Whitespace around a value is lost.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from sparrow.model.errors import ConnectionLost, Unavailable
 log = logging.getLogger(__name__)
 
 FIRST_RESCAN_S = 0.5
-"""Soon after the start, since services start together and may have overwritten each other's streams; then rarer."""
+"""Soon after the start, since services that start together may overwrite each other's streams; then less often."""
 STREAM_TRIES = 5
 STREAM_NAME_CHARS_MAX = 100
-"""Of a stream's name in the id of a message that brought none: an id has 128 characters at most."""
+"""Bounds the stream name in the id of a message without one: an id has at most 128 characters."""
 CLOCK_SKEW = timedelta(minutes=1)
 
 
@@ -53,9 +53,11 @@ class NatsTransport:
         rescan_interval_s: float = 30.0,
         timeout_s: float = 5.0,
     ) -> None:
-        """`url` may be several, with commas. `stream_storage` ("file" or "memory") is for streams that do not exist
-        yet. `rescan_interval_s`: so often a listening looks for new streams and for subjects that others have
-        removed."""
+        """Create a transport; `url` may list several servers separated by commas.
+
+        `stream_storage` ("file" or "memory") applies to streams that are created. Every `rescan_interval_s` a consumer
+        looks for new streams and for subjects that others have removed.
+        """
         self._url, self._build, self._stream_name = url, header_builder, stream_name
         self._storage, self._look_every_s, self._timeout_s = stream_storage, rescan_interval_s, timeout_s
         self._sender: NatsConnection | None = None
@@ -144,7 +146,7 @@ class NatsStreamConsumer:
     async def join(self) -> None:
         with self._connection.translated_errors():
             await self._look()
-            await self._connection.client.flush()  # the server knows our subscriptions when this returns
+            await self._connection.client.flush()  # after this the server knows the subscriptions
         self._since = (datetime.now(UTC) - CLOCK_SKEW).isoformat()
 
     async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
@@ -174,9 +176,7 @@ class NatsStreamConsumer:
     async def close(self) -> None:
         try:
             with self._connection.translated_errors():
-                async with asyncio.timeout(
-                    CLOSE_TIMEOUT_S
-                ):  # the client would wait for ever for a connection that just broke
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):  # the client would wait forever on a broken connection
                     await self._hand_back()
         except Unavailable as lost:
             log.info("left a NATS group without a word", extra={"group": self._group, "why": str(lost)})
@@ -186,7 +186,7 @@ class NatsStreamConsumer:
     async def _hand_back(self) -> None:
         if self._connection.is_lost:
             return
-        # First no more is pushed to us, then what we have goes back: in this order it cannot return to us.
+        # First stop the pushes, then return what is held: in this order it cannot come back to this consumer.
         await asyncio.gather(*(each.drain() for each in self._subscriptions.values()))  # type: ignore[no-untyped-call]
         for msg in [*self._held.values(), *(msg for _, msg in self._ready)]:
             await msg.nak()
@@ -198,7 +198,7 @@ class NatsStreamConsumer:
         found: list[BrokerDelivery] = []
         while self._ready and len(found) < count_max:
             expires_at, msg = self._ready.popleft()
-            if time.monotonic() < expires_at:  # else the server has given it to somebody already
+            if time.monotonic() < expires_at:  # otherwise the server has redelivered it already
                 self._held[msg.reply] = msg
                 found.append(self._delivery(msg))
         return found
@@ -235,7 +235,7 @@ class NatsStreamConsumer:
     # -- streams and consumers ------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """See that everything we rely on is there: streams, their subjects, consumers, and our place at each."""
+        """Check streams, subjects, consumers and subscriptions, and create what is missing."""
         for stream, wanted in self._streams.items():
             await self._look_at_stream(stream, wanted)
         if self._everywhere:
@@ -261,7 +261,7 @@ class NatsStreamConsumer:
         durable = subjects.durable_name(self._group, wanted.label)
         fitting = [name for name, present in streams.items() if subjects.may_hold(present, wanted.label)]
         infos = [await self._admin.consumer(stream, durable) for stream in fitting]
-        # A stream without our consumer is younger than the others have been ours: it is read from that moment on.
+        # A stream without our consumer is newer than the subscription: read it from that time on.
         created = [info["created"] for info in infos if info is not None]
         since = min(created) if created else self._since
         for stream in fitting:
@@ -273,7 +273,7 @@ class NatsStreamConsumer:
         present = self._subscriptions.get((stream, consumer.durable))
         if present is not None and present.subject == consumer.deliver_subject:
             return
-        if present is not None:  # the consumer was made anew, by a service of another kind
+        if present is not None:  # another service has recreated the consumer
             await present.unsubscribe()
         arrive = self._arrival(wanted.pattern, consumer.ack_wait_s)
         self._subscriptions[stream, consumer.durable] = await self._connection.client.subscribe(
@@ -283,8 +283,10 @@ class NatsStreamConsumer:
 
 @contextmanager
 def _cancellable() -> Iterator[None]:
-    """Up to Python 3.11 `asyncio.wait_for`, which the client of NATS uses, forgets a cancellation that meets an answer:
-    who cancelled us would wait for ever."""
+    """Raise a cancellation that the client has swallowed.
+
+    Up to Python 3.11 `asyncio.wait_for`, which the NATS client uses, loses a cancellation that coincides with a result.
+    """
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()

@@ -1,11 +1,11 @@
-"""Events through Redis streams, in CAP's form: a stream a name, a consumer group a group of the bus.
+"""Redis Streams transport in CAP's format: a stream per event name, a consumer group per group of the bus.
 
-1. A group starts with what is sent after it was first seen. For a wildcard this moment is on record in the server, so a
-   stream that appears later is read from its beginning, whoever discovers it and whenever.
-2. Each member reads under a name of its own. What it held when it left, or has held for too long, goes to the others.
-3. An acknowledged send is in the server's memory; whether it is on its disk is the server's setting (`appendfsync`).
+1. A group starts with the events sent after it was first seen. For a wildcard this time is stored in the server, so a
+   stream that appears later is read from its beginning.
+2. Each consumer has its own name. Entries that it held when it left, or has held for too long, go to the others.
+3. An acknowledged event is in the server's memory; `appendfsync` decides when it is on disk.
 
-Known limit: all streams of a group are read by one command, so a Redis Cluster that spreads them over nodes refuses it.
+Known limit: one command reads all streams of a group, so a Redis Cluster that spreads them over nodes refuses it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sparrow.model.errors import Busy, ConnectionLost, IllegalName, SparrowError
 log = logging.getLogger(__name__)
 
 READ_BLOCK_S = 1.0
-"""So long the server holds a read that finds nothing: what was given back meanwhile is looked for after it."""
+"""How long the server blocks a read without entries; released entries are looked for after it."""
 
 
 class RedisTransport:
@@ -49,8 +49,11 @@ class RedisTransport:
         scan_interval_s: float = 30.0,
         timeout_s: float = 5.0,
     ) -> None:
-        """`idle_claim_s`: what a member has held for so long without acknowledging it is taken by another one.
-        `trim` None: streams grow for ever, as CAP's do."""
+        """Create a transport.
+
+        An entry that a consumer has held for `idle_claim_s` without acknowledging it is claimed by another one. With
+        `trim=None` streams grow forever, as CAP's do.
+        """
         self._url, self._build, self._trim = url, header_builder, trim
         self._idle_claim_s, self._claim_every_s, self._scan_every_s = idle_claim_s, claim_interval_s, scan_interval_s
         self._timeout_s = timeout_s
@@ -73,7 +76,7 @@ class RedisTransport:
                     pipeline.xadd(envelope.name, to_entry(envelope), maxlen=length_max, approximate=True)  # type: ignore[arg-type]
                 answers = await pipeline.execute(raise_on_error=False)
         except (fails.RedisError, OSError) as cause:
-            await self.close()  # the next send finds out first whether anybody is there
+            await self.close()  # the next send pings the server first
             lost = self._error(cause)
             return [lost] * len(envelopes)
         return [
@@ -124,7 +127,7 @@ class RedisTransport:
     def _new_client(self, timeout_s: float) -> Redis:
         return Redis.from_url(
             self._url,
-            # The entries of a stream have another form in each protocol; every server speaks this one.
+            # The reply format differs between protocol versions; every server supports this one.
             protocol=2,
             socket_connect_timeout=self._timeout_s,
             socket_timeout=timeout_s,
@@ -133,14 +136,14 @@ class RedisTransport:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """What goes wrong with the server, in our words."""
+        """Translate errors of the client into those of the model."""
         try:
             yield
         except (fails.RedisError, OSError) as cause:
             raise self._error(cause) from cause
 
     def _error(self, cause: Exception, name: str = "") -> SparrowError:
-        parts = urlsplit(self._url)  # never whole: it may hold a password
+        parts = urlsplit(self._url)  # never the whole URL: it may contain a password
         address = f"redis://{parts.hostname or parts.path}:{parts.port or 6379}"
         if isinstance(cause, fails.ConnectionError | fails.TimeoutError | OSError):
             return ConnectionLost(address, str(cause) or type(cause).__name__)
@@ -197,7 +200,7 @@ class RedisStreamConsumer:
         count_max = max(1, min(count_max, self._prefetch))
         with self._translated_errors():
             while not self._ready:
-                # A task of its own: what the server has handed out must not be lost when our caller stops waiting.
+                # A separate task: entries that the server has delivered must not be lost if the caller is cancelled.
                 if self._filling is None:
                     self._filling = asyncio.create_task(self._fill(count_max))
                 try:
@@ -218,11 +221,11 @@ class RedisStreamConsumer:
             await self._trim_when_due()
 
     async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
-        """They wait again, for this member as for any other."""
+        """Release entries to all consumers of the group."""
         self._held.difference_update(delivery.ack_handle for delivery in deliveries)
         with self._translated_errors():
             for stream, ids in _by_stream(deliveries).items():
-                entries: list[Any] = list(ids)  # the client's own type of an id is wider, and a list must say so
+                entries: list[Any] = list(ids)  # the type of the client's parameter is wider
                 idle_ms = groups.RELEASED_IDLE_MS
                 await self._client.xclaim(stream, self._group, self._member, 0, entries, idle=idle_ms, justid=True)
                 self._cursors.pop(stream, None)
@@ -244,7 +247,7 @@ class RedisStreamConsumer:
         try:
             with self._translated_errors():
                 await groups.leave_group(self._client, stream, self._group, self._member)
-        except Busy as refusal:  # the stream, or the group, was removed: there is nothing to leave
+        except Busy as refusal:  # the stream or the group was removed
             log.debug("there is no such Redis group", extra={"group": self._group, "why": str(refusal)})
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ class RedisStreamConsumer:
             self._keep(stream.decode(), entries)
 
     async def _claim(self, count_max: int) -> None:
-        """Take what others have held too long, what they left behind, and what was given back."""
+        """Claim entries that others have held too long, left behind or released."""
         is_done = True
         for stream in self._streams:
             cursor = self._cursors.get(stream, "0-0")
@@ -281,14 +284,17 @@ class RedisStreamConsumer:
             )
             self._cursors[stream] = following = answer[0].decode()
             is_done &= following == "0-0"
-            # On servers before 7.0 an entry that was trimmed away comes without fields.
+            # Before version 7.0 an entry that was trimmed has no fields.
             self._keep(stream, [(entry_id, fields) for entry_id, fields in answer[1] if fields is not None])
         self._claim_at = time.monotonic() + self._claim_every_s if is_done else 0.0
 
     def _keep(self, stream: str, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> None:
         for entry, fields in entries:
             entry_id = entry.decode()
-            if (stream, entry_id) not in self._held:  # else it is our own, and slow: claiming it has only bought time
+            if (
+                stream,
+                entry_id,
+            ) not in self._held:  # otherwise it is our own slow entry: claiming it only extends its time
                 delivery = to_delivery(stream, entry_id, fields)
                 self._held.add(delivery.ack_handle)
                 self._ready.append(with_foreign_headers(delivery, fallback_id(stream, entry_id), self._build))
@@ -306,7 +312,7 @@ class RedisStreamConsumer:
                 del self._untrimmed[stream]
                 try:
                     removed = await trim_to_slowest(self._client, stream)
-                except fails.ResponseError as refusal:  # the entries are acknowledged all the same
+                except fails.ResponseError as refusal:  # the entries are acknowledged nevertheless
                     log.warning("a Redis stream cannot be trimmed", extra={"stream": stream, "why": str(refusal)})
                 else:
                     log.debug("stream trimmed", extra={"stream": stream, "entries": removed})

@@ -1,4 +1,4 @@
-"""`manage.py bus_worker`"""
+"""`manage.py bus_worker`: send published events and run the handlers."""
 
 from __future__ import annotations
 
