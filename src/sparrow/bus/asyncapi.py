@@ -92,7 +92,7 @@ def format_document(document: Mapping[str, Any], form: Literal["json", "yaml"] =
     try:
         return msgspec.yaml.encode(document).decode()
     except ImportError as error:
-        raise Refused("for YAML, `pip install pyyaml`; JSON needs nothing") from error
+        raise Refused("YAML output needs pyyaml: run `pip install pyyaml`, or use JSON") from error
 
 
 class _Document:

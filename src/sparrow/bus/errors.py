@@ -44,7 +44,7 @@ class UnknownMessage(Refused):
         self.table, self.message_id = table, message_id
 
     def __str__(self) -> str:
-        return f"there is no message {self.message_id} in {self.table}: it was cleaned up, or never was there"
+        return f"there is no message {self.message_id} in {self.table}: it was deleted, or never existed"
 
 
 class BusDatabaseUnreachable(Unavailable):
@@ -53,7 +53,7 @@ class BusDatabaseUnreachable(Unavailable):
         self.where, self.why = where, why
 
     def __str__(self) -> str:
-        return f"the database {self.where} cannot be used: {self.why}"
+        return f"the database {self.where} is unreachable: {self.why}"
 
 
 class TablesMissing(StorageError):
@@ -62,7 +62,10 @@ class TablesMissing(StorageError):
         self.where = where
 
     def __str__(self) -> str:
-        return f"the bus has no tables in {self.where}: run `sparrow bus ddl` and apply it, or use create_tables=True"
+        return (
+            f"the tables of the bus are missing in {self.where}: "
+            "apply the output of `sparrow bus ddl`, or use create_tables=True"
+        )
 
 
 class SchemaTooOld(StorageError):
@@ -99,7 +102,7 @@ class NoReply(Unavailable):
         self.name, self.timeout_s = name, timeout_s
 
     def __str__(self) -> str:
-        return f"nobody answered {self.name!r} within {self.timeout_s} s; it may still be handled"
+        return f"no reply to {self.name!r} within {self.timeout_s} s; the request may still be handled"
 
 
 class LeaseLost(SparrowError):
@@ -110,7 +113,7 @@ class LeaseLost(SparrowError):
         self.message_id = message_id
 
     def __str__(self) -> str:
-        return f"the lease of message {self.message_id} has passed to another worker: nothing of this attempt counts"
+        return f"the lease of message {self.message_id} has passed to another worker: this attempt is rolled back"
 
 
 class Undecodable(SparrowError):
@@ -125,7 +128,7 @@ class NoSubscriber(SparrowError):
         self.name, self.group = name, group
 
     def __str__(self) -> str:
-        return f"no handler of group {self.group!r} takes {self.name!r}"
+        return f"group {self.group!r} has no handler for {self.name!r}"
 
 
 # -- what a handler may raise ----------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def checked_topic(topic: str) -> str:
     """Return the name or pattern if it can be subscribed to; raise `IllegalName` otherwise."""
     for word in topic.split("."):
         if word not in (_ONE, _ANY) and ("*" in word or "#" in word):
-            raise IllegalName("topic", topic, "a wildcard is a whole word, as in order.* or order.#")
+            raise IllegalName("topic", topic, "a wildcard must be a whole word, as in order.* or order.#")
     return _checked("topic", topic, NAME_CHARS_MAX)
 
 

@@ -28,7 +28,7 @@ class RetryDelays:
 
     def __post_init__(self) -> None:
         if not self.seconds:
-            raise ValueError("Delays needs at least one pause")
+            raise ValueError("RetryDelays needs at least one delay")
 
     def after(self, retry: int) -> float:
         return self.seconds[min(retry, len(self.seconds)) - 1]
@@ -81,7 +81,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.max < 1:
-            raise ValueError(f"Retry(max={self.max}) makes no attempt at all: 1 means no second one")
+            raise ValueError(f"Retry(max={self.max}) allows no attempt: use 1 for a single attempt")
 
     def after(self, error: BaseException, failures: int, chance: float, *, rounds: int = 0) -> NextAttempt | NoRetry:
         """Return what follows a failed attempt.

@@ -178,7 +178,7 @@ class CapturedEvents(Sequence[CapturedEvent]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Captured({self._read()!r})"
+        return f"CapturedEvents({self._read()!r})"
 
     def _read(self) -> list[CapturedEvent]:
         """Read with a plain connection: on SQLite a transaction would wait for the one the test has open."""

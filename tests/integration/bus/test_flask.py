@@ -225,7 +225,7 @@ def test_flask_bus_worker_works_until_it_is_told_to_stop(application: Path) -> N
     )
     try:
         assert worker.stdout is not None
-        assert worker.stdout.readline() == "the bus is at work for cap.queue.shop.v1\n"
+        assert worker.stdout.readline() == "The bus is running for cap.queue.shop.v1.\n"
         assert worker.stdout.readline() == "shop handled 7\n"
         worker.send_signal(signal.SIGTERM)
         out, err = worker.communicate(timeout=30)

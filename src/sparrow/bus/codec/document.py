@@ -78,7 +78,7 @@ def decode_document(encoded: bytes) -> tuple[dict[str, str | None], bytes, Event
     try:
         document = _read(encoded)
     except msgspec.MsgspecError as cause:
-        raise ValueError(f"not the document of an event: {cause}") from cause
+        raise ValueError(f"the body is not the JSON document of an event: {cause}") from cause
     headers = document.headers
     if not headers.get(h.ID) or not headers.get(h.NAME):
         known = {h.ID: headers.get(h.ID) or str(document.id), h.NAME: headers.get(h.NAME) or document.name}

@@ -84,7 +84,9 @@ def payload_decoder(annotation: Any, *, naming: FieldNaming | None = None) -> De
         if not body:
             if takes_nothing:
                 return None
-            raise Undecodable(f"the body is empty, and the handler wants {wanted}: say `| None` if that is all right")
+            raise Undecodable(
+                f"the body is empty and the handler expects {wanted}: annotate it with `| None` to accept that"
+            )
         try:
             return parse(body)
         except pydantic.ValidationError as error:
@@ -118,7 +120,7 @@ def _plain_kind(value: Any) -> Any:
             return kind(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"a {type(value).__name__} has no JSON form: make it a dict, a dataclass or a model")
+    raise TypeError(f"a {type(value).__name__} has no JSON form: convert it to a dict, a dataclass or a model")
 
 
 def _refuse_not_a_number(value: Any) -> None:
@@ -152,7 +154,7 @@ def _parser(annotation: Any, naming: FieldNaming | None) -> DecodePayload:
         parse: DecodePayload = adapter.validate_json
     else:
         if annotation_contains(annotation, _is_unknown):
-            raise TypeError(f"{_shown(annotation)} cannot be made of JSON")
+            raise TypeError(f"{_shown(annotation)} cannot be decoded from JSON")
         parse = msgspec.json.Decoder(annotation, dec_hook=_made_by_pydantic).decode
     if naming is None and not has_bytes:
         return parse

@@ -280,7 +280,9 @@ class HandlerAttempts:
             context.probe.count("bus_lease_lost_total")
             return
         if again is None:
-            log.warning("failed", extra={"number": work.claim.message_id, "event": work.name, "error": text})
+            log.warning(
+                "a message is Failed", extra={"message_id": work.claim.message_id, "event": work.name, "error": text}
+            )
             context.probe.changed("received", work.claim.message_id, EventStatus.FAILED)
             context.probe.failed(failed_event(work, self._group, error))
         if not is_hopeless:
@@ -325,7 +327,7 @@ class HandlerInterrupted(Exception):
         self.cause = cause
 
     def __str__(self) -> str:
-        return f"the handler was cancelled from within ({type(self.cause).__name__}: {self.cause})"
+        return f"the handler was cancelled by its own code ({type(self.cause).__name__}: {self.cause})"
 
 
 def _is_cancelled() -> bool:

@@ -129,7 +129,9 @@ def plan_call(
         what, is_list = special
         if isinstance(what, _Handle):
             if handle is not None:
-                raise SubscriptionError(f"{name} asks for two database handles: ask for one, and get the other from it")
+                raise SubscriptionError(
+                    f"{name} has two session or connection parameters: declare one, and get the other from it"
+                )
             handle, what = what, _SESSION
         if is_list != (batch and what in _LISTED):
             said = "a batch: say list[...] in" if batch and what in _LISTED else "one message, not a list, in"
@@ -151,7 +153,7 @@ def plan_call(
     for parameter in parameters:
         if parameter.name not in sources and parameter.default is parameter.empty:
             raise SubscriptionError(
-                f"nothing is known for parameter {parameter.name!r} of {name}: "
+                f"parameter {parameter.name!r} of {name} has no source: "
                 "give it a default, or register a provider for its type"
             )
     wanted = annotations[payload.name] if payload is not None else Any
@@ -234,7 +236,7 @@ def _item(annotation: Any, name: str) -> Any:
         return Any
     if origin in (list, Sequence):
         return arguments[0]
-    raise SubscriptionError(f"{name} is given batches: annotate its payload as list[...], not {annotation!r}")
+    raise SubscriptionError(f"{name} receives batches: annotate its payload as list[...], not {annotation!r}")
 
 
 def _decode(name: str, payload: inspect.Parameter | None, annotation: Any, naming: FieldNaming | None) -> DecodePayload:
@@ -242,7 +244,7 @@ def _decode(name: str, payload: inspect.Parameter | None, annotation: Any, namin
         decode = payload_decoder(annotation, naming=naming)
     except Exception as error:  # msgspec, pydantic and typing raise different errors
         where = payload.name if payload else ""
-        raise SubscriptionError(f"the payload parameter {where!r} of {name} cannot be filled: {error}") from error
+        raise SubscriptionError(f"the payload parameter {where!r} of {name} cannot be decoded: {error}") from error
     if payload is None or payload.default is payload.empty:
         return decode
     default = payload.default

@@ -171,7 +171,10 @@ class HandlerExecutor:
             held.headers = Headers(headers)
         except Exception as error:
             held.subscription = None
-            log.warning("stored content cannot be read", extra={"message": work.claim.message_id, "error": str(error)})
+            log.warning(
+                "the stored content of a message cannot be decoded",
+                extra={"message_id": work.claim.message_id, "error": str(error)},
+            )
         is_worn = work.claim.crashes >= context.settings.crashes_max
         if held.subscription is not None and held.subscription.batch is not None and not is_worn:
             batch = self._waiting_batches.get(held.subscription)
@@ -197,7 +200,7 @@ class HandlerExecutor:
         self._running.discard(task)
         self._moved.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("an attempt was not marked", extra={"group": self.group}, exc_info=error)
+            log.warning("the result of an attempt was not stored", extra={"group": self.group}, exc_info=error)
 
     async def _slot(self) -> None:
         """Handle ready messages one after the other; one slot of the group."""
@@ -212,7 +215,7 @@ class HandlerExecutor:
                     raise
                 task.uncancel()
             except Exception:
-                log.warning("an attempt was not marked", extra={"group": self.group}, exc_info=True)
+                log.warning("the result of an attempt was not stored", extra={"group": self.group}, exc_info=True)
             self._held.pop(held.work.claim.message_id, None)
             self._moved.set()
 

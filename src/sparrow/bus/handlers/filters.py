@@ -70,7 +70,7 @@ def to_filter(given: Any) -> HandlerFilter:
             given = given()
         except TypeError as error:
             raise SubscriptionError(
-                f"filter {given.__qualname__} cannot be made ({error}): give an instance"
+                f"filter {given.__qualname__} cannot be instantiated without arguments ({error}): pass an instance"
             ) from error
     if any(callable(getattr(given, method, None)) for method in _METHODS):
         return _three_methods(given)

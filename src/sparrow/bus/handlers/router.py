@@ -73,12 +73,12 @@ class Router:
                 holder = target()
             except TypeError as error:
                 raise SubscriptionError(
-                    f"{target.__qualname__} cannot be made without arguments ({error}): "
-                    f"give an instance, bus.router({self._prefix!r})({target.__qualname__}(...))"
+                    f"{target.__qualname__} cannot be instantiated without arguments ({error}): "
+                    f"pass an instance, bus.router({self._prefix!r})({target.__qualname__}(...))"
                 ) from error
         found = list(marked_handlers(holder))
         if not found:
-            raise SubscriptionError(f"{target!r} has nothing marked with @subscribe")
+            raise SubscriptionError(f"{target!r} has no method or function marked with @subscribe")
         for topic, function, options in found:
             self.add(topic, function, **options)
         return target
@@ -102,4 +102,4 @@ def marked_handlers(holder: Any) -> Iterator[tuple[str, Callable[..., Any], Subs
 
 def _refuse_a_bare_decorator(topic: object) -> None:
     if not isinstance(topic, str):
-        raise SubscriptionError(f'subscribe needs a topic: write @subscribe("order.created"), not for {topic!r} alone')
+        raise SubscriptionError(f'subscribe needs a topic, not {topic!r}: write @subscribe("order.created")')

@@ -25,12 +25,12 @@ def parameters_of(handler: Callable[..., Any], name: str) -> list[inspect.Parame
     try:
         found = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError) as error:
-        raise SubscriptionError(f"{name} has no signature that can be read: {error}") from error
+        raise SubscriptionError(f"the signature of {name} cannot be read: {error}") from error
     # Arguments that a partial has bound by name need no value.
     bound = handler.keywords if isinstance(handler, functools.partial) else {}
     named = [each for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     if found and not named and found[0].kind is inspect.Parameter.VAR_POSITIONAL:
-        raise SubscriptionError(f"{name} takes *args, so its parameters cannot be seen: use functools.wraps around it")
+        raise SubscriptionError(f"{name} takes *args, so its parameters are unknown: decorate it with functools.wraps")
     return [each for each in named if each.name not in bound]
 
 
@@ -78,5 +78,5 @@ def _function(handler: Any) -> Any:
 def is_coroutine(handler: Any, name: str) -> bool:
     function = _function(handler)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise SubscriptionError(f"{name} is a generator: a handler returns, it does not yield")
+        raise SubscriptionError(f"{name} is a generator function: a handler must return, not yield")
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function)

@@ -106,11 +106,11 @@ def new_subscription(
     if not callable(handler):
         raise SubscriptionError(f"{handler!r} cannot handle {topic!r}: it is not callable")
     if topic.startswith("."):
-        raise SubscriptionError(f"{topic!r} of {name} is partial: it needs a router, as in bus.router('order')")
+        raise SubscriptionError(f"the topic {topic!r} of {name} is partial: use a router, as in bus.router('order')")
     unknown = options.keys() - SUBSCRIPTION_OPTION_NAMES
     if unknown:
         raise SubscriptionError(
-            f"{name} is subscribed with {sorted(unknown)}; known are {sorted(SUBSCRIPTION_OPTION_NAMES)}"
+            f"{name} has unknown options {sorted(unknown)}; known options: {sorted(SUBSCRIPTION_OPTION_NAMES)}"
         )
     try:
         checked_topic(topic)

@@ -27,6 +27,6 @@ def install(bus: AnyEventBus, app: Any, **options: Any) -> None:
             importlib.import_module(ours).install(bus, app, **options)
             return
     raise Refused(
-        f"the bus cannot be installed in {app!r}: it knows FastAPI, Starlette, Flask and Django's wsgi and asgi "
-        "applications; elsewhere use `async with bus:` or `with bus:`"
+        f"the bus cannot be installed in {app!r}: supported are FastAPI, Starlette, Flask and Django's wsgi and asgi "
+        "applications; elsewhere use `with bus:` or `async with bus.aio:`"
     )

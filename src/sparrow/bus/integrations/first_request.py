@@ -36,8 +36,8 @@ class StartOnFirstRequest:
                 return
             if self._pid is not None and self._start:
                 raise Refused(
-                    "the bus was started before this process was forked, and threads do not survive that: "
-                    "let the first request come after the fork"
+                    "the bus was started before this process was forked, and its threads do not exist in the child: "
+                    "start it after the fork"
                 )
             # In an empty context: the tasks must not keep values of this request.
             contextvars.Context().run(self._begin)

@@ -56,8 +56,8 @@ def install(bus: AnyEventBus, app: Flask, *, session: SessionSource | None = Non
     """
     if isinstance(session, sessionmaker):
         raise Refused(
-            "a sessionmaker makes another session each time, whose transaction nobody would commit: "
-            "give a scoped_session, or a function that returns the session of the request"
+            "a sessionmaker creates a new session for each call, whose transaction would never be committed: "
+            "pass a scoped_session, or a function that returns the session of the request"
         )
     if _EXTENSION in app.extensions:
         raise Refused(f"the Flask application {app.name!r} has a bus already")

@@ -20,9 +20,9 @@ async def _work(bus: AnyEventBus, say: Callable[[str], object]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with bus.aio:
-        groups = ", ".join(sorted(bus.subscriptions.groups())) or "no group: it only sends"
-        say(f"the bus is at work for {groups}")
+        groups = ", ".join(sorted(bus.subscriptions.groups())) or "no group (relay only)"
+        say(f"The bus is running for {groups}.")
         await stop.wait()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)  # a second Ctrl-C stops at once
-        say("stopping: what is in hand is finished first")
+        say("Stopping; finishing the running handlers (Ctrl-C again to stop now).")

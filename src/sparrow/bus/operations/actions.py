@@ -102,11 +102,11 @@ def action_steps(
 ) -> OperationSteps[OperationResult]:
     """Return the steps of an action on the messages of `numbers` or of `where`, exactly one of which is given."""
     if bool(numbers) == (where is not None):
-        raise Refused(f"{action.name}: give the numbers of messages, or say `where`")
+        raise Refused(f"{action.name}: pass either ids of messages or `where`")
     if limit is not None and limit < 1:
-        raise Refused(f"{action.name}: a limit is 1 or more, not {limit}")
+        raise Refused(f"{action.name}: the limit must be 1 or more, not {limit}")
     if rate is not None and rate <= 0:
-        raise Refused(f"{action.name}: a rate is more than 0 messages a second, not {rate}")
+        raise Refused(f"{action.name}: the rate must be more than 0 messages a second, not {rate}")
     if where is None:
         return _acting_on(context, action, side, list(dict.fromkeys(numbers)), dry_run=dry_run)
     return _acting_where(context, action, side, _narrowed(action, where), dry_run=dry_run, limit=limit, rate=rate)
@@ -134,13 +134,15 @@ def find_steps(
 
 def _narrowed(action: OperatorAction, where: Where) -> Where:
     if where.matches_everything:
-        raise Refused(f"{action.name} of everything is not done: say which messages, by their state at least")
+        raise Refused(f"{action.name}: the filter is empty; pass at least a state")
     if where.status is None:
         return replace(where, status=action.default_status)
     statuses = OPEN_STATUSES if where.status == "Open" else {EventStatus(where.status)}
     if not statuses & action.allowed_statuses:
         legal = ", ".join(sorted(status.value for status in action.allowed_statuses))
-        raise Refused(f"what is {where.status} cannot become {action.wanted}: {action.name} takes what is {legal}")
+        raise Refused(
+            f"{action.name}: messages in state {where.status} cannot become {action.wanted}; allowed states: {legal}"
+        )
     return where
 
 

@@ -94,7 +94,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if isinstance(value, str) and _UNSTORABLE.search(value):
-                raise Refused(f"{name} = {value!r} is in no message: databases do not store such characters")
+                raise Refused(f"{name} = {value!r} contains characters that databases do not store")
 
     @property
     def matches_everything(self) -> bool:
@@ -205,11 +205,11 @@ def parse_status(text: str) -> EventStatus | Literal["Open"]:
         return EventStatus.of(text)
     except KeyError:
         known = ", ".join(status.value for status in EventStatus)
-        raise Refused(f"{text!r} is no state of a message: say one of {known}, Open") from None
+        raise Refused(f"{text!r} is not a state of a message; use one of {known}, Open") from None
 
 
 def parse_side(text: str) -> Side:
     for side in SIDES:
         if side == text.lower():
             return side
-    raise Refused(f"{text!r} is no table of messages: say published or received")
+    raise Refused(f"{text!r} is not a table of messages; use published or received")

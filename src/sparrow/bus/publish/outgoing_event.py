@@ -89,7 +89,9 @@ class EventEncoder:
         given: Mapping[Any, Any] = headers  # callers may not be type-checked
         for key, value in given.items():
             if not (isinstance(key, str) and key) or not (value is None or isinstance(value, str)):
-                raise IllegalMessage(f"the header {key!r} of {name!r} is {value!r}: headers have names and are text")
+                raise IllegalMessage(
+                    f"the header {key!r} of {name!r} is {value!r}: names and values of headers must be text"
+                )
         headers[h.ID] = text
         headers[h.NAME] = name
         headers.setdefault(h.TYPE, payload_type_name(event.value))
@@ -113,7 +115,7 @@ class EventEncoder:
         try:
             content = encode_content(headers, body)
         except UnicodeEncodeError as error:
-            raise IllegalMessage(f"the key or a header of {name!r} has half a character: {error}") from error
+            raise IllegalMessage(f"the key or a header of {name!r} contains a lone surrogate: {error}") from error
         return PublishedRow(number, name, content, key_text, delay_s)
 
     def _check(self, name: str) -> str:
@@ -132,7 +134,7 @@ def write_event(
         new = event_encoder.encode(event)
         if insert_event(handle.run, sql, new, version):
             return new
-    raise Unavailable(f"{_ID_TRIES} new message numbers in a row were taken: is the clock of this host set back?")
+    raise Unavailable(f"{_ID_TRIES} new message ids in a row were taken: check the clock of this host")
 
 
 def write_events(
@@ -151,23 +153,23 @@ def _key_text(key: Any, name: str) -> str:
     """Return the key as text if every database can store it."""
     text = str(key) if isinstance(key, (str, int, UUID)) else ""
     if not 1 <= len(text) <= KEY_CHARS or "\0" in text:
-        raise IllegalMessage(f"the key of {name!r} is {key!r}: text of 1 to {KEY_CHARS} characters will do")
+        raise IllegalMessage(f"the key of {name!r} is {key!r}: use text of 1 to {KEY_CHARS} characters")
     return text
 
 
 def _delay_s(event: OutgoingEvent, now: datetime) -> float | None:
     if event.delay is not None and event.at is not None:
-        raise IllegalMessage("it has both a delay and a time: give one of them")
+        raise IllegalMessage("the event has both a delay and a time: pass one of them")
     if event.at is not None:
         if event.at.tzinfo is None:
-            raise IllegalMessage(f"the time {event.at} has no zone: use datetime.now(UTC) or the like")
+            raise IllegalMessage(f"the time {event.at} has no time zone: use for example datetime.now(UTC)")
         seconds = max(0.0, (event.at.astimezone(UTC) - now).total_seconds())
     elif event.delay is None:
         return None
     else:
         seconds = event.delay.total_seconds() if isinstance(event.delay, timedelta) else float(event.delay)
     if not 0 <= seconds <= DELAY_MAX_S:
-        raise IllegalMessage(f"a delay of {seconds} s lies in the past, or further away than a hundred years")
+        raise IllegalMessage(f"a delay of {seconds} s is negative or longer than a hundred years")
     return seconds
 
 

@@ -62,7 +62,7 @@ def dbapi_handle(connection: Any, *, allow_autocommit: bool) -> TransactionHandl
     name = type(connection).__module__.partition(".")[0]
     if name not in _KINDS_BY_MODULE:
         raise Refused(
-            f"a connection of {name!r} is not known here; give a SQLAlchemy Session or Connection, or a connection of "
+            f"a connection of {name!r} is not supported: pass a SQLAlchemy Session or Connection, or a connection of "
             f"{', '.join(sorted(_KINDS_BY_MODULE))}"
         )
     if not allow_autocommit:
@@ -109,7 +109,7 @@ def _refuse_autocommit(connection: Any, what: str) -> None:
         raise NotInTransaction(
             what,
             "commits every statement by itself (autocommit)",
-            "begin a transaction first, or say allow_autocommit=True if losing the event in a crash is acceptable",
+            "begin a transaction first, or set allow_autocommit=True if losing the event in a crash is acceptable",
         )
 
 

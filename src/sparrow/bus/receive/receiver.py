@@ -87,7 +87,10 @@ class EventReceiver:
             except Exception as error:
                 if is_unreachable(error) or is_conflict(error):
                     raise
-                log.warning("a message is stored in another form", extra={"group": self.group, "error": str(error)})
+                log.warning(
+                    "the database refused a message; it is stored in escaped form",
+                    extra={"group": self.group, "error": str(error)},
+                )
                 fresh += await self._store_some([_storable(arrival, error)])
         return fresh
 

@@ -232,7 +232,9 @@ class EventRelay:
         self._sending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # The leases expire and the events are sent again.
-            log.warning("a batch was not marked", extra={"error": str(error)}, exc_info=error)
+            log.warning(
+                "the result of a batch was not stored; it is sent again", extra={"error": str(error)}, exc_info=error
+            )
 
 
 def _envelope(work: ClaimedEvent) -> Envelope:
@@ -256,7 +258,7 @@ def error_text(error: BaseException) -> str:
     try:
         said = str(error)
     except Exception:
-        said = "(it has no words)"
+        said = "(the error has no message)"
     # Some databases refuse NUL and lone surrogates; an attempt whose error cannot be stored would never end.
     text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS_MAX].replace("\0", "\\0")
     return text.encode(errors="backslashreplace").decode()

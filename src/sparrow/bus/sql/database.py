@@ -104,7 +104,10 @@ class BusDatabase:
         if self._engine is None:
             if self._url is None:
                 raise SettingsError(
-                    "database", str(self), "the bus", "a URL, from which both kinds of engine can be made, or an Engine"
+                    "database",
+                    str(self),
+                    "the bus",
+                    "a URL, from which both kinds of engine can be created, or an Engine",
                 )
             self._engine = _blocking(self._url, self.kind)
             self._owned.append(self._engine)
@@ -116,7 +119,10 @@ class BusDatabase:
         if self._async_engine is None:
             if self._url is None:
                 raise SettingsError(
-                    "database", str(self), "the bus", "a URL, from which both kinds can be made, or an AsyncEngine"
+                    "database",
+                    str(self),
+                    "the bus",
+                    "a URL, from which both kinds of engine can be created, or an AsyncEngine",
                 )
             self._async_engine = _asyncio(self._url, self.kind)
             self._owned.append(self._async_engine)

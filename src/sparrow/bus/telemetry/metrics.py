@@ -47,7 +47,7 @@ async def metrics(bus: AnyEventBus) -> str:
         async with asyncio.timeout(STATS_TIMEOUT_S):
             stats = await bus.aio.operations.stats()
     except Exception as error:  # any error: half of the metrics are better than none
-        log.warning("the database gives no numbers", extra={"error": str(error)})
+        log.warning("metrics of the database are not available", extra={"error": str(error)})
         stats = None
     return prometheus_text(bus.core.context.probe, stats)
 

@@ -80,7 +80,7 @@ class BusProbe:
                 try:
                     hear(StateChange(side, message_id, status))
                 except Exception:
-                    log.exception("a state hook failed")
+                    log.exception("on_state raised an error")
 
     def failed(self, info: FailedEvent) -> None:
         """Call `on_failed`; errors of a callback are logged and counted."""
@@ -90,4 +90,4 @@ class BusProbe:
                 call(info)
             except Exception:
                 self.count("bus_callback_errors_total")
-                log.exception("on_failed failed", extra={"message": info.message_id})
+                log.exception("on_failed raised an error", extra={"message_id": info.message_id})

@@ -233,7 +233,7 @@ class MemoryConsumer:
         while True:
             self._bell.still()
             if self._is_closed:
-                raise Closed("the listening")
+                raise Closed("the consumer")
             room = max(0, min(count_max, self._prefetch - len(self._in_hand)))
             handed = self._broker.hand_out(self._group, self._names, room)
             if handed:

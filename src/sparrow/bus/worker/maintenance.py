@@ -112,7 +112,7 @@ class BusMaintenance:
             lost, strays = lost + found[0], strays + found[1]
         if lost or strays:
             context.probe.count("bus_mended_total", lost + strays)
-            log.warning("rows had lost each other", extra={"without_queue": lost, "without_message": strays})
+            log.warning("orphaned rows were repaired", extra={"without_queue": lost, "without_message": strays})
         return lost, strays
 
     async def heartbeat(self) -> None:

@@ -44,7 +44,10 @@ class SupervisedTask:
                 is_new = self._error is None or str(self._error) != str(error)
                 self._error, self._began = error, None
                 log.warning(
-                    "%s begins again", self.name, extra={"error": str(error), "pause_s": pause_s}, exc_info=is_new
+                    "%s failed and is restarted",
+                    self.name,
+                    extra={"error": str(error), "pause_s": pause_s},
+                    exc_info=is_new,
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)

@@ -58,7 +58,7 @@ class BusWorker:
         try:
             await self.maintenance.release_worker_number()
         except Exception as error:  # the database may be shutting down
-            log.warning("the number of this process was not returned", extra={"error": str(error)})
+            log.warning("the worker number was not released", extra={"error": str(error)})
 
     async def listening(self, group: str) -> None:
         """Wait until a group that was just added has joined on the broker."""

@@ -56,7 +56,7 @@ def check_same_database() -> None:
     if name != _first_database_name():
         raise Refused(
             f"the bus is for the database {_first_database_name()!r}, and Django now uses {name!r}: "
-            "in tests, use sparrow.bus.testing, or do without the worker"
+            "in tests use sparrow.bus.testing, or start no worker"
         )
 
 

@@ -45,11 +45,11 @@ def translated_errors(address: str, what: str, timeout_s: float, *, topic: str =
     except (TimeoutError, errors.KafkaTimeoutError) as error:
         raise RequestTimeout(address, what, int(timeout_s * 1000)) from error
     except errors.ConsumerStoppedError as error:
-        raise Closed("this membership") from error
+        raise Closed("the consumer") from error
     except _NOT_PERMITTED as error:
         raise NotPermitted(what, str(error)) from error
     except _TOO_LARGE as error:
-        raise IllegalMessage(f"{what} is larger than Kafka takes: {error}") from error
+        raise IllegalMessage(f"{what} is larger than Kafka accepts: {error}") from error
     except errors.InvalidTopicError as error:
         raise IllegalName("topic", topic, str(error)) from error
     except errors.UnknownTopicOrPartitionError as error:

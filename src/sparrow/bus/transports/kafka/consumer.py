@@ -104,7 +104,7 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
             deliveries = [delivery for delivery in map(self._taken, found) if delivery is not None]
             if deliveries:
                 return deliveries
-        raise Closed("this membership")
+        raise Closed("the consumer")
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         async with self._committing:

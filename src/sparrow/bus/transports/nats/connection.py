@@ -84,7 +84,7 @@ class NatsConnection:
             return self.error(answer, envelope)
         if answer.cancelled():
             if self.is_lost:
-                return ConnectionLost(self.address, "it went away before it acknowledged the event")
+                return ConnectionLost(self.address, "the connection was lost before the event was acknowledged")
             return RequestTimeout(self.address, f"the sending of {envelope.name!r}", int(timeout_s * 1_000))
         cause = answer.exception()
         return None if cause is None else self.error(cause, envelope)
@@ -93,11 +93,11 @@ class NatsConnection:
         if envelope is not None and isinstance(cause, fails.MaxPayloadError):
             return TooLarge("the event", len(envelope.body), self.client.max_payload)
         if envelope is not None and isinstance(cause, refusals.NoStreamResponseError):
-            return Busy(f"no stream of {self.address} takes {envelope.name!r} yet: nobody has subscribed to it")
+            return Busy(f"no stream of {self.address} accepts {envelope.name!r} yet: no group has subscribed to it")
         if isinstance(cause, fails.BadHeaderError):
             return IllegalMessage(f"NATS cannot carry this header: {cause}")
         if isinstance(cause, JetStreamError | refusals.APIError) and not self.is_lost:
-            return Busy(f"{self.address} says: {cause}")
+            return Busy(f"{self.address} answered: {cause}")
         return ConnectionLost(self.address, str(cause) or type(cause).__name__)
 
     @contextmanager
@@ -113,7 +113,7 @@ class NatsConnection:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.client.close()
         except (fails.Error, OSError, TimeoutError) as cause:
-            log.debug("a connection to NATS ended badly", extra={"address": self.address, "why": str(cause)})
+            log.debug("closing a NATS connection failed", extra={"address": self.address, "why": str(cause)})
 
     async def _closed(self) -> None:
         self.lost.set()

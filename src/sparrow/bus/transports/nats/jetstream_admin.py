@@ -84,7 +84,7 @@ class JetStreamAdmin:
             durable = f"{durable}-{zlib.crc32((subject or '').encode()):08x}"
             found = await self._consumer_as_is(stream, durable, subject=subject, queue=queue, since=since)
         if not found.get("deliver_subject") or found.get("deliver_group") != queue:
-            raise IllegalName("group", queue, f"the NATS consumer {durable!r} exists, and does not push to this group")
+            raise IllegalName("group", queue, f"the NATS consumer {durable!r} exists and delivers to another group")
         return PushConsumer(durable, found["deliver_subject"], found.get("ack_wait", _ACK_WAIT_NS) / 1_000_000_000)
 
     async def _consumer_as_is(

@@ -53,7 +53,7 @@ async def _take(connection: Client, ask: AdminRequest, stream: str, timeout_s: f
             sequence: int = answer["seq"]
             return sequence
         await asyncio.sleep(random.uniform(0, _PAUSE_MAX_S))
-    raise Busy(f"other services keep changing the NATS stream {stream!r}")
+    raise Busy(f"the NATS stream {stream!r} is locked by other services")
 
 
 def _stream_of_locks() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """NATS JetStream transport in CAP's layout: a subject per event name, a durable consumer per name and group.
 
 1. Streams, durable consumers and delivery groups have CAP's names: its services and ours share a group.
-2. A name is refused until a stream accepts it, that is until a group has subscribed: the attempt fails, no event is lost.
+2. A name is refused until a group has subscribed to it: the attempt fails, and no event is lost.
 3. The server drops an envelope whose id it has seen within its `duplicate_window`.
 4. Consumers are push consumers, because CAP's are. So `prefetch` is no limit here; the server's limit of unacknowledged
    messages is. A message that waits here longer than the server's ack timeout is left to its next delivery.
@@ -152,7 +152,7 @@ class NatsStreamConsumer:
     async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
         while True:
             if self._connection.is_lost:
-                raise ConnectionLost(self._connection.address, "it went away")
+                raise ConnectionLost(self._connection.address, "the server closed the connection")
             if time.monotonic() >= self._look_at:
                 with self._connection.translated_errors(), _cancellable():
                     await self._look()
@@ -179,7 +179,7 @@ class NatsStreamConsumer:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):  # the client would wait forever on a broken connection
                     await self._hand_back()
         except Unavailable as lost:
-            log.info("left a NATS group without a word", extra={"group": self._group, "why": str(lost)})
+            log.info("could not leave a NATS group", extra={"group": self._group, "why": str(lost)})
         finally:
             await self._connection.close()
 

@@ -73,7 +73,7 @@ class RabbitQueueConsumer:
 
     def _finish(self, why: str | None) -> None:
         if self._end is None:
-            self._end = Closed("this membership") if why is None else ConnectionLost(self._address, why)
+            self._end = Closed("the consumer") if why is None else ConnectionLost(self._address, why)
         self._news.set()
 
     @contextmanager

@@ -49,8 +49,8 @@ class Unroutable(Unavailable):
 
     def __str__(self) -> str:
         return (
-            f"no queue of exchange {self.exchange!r} is bound to {self.name!r}, so nobody would get it: "
-            "start a subscriber once, or set mandatory=False to let such events go"
+            f"no queue of exchange {self.exchange!r} is bound to {self.name!r}, so no group would receive it: "
+            "start a subscriber once, or set mandatory=False to drop such events"
         )
 
 

@@ -149,7 +149,7 @@ class RedisTransport:
             return ConnectionLost(address, str(cause) or type(cause).__name__)
         if "WRONGTYPE" in str(cause):
             return IllegalName("event", name, f"the key of this name at {address} is not a stream")
-        return Busy(f"{address} says: {cause}")
+        return Busy(f"{address} answered: {cause}")
 
 
 class RedisStreamConsumer:
@@ -239,7 +239,7 @@ class RedisStreamConsumer:
             for stream in self._streams:
                 await self._leave(stream)
         except ConnectionLost as lost:
-            log.info("left a Redis group without a word", extra={"group": self._group, "why": str(lost)})
+            log.info("could not leave a Redis group", extra={"group": self._group, "why": str(lost)})
         finally:
             await self._client.aclose()
 
@@ -248,7 +248,7 @@ class RedisStreamConsumer:
             with self._translated_errors():
                 await groups.leave_group(self._client, stream, self._group, self._member)
         except Busy as refusal:  # the stream or the group was removed
-            log.debug("there is no such Redis group", extra={"group": self._group, "why": str(refusal)})
+            log.debug("the Redis group does not exist", extra={"group": self._group, "why": str(refusal)})
 
     # -- reading --------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class SparrowGroupConsumer:
             try:
                 await self._scan()
             except SparrowError as error:
-                log.info("topics not looked for", extra={"group": self._consumer.group, "why": str(error)})
+                log.info("topics could not be listed", extra={"group": self._consumer.group, "why": str(error)})
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class SparrowGroupConsumer:
         while True:
             self._stirred.clear()  # first: a release in between sets it again
             if self._is_closed:
-                raise Closed("the listening")
+                raise Closed("the consumer")
             items = self._released(count_max) or await self._taken(count_max)
             if items:
                 return [to_delivery(item[1], item, self._build) for item in items]
@@ -167,7 +167,10 @@ def _left(leaving: asyncio.Task[None]) -> None:
 
 async def check_any_broker(admin: Admin) -> None:
     if not any(cluster.brokers for cluster in (await admin.clusters()).values()):
-        raise Unavailable(f"the name servers {', '.join(admin.session.name_servers)} know of no broker yet")
+        raise Unavailable(
+            f"no broker is registered at the name servers {', '.join(admin.session.name_servers)}: "
+            "start one, or check the address"
+        )
 
 
 async def _user_topics(admin: Admin) -> list[str]:

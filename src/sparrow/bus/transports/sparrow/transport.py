@@ -152,7 +152,7 @@ class SparrowTransport:
         try:
             queues = (await producer.session.route(topic, default_topic_queues=self._topic_queues)).write_queues
             if not queues:
-                raise Unavailable(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
+                raise Unavailable(f"topic {topic!r} has no writable queue on a master")
         except SparrowError as error:
             for messages in by_key.values():
                 _fail(messages, error, outcomes)
