@@ -304,7 +304,7 @@ def test_manage_bus_worker_works_until_it_is_told_to_stop(small: Project) -> Non
     finally:
         worker.kill()
     assert (worker.returncode, err) == (0, "")
-    assert "stopping" in out
+    assert "Stopping" in out
 
 
 def test_a_worker_without_tables_says_to_migrate(small: Project) -> None:

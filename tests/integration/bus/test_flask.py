@@ -232,7 +232,7 @@ def test_flask_bus_worker_works_until_it_is_told_to_stop(application: Path) -> N
     finally:
         worker.kill()
     assert (worker.returncode, err) == (0, "")
-    assert "stopping" in out
+    assert "Stopping" in out
     bus.database.engine.dispose()
 
 

@@ -119,7 +119,7 @@ async def test_received_is_successed_only_after_the_handler_returned(make_bus: M
         await bus.publish("order.created", 1)
         await began.wait()
         received = await row(bus, "received")
-        assert received["StatusName"] == "Processing", "T3 is committed before the handler starts"
+        assert received["StatusName"] == "Processing", "Processing is committed before the handler starts"
         assert received["ExpiresAt"] is None
         may_end.set()
         await bus.drain()
@@ -631,7 +631,7 @@ async def test_what_is_not_sent_yet_can_be_cancelled_and_nothing_else(make_bus: 
         bus.advance(601)
         await bus.drain()
         bus.advance(2 * 86_400)
-        await bus.core.worker.maintenance.delete_expired()  # T12
+        await bus.core.worker.maintenance.delete_expired()
         assert await counts(bus) == (0, 0, 0)
     assert [envelope.id for envelope in broker.sent] == [str(sent)]
 

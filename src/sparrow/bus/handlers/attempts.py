@@ -24,6 +24,7 @@ from sparrow.bus import headers as h
 from sparrow.bus.codec.content_column import encode_content
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, NoSubscriber, Reject, Undecodable
+from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event
 from sparrow.bus.handlers.call_plan import CancelToken, Event
 from sparrow.bus.handlers.filters import FilterContext, chain_filters
 from sparrow.bus.handlers.subscription import EventSubscription
@@ -38,7 +39,6 @@ from sparrow.bus.headers import Headers
 from sparrow.bus.publish.bound_transaction import bind_transaction
 from sparrow.bus.publish.outgoing_event import OutgoingEvent, write_event
 from sparrow.bus.publish.transaction_handle import TransactionHandle
-from sparrow.bus.relay.relay import WORKER_LOST_ERROR, error_text, failed_event
 from sparrow.bus.retry import NoRetry
 from sparrow.bus.sql.claims import ClaimedEvent
 from sparrow.bus.sql.completion import mark_failed, mark_succeeded, release_claims, reschedule

@@ -19,10 +19,10 @@ from sparrow.bus import headers as h
 from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, Undecodable
+from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event, wait_for_claim
 from sparrow.bus.retry import NextAttempt, NoRetry
 from sparrow.bus.sql.claims import Claim, ClaimedEvent, claim_due, load_claimed
 from sparrow.bus.sql.completion import (
-    ERROR_CHARS_MAX,
     mark_all_succeeded,
     mark_failed,
     mark_succeeded,
@@ -31,7 +31,6 @@ from sparrow.bus.sql.completion import (
 )
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE, outgoing_group
 from sparrow.bus.states import EventStatus
-from sparrow.bus.telemetry.probe import FailedEvent
 from sparrow.bus.transports.spi import Envelope
 from sparrow.model.errors import Unavailable
 
@@ -41,7 +40,6 @@ BATCHES_IN_FLIGHT_MAX = 3
 """While one batch waits for the broker, others use the database."""
 _PROBE_PAUSE_S = 1.0
 """With `circuit_breaker`: pause until the next attempt to reach the broker."""
-WORKER_LOST_ERROR = "worker lost: {crashes} workers died or hung while they had this message"
 
 
 class SendFailure(NamedTuple):
@@ -241,42 +239,4 @@ def _envelope(work: ClaimedEvent) -> Envelope:
     headers, body = decode_content(work.content)
     return Envelope(
         name=work.name, headers=headers, body=body, added=work.added, key=headers.get(h.KEY), retries=work.retries
-    )
-
-
-async def wait_for_claim(claiming: asyncio.Lock, timeout_s: float) -> None:
-    """Wait until the current claim has returned: its events are then sent or released."""
-    try:
-        async with asyncio.timeout(timeout_s), claiming:
-            pass
-    except TimeoutError:
-        pass
-
-
-def error_text(error: BaseException) -> str:
-    """Return the type and message of an error, in CAP's format."""
-    try:
-        said = str(error)
-    except Exception:
-        said = "(the error has no message)"
-    # Some databases refuse NUL and lone surrogates; an attempt whose error cannot be stored would never end.
-    text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS_MAX].replace("\0", "\\0")
-    return text.encode(errors="backslashreplace").decode()
-
-
-def failed_event(work: ClaimedEvent, group: str | None, error: BaseException) -> FailedEvent:
-    try:
-        headers = decode_content(work.content)[0]
-    except Exception:
-        headers = {}
-    return FailedEvent(
-        "published" if group is None else "received",
-        work.claim.message_id,
-        work.name,
-        group,
-        headers,
-        work.content,
-        error_text(error),
-        work.retries + 1,
-        work.rounds,
     )
