@@ -37,6 +37,8 @@ def instance_name() -> str:
 
 @dataclass(eq=False)
 class BusContext:
+    """The shared state of one bus; its parts hold a reference to it."""
+
     settings: BusSettings
     database: BusDatabase
     sql: SqlDialect

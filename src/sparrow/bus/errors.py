@@ -17,6 +17,8 @@ class NotInTransaction(Refused):
 
 
 class NotSerializable(Refused):
+    """A payload cannot be encoded as JSON."""
+
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, why)
         self.name, self.why = name, why
@@ -30,6 +32,8 @@ class SubscriptionError(Refused):
 
 
 class IllegalTransition(Refused):
+    """The state of a message does not allow the operation."""
+
     def __init__(self, message_id: int, status: str, wanted: str) -> None:
         super().__init__(message_id, status, wanted)
         self.message_id, self.status, self.wanted = message_id, status, wanted
@@ -39,6 +43,8 @@ class IllegalTransition(Refused):
 
 
 class UnknownMessage(Refused):
+    """There is no stored message with this id."""
+
     def __init__(self, table: str, message_id: int) -> None:
         super().__init__(table, message_id)
         self.table, self.message_id = table, message_id
@@ -48,6 +54,8 @@ class UnknownMessage(Refused):
 
 
 class BusDatabaseUnreachable(Unavailable):
+    """The database of the bus cannot be reached."""
+
     def __init__(self, where: str, why: str) -> None:
         super().__init__(where, why)
         self.where, self.why = where, why
@@ -57,6 +65,8 @@ class BusDatabaseUnreachable(Unavailable):
 
 
 class TablesMissing(StorageError):
+    """The tables of the bus do not exist, and it may not create them (`create_tables=False`)."""
+
     def __init__(self, where: str) -> None:
         super().__init__(where)
         self.where = where
@@ -97,6 +107,8 @@ class SchemaTooNew(StorageError):
 
 
 class NoReply(Unavailable):
+    """No handler replied to a request in time."""
+
     def __init__(self, name: str, timeout_s: float) -> None:
         super().__init__(name, timeout_s)
         self.name, self.timeout_s = name, timeout_s

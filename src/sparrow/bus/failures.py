@@ -24,6 +24,7 @@ def error_text(error: BaseException) -> str:
 
 
 def failed_event(work: ClaimedEvent, group: str | None, error: BaseException) -> FailedEvent:
+    """Return the argument of `on_failed` for a message."""
     try:
         headers = decode_content(work.content)[0]
     except Exception:

@@ -55,35 +55,43 @@ class Headers(dict[str, str | None]):
 
     @property
     def id(self) -> str:
+        """The id of the message; duplicates have the same one."""
         return self.get(ID) or ""
 
     @property
     def name(self) -> str:
+        """The event name on the broker."""
         return self.get(NAME) or ""
 
     @property
     def group(self) -> str | None:
+        """The consumer group, as on the broker."""
         return self.get(GROUP)
 
     @property
     def correlation_id(self) -> str:
+        """The id of the message that began the conversation."""
         return self.get(CORRELATION_ID) or self.id
 
     @property
     def correlation_sequence(self) -> int:
+        """The position in the conversation; 0 for its first message."""
         text = self.get(CORRELATION_SEQUENCE) or "0"
         return int(text) if text.isdecimal() and len(text) < 20 else 0
 
     @property
     def key(self) -> str | None:
+        """The key whose order is kept."""
         return self.get(KEY) or self.get(KAFKA_KEY) or None
 
     @property
     def tenant(self) -> str | None:
+        """The tenant."""
         return self.get(TENANT)
 
     @property
     def sent_at(self) -> datetime | None:
+        """When the event was sent, as far as its sender says."""
         text = self.get(SENT_AT)
         return None if not text else parse_sent_at(text)
 

@@ -19,6 +19,8 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class BusSettings:
+    """The settings of a bus; `EventBus` takes the same names as keywords."""
+
     app: str = "app"
     """Names the default group: `cap.queue.<app>`."""
     version: str = "v1"

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class EventStatus(StrEnum):
+    """The state of a stored message."""
+
     SCHEDULED = "Scheduled"
     DELAYED = "Delayed"
     ENQUEUED = "Enqueued"

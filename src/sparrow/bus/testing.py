@@ -132,6 +132,8 @@ def _on_test_database(bus: AnyEventBus, database: str | Engine | AsyncEngine | N
 
 
 class CapturedEvent(NamedTuple):
+    """A published event, as a test sees it."""
+
     id: int
     name: str
     value: Any
@@ -148,6 +150,7 @@ class CapturedEvents(Sequence[CapturedEvent]):
 
     @property
     def names(self) -> list[str]:
+        """The names of the events, in order."""
         return [event.name for event in self]
 
     def one(self, name: str) -> CapturedEvent:

@@ -87,6 +87,7 @@ class HandlerAttempts:
             self._processes.shutdown(wait=False, cancel_futures=True)
 
     async def one(self, held: InFlightEvent) -> None:
+        """Handle one message."""
         context, subscription = self._context, held.subscription
         began = time.perf_counter()
         try:
@@ -111,6 +112,7 @@ class HandlerAttempts:
             self._succeeded([held], began)
 
     async def batch(self, subscription: EventSubscription, held: list[InFlightEvent]) -> None:
+        """Handle a batch of messages in one call."""
         context = self._context
         began = time.perf_counter()
         whole: list[InFlightEvent] = []

@@ -56,9 +56,11 @@ class CancelToken:
 
     @property
     def is_cancelled(self) -> bool:
+        """Whether the handler should stop."""
         return self._event.is_set()
 
     def cancel(self) -> None:
+        """Ask the handler to stop."""
         self._event.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -66,6 +68,7 @@ class CancelToken:
         return self._event.wait(timeout_s)
 
     def raise_if_cancelled(self) -> None:
+        """Raise `CancelledError` if the handler should stop."""
         if self._event.is_set():
             raise CancelledError("the handler was asked to stop")
 

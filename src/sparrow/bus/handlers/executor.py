@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 
 class HandlerExecutor:
+    """Runs the handlers of one group."""
+
     def __init__(self, context: BusContext, group: str, concurrency: int) -> None:
         self.group, self.concurrency = group, concurrency
         self._context = context
@@ -46,6 +48,7 @@ class HandlerExecutor:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        """Claim and handle messages until stopped."""
         settings = self._context.settings
         waker = self._context.wake_executors.listener()
         pause_s = settings.poll_min_s

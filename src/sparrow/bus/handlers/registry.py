@@ -151,6 +151,7 @@ class SubscriptionRegistry:
 
     @property
     def subscriptions(self) -> tuple[EventSubscription, ...]:
+        """All subscriptions, in the order of declaration."""
         return tuple(self._declared)
 
     def _change(self, subscriptions: list[EventSubscription]) -> None:

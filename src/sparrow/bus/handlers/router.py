@@ -49,6 +49,7 @@ class Router:
         self._registry, self._prefix, self._defaults = registry, prefix.rstrip("."), defaults
 
     def subscribe(self, topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[Function], Function]:
+        """Return a decorator that subscribes a function under the prefix."""
         _refuse_a_bare_decorator(topic)
 
         def take(function: Function) -> Function:
@@ -58,6 +59,7 @@ class Router:
         return take
 
     def add(self, topic: str, function: Callable[..., Any] | str, **options: Unpack[SubscriptionOptions]) -> None:
+        """Add a subscription under the prefix; the handler may be a string "module:name"."""
         filters = (*self._defaults.get("filters", ()), *options.get("filters", ()))
         merged: SubscriptionOptions = {**self._defaults, **options, "filters": filters}
         self._registry.add(self._prefix + topic if topic.startswith(".") else topic, function, **merged)

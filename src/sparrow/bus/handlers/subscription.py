@@ -54,6 +54,8 @@ SUBSCRIPTION_OPTION_NAMES = frozenset(SubscriptionOptions.__annotations__)
 
 @dataclass(frozen=True)
 class EventSubscription:
+    """A handler with its topic and options."""
+
     topic: str
     """A name or pattern as declared, without the prefix of the bus."""
     handler: Callable[..., Any]
@@ -88,6 +90,7 @@ class EventSubscription:
 
 
 def to_seconds(value: Duration) -> float:
+    """Return a duration in seconds."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):

@@ -120,6 +120,7 @@ class _Steps:
 
 class AsyncOperations(_Steps):
     # -- looking ------------------------------------------------------------------------------------------------------
+    """Operations to await; `bus.aio.operations`."""
 
     async def find(
         self, side: Side, where: Where = NO_FILTER, *, limit: int = PAGE_SIZE_DEFAULT, before_id: int | None = None
@@ -209,49 +210,71 @@ class AsyncOperations(_Steps):
 
 
 class Operations(_Steps):
-    """Blocking operations; `AsyncOperations` documents each method."""
+    """Blocking operations; `bus.operations`."""
 
     def find(
         self, side: Side, where: Where = NO_FILTER, *, limit: int = PAGE_SIZE_DEFAULT, before_id: int | None = None
     ) -> list[StoredEvent]:
+        """Return a page of messages, the newest first; for the next page pass the last id as `before_id`."""
         return self._run(find_steps(self._context, side, where, limit, before_id))
 
     def get(self, side: Side, id: int) -> StoredEvent:
+        """Return one message; raise `UnknownMessage` if it does not exist."""
         return self._run(get_steps(self._context, side, id))
 
     def timeline(self, correlation_id: str) -> list[StoredEvent]:
+        """Return all stored messages of one conversation, both sides, in the order of time.
+
+        It reads whole tables: headers have no index.
+        """
         return self._run(self._timeline(correlation_id))
 
     def stats(self) -> BusStats:
+        """Return counts by state, backlog by group, and the age of the oldest open message.
+
+        It is cheap enough to be polled every second.
+        """
         return self._run(self._stats())
 
     def backlog(self, *, by_name: bool = False) -> list[GroupBacklog]:
+        """Return the open messages by group, or by topic and group."""
         return self._run(self._backlog(by_name))
 
     def failures(self) -> list[FailureSummary]:
+        """Return failed messages grouped by kind of error."""
         return self._run(self._failures())
 
     def requeue(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
+        """Send published messages once more: by filter Failed ones unless it names a state, by id any closed one."""
         return self._run(self._act(REQUEUE, "published", ids, how))
 
     def reexecute(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
+        """Handle received messages once more; one that has succeeded takes effect again."""
         return self._run(self._act(REQUEUE, "received", ids, how))
 
     def cancel(self, *ids: int, side: Side = "published", **how: Unpack[BulkOptions]) -> OperationResult:
+        """Cancel Scheduled and Delayed messages that no worker holds; a filter without a state means Delayed."""
         return self._run(self._act(self._cancelling(), side, ids, how))
 
     def publish_now(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
+        """Send Delayed messages now."""
         return self._run(self._act(PUBLISH_NOW, "published", ids, how))
 
     def delete(
         self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[BulkOptions]
     ) -> OperationResult:
+        """Delete closed messages; with `force` also open ones that no worker holds.
+
+        A filter without a state means Failed.
+        """
         return self._run(self._act(delete_action(force=force), side, ids, how))
 
     def park(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
+        """Exclude Failed messages from retry rounds."""
         return self._run(self._act(PARK, side, ids, how))
 
     def unpark(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
+        """Include Failed messages in retry rounds again."""
         return self._run(self._act(UNPARK, side, ids, how))
 
     def _run(self, steps: OperationSteps[T]) -> T:

@@ -62,6 +62,7 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
         return shown
 
     def to_json(self) -> str:
+        """Return the message as JSON text."""
         return msgspec.json.encode(self.to_builtins()).decode()
 
 
@@ -98,6 +99,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def matches_everything(self) -> bool:
+        """Whether the filter has no condition."""
         return all(getattr(self, name) is None for name in self.__struct_fields__)
 
 
@@ -110,6 +112,7 @@ class OperationResult(msgspec.Struct, frozen=True):
     is_dry: bool = False
 
     def to_builtins(self) -> dict[str, Any]:
+        """Return a dict for JSON, with ids as text."""
         return {"count": self.count, "ids": [str(number) for number in self.ids], "dry_run": self.is_dry}
 
 
@@ -146,12 +149,16 @@ class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowCount(msgspec.Struct, frozen=True):
+    """A number of rows, exact or estimated."""
+
     count: int
     is_exact: bool = True
     """False: an estimate of the database."""
 
 
 class TableStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The statistics of one side: published or received."""
+
     side: Side
     by_status: dict[str, int]
     """Exact counts of all states but Successed."""
@@ -164,6 +171,7 @@ class TableStats(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> int:
+        """The number of open messages."""
         return sum(group.open for group in self.groups)
 
     @property
@@ -173,14 +181,18 @@ class TableStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusStats(msgspec.Struct, frozen=True):
+    """The statistics of both sides."""
+
     published: TableStats
     received: TableStats
 
     @property
     def sides(self) -> tuple[TableStats, TableStats]:
+        """Both sides: published and received."""
         return self.published, self.received
 
     def to_builtins(self) -> dict[str, Any]:
+        """Return a dict for JSON."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         for side in self.sides:
             shown[side.side]["open"] = side.open

@@ -37,6 +37,7 @@ class EventReceiver:
         self.has_joined = asyncio.Event()
 
     async def run(self) -> None:
+        """Receive and store events until cancelled."""
         context = self._context
         await context.transport.open()
         listening = await context.transport.listen(self.group, self.names, prefetch=context.settings.broker_prefetch)

@@ -50,6 +50,8 @@ class SendFailure(NamedTuple):
 
 
 class EventRelay:
+    """Sends the published events of one version."""
+
     def __init__(self, context: BusContext) -> None:
         self._context = context
         self._is_stopping = False
@@ -59,6 +61,7 @@ class EventRelay:
         self._claiming = asyncio.Lock()
 
     async def run(self) -> None:
+        """Claim and send batches until stopped."""
         settings = self._context.settings
         waker = self._context.wake_relay.listener()
         pause_s = settings.poll_min_s

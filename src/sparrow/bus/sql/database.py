@@ -92,10 +92,12 @@ class BusDatabase:
 
     @property
     def has_asyncio(self) -> bool:
+        """Whether an asyncio engine exists or can be created."""
         return self._async_engine is not None or self._url is not None
 
     @property
     def has_blocking(self) -> bool:
+        """Whether a blocking engine exists or can be created."""
         return self._engine is not None or self._url is not None
 
     @property
@@ -168,6 +170,7 @@ class BusDatabase:
         raise AssertionError("unreachable")
 
     def run_blocking(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction of its own and commit it, blocking the caller."""
         self._mind_forks()
         for attempt in range(1, CONFLICT_TRIES + 1):
             try:

@@ -18,6 +18,8 @@ HISTOGRAM_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 
 
 class StateChange(NamedTuple):
+    """The argument of `on_state`: a message that entered a state."""
+
     side: Side
     message_id: int
     status: EventStatus

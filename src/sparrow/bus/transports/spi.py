@@ -32,6 +32,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
+        """The id of the message."""
         return self.headers[h.ID] or ""
 
 
@@ -74,6 +75,8 @@ class TransportConsumer(Protocol):
 
 
 class Transport(Protocol):
+    """A connection to a message broker."""
+
     def check_name(self, name: str) -> None:
         """Raise `IllegalName` for a name the broker would refuse. Called before anything is written."""
         ...
@@ -90,7 +93,9 @@ class Transport(Protocol):
         """Join a group. Names may contain AMQP wildcards: `*` for one word, `#` for any number of words."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
 
 
 def with_foreign_headers(

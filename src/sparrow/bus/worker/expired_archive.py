@@ -13,6 +13,8 @@ from sparrow.bus.sql.maintenance import ExpiredRows
 
 
 class ExpiredEventArchive:
+    """Writes expired events to a folder."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 

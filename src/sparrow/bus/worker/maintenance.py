@@ -32,6 +32,8 @@ _TICK_S = 0.25
 
 
 class BusMaintenance:
+    """The periodic tasks of one worker."""
+
     def __init__(
         self, context: BusContext, executors: Mapping[str, HandlerExecutor], clock: Callable[[], float]
     ) -> None:
@@ -116,6 +118,7 @@ class BusMaintenance:
         return lost, strays
 
     async def heartbeat(self) -> None:
+        """Renew the leases of all executors."""
         for executor in list(self._executors.values()):
             await executor.heartbeat()
 
@@ -140,6 +143,7 @@ class BusMaintenance:
         )
 
     async def release_worker_number(self) -> None:
+        """Release the leased worker number."""
         context = self._context
         worker = context.ids.worker
         if worker < LEASED_WORKER_NUMBERS and not context.sql.is_strict:

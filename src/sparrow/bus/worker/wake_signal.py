@@ -7,6 +7,8 @@ import threading
 
 
 class WakeSignal:
+    """A signal that wakes listeners on their event loops."""
+
     def __init__(self) -> None:
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._lock = threading.Lock()

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class BusWorker:
+    """The background tasks of one bus."""
+
     def __init__(self, context: BusContext, clock: Callable[[], float] = time.monotonic) -> None:
         self._context = context
         self.relay = EventRelay(context)
@@ -29,6 +31,7 @@ class BusWorker:
         self._arranging: asyncio.Lock = asyncio.Lock()
 
     async def start(self) -> None:
+        """Lease a worker number, and start all tasks."""
         context, settings = self._context, self._context.settings
         self._loop = asyncio.get_running_loop()
         await self.maintenance.lease_worker_number()

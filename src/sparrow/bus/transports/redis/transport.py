@@ -11,7 +11,6 @@ Known limit: one command reads all streams of a group, so a Redis Cluster that s
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -26,8 +25,6 @@ from sparrow.bus.transports.redis.stream_entry import to_entry
 from sparrow.bus.transports.redis.trimming import TRIM_TO_SLOWEST_GROUP, TrimPolicy
 from sparrow.bus.transports.spi import Envelope, HeaderBuilder
 from sparrow.model.errors import Busy, ConnectionLost, IllegalName, SparrowError
-
-log = logging.getLogger(__name__)
 
 
 class RedisTransport:
