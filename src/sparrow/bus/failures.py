@@ -15,11 +15,11 @@ WORKER_LOST_ERROR = "worker lost: {crashes} workers died or hung while they had 
 def error_text(error: BaseException) -> str:
     """Return the type and message of an error, in CAP's format."""
     try:
-        said = str(error)
+        message = str(error)
     except Exception:
-        said = "(the error has no message)"
+        message = "(the error has no message)"
     # Some databases refuse NUL and lone surrogates; an attempt whose error cannot be stored would never end.
-    text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS_MAX].replace("\0", "\\0")
+    text = f"{type(error).__name__}-->{message}"[:ERROR_CHARS_MAX].replace("\0", "\\0")
     return text.encode(errors="backslashreplace").decode()
 
 

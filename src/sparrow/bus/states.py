@@ -18,9 +18,9 @@ class EventStatus(StrEnum):
     CANCELLED = "Cancelled"
 
     @classmethod
-    def of(cls, word: str) -> EventStatus:
+    def of(cls, status_name: str) -> EventStatus:
         """Return the status for a spelling, CAP's included, in any letter case."""
-        return _BY_WORD[word.lower()]
+        return _BY_WORD[status_name.lower()]
 
     @property
     def is_open(self) -> bool:

@@ -221,16 +221,16 @@ def capture(bus: AnyEventBus) -> Iterator[CapturedEvents]:
     own = None if bus.database.has_blocking else BusDatabase(bus.database.async_engine.url)
     captured = CapturedEvents(context, own or bus.database, is_own=own is not None)
     event_encoder, gate = context.event_encoder, context.transport
-    if not isinstance(gate, _Gate):
-        gate = _Gate(gate)
-    context.event_encoder, context.transport = _Noting(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
+    if not isinstance(gate, _CapturingTransport):
+        gate = _CapturingTransport(gate)
+    context.event_encoder, context.transport = _CapturingEncoder(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
     try:
         yield captured
     finally:
         context.event_encoder = event_encoder
 
 
-class _Noting:
+class _CapturingEncoder:
     """An encoder that notes the id before anything is written: right after the write the event may be sent."""
 
     def __init__(self, inner: Any, ids: list[int], held: set[str]) -> None:
@@ -246,7 +246,7 @@ class _Noting:
         return getattr(self._inner, name)
 
 
-class _Gate:
+class _CapturingTransport:
     """A transport that acknowledges captured events without sending them."""
 
     def __init__(self, inner: Transport) -> None:

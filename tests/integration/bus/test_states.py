@@ -588,7 +588,7 @@ async def test_a_relay_sends_nothing_after_half_its_lease(make_bus: MakeBus, bro
     async with make_bus(runs_relay=False) as bus:
         await bus.publish("order.created", 1)
         works = await bus.core.worker.relay._claim()
-        await bus.core.worker.relay._forward(works, claimed_at=-1e9)
+        await bus.core.worker.relay._send_batch(works, claimed_at=-1e9)
         assert broker.sent == []
         published, [queued] = await row(bus, "published"), await rows(bus, "queue")
         assert (published["StatusName"], published["Retries"]) == ("Scheduled", 0)

@@ -188,7 +188,7 @@ class HandlerAttempts:
                 cancel.cancel()
             elif isinstance(error, BrokenProcessPool):
                 self._processes = None  # a pool that lost a process accepts no more work
-            await _to_the_end(effect.abandon())
+            await _finish_before_cancel(effect.abandon())
             raise
 
     def _effect(self, subscription: EventSubscription) -> HandlerTransaction:
@@ -248,8 +248,8 @@ class HandlerAttempts:
         on_failure = "block" if subscription is None else subscription.on_failure
         retry = (subscription.retry if subscription is not None else None) or context.settings.retry
         outcome = retry.after(error, work.retries + 1, context.rng.random(), rounds=work.rounds)
-        is_hopeless = isinstance(error, (Undecodable, NoSubscriber))
-        is_parked = is_hopeless or isinstance(error, Reject) or (on_failure == "park" and work.claim.key is not None)
+        is_final = isinstance(error, (Undecodable, NoSubscriber))
+        is_parked = is_final or isinstance(error, Reject) or (on_failure == "park" and work.claim.key is not None)
         again = None if isinstance(outcome, NoRetry) or is_parked else outcome
         text = error_text(error)
 
@@ -267,12 +267,12 @@ class HandlerAttempts:
                 work.claim,
                 text,
                 context.settings.failed_retention_s,
-                counts=not is_hopeless,
+                counts=not is_final,
                 parks=is_parked,
                 content=content,
             )
             if subscription is not None and subscription.dead_letter:
-                self._bury(db, subscription.dead_letter, held, text)
+                self._publish_dead_letter(db, subscription.dead_letter, held, text)
 
         context.probe.count("bus_handled_total", result="failed")
         try:
@@ -287,12 +287,12 @@ class HandlerAttempts:
             )
             context.probe.changed("received", work.claim.message_id, EventStatus.FAILED)
             context.probe.failed(failed_event(work, self._group, error))
-        if not is_hopeless:
+        if not is_final:
             context.probe.count("bus_retries_total", place="handle")
         if work.claim.key is not None:
             context.wake_executors()
 
-    def _bury(self, db: Connection, topic: str, held: InFlightEvent, error: str) -> None:
+    def _publish_dead_letter(self, db: Connection, topic: str, held: InFlightEvent, error: str) -> None:
         """Publish a copy to the dead-letter topic, in the transaction that marks the message as Failed."""
         context = self._context
         kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUP_KEY)}
@@ -337,7 +337,7 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _finish_before_cancel(work: Coroutine[Any, Any, None]) -> None:
     """Finish the work before a cancellation takes effect."""
     task = asyncio.create_task(work)
     try:

@@ -137,8 +137,8 @@ def plan_call(
                 )
             handle, what = what, _SESSION
         if is_list != (batch and what in _LISTED):
-            said = "a batch: say list[...] in" if batch and what in _LISTED else "one message, not a list, in"
-            raise SubscriptionError(f"{name} is given {said} parameter {parameter.name!r}")
+            expected = "a batch: say list[...] in" if batch and what in _LISTED else "one message, not a list, in"
+            raise SubscriptionError(f"{name} is given {expected} parameter {parameter.name!r}")
         sources[parameter.name] = what
 
     is_async = is_coroutine(handler, name)

@@ -178,8 +178,8 @@ class HandlerExecutor:
                 "the stored content of a message cannot be decoded",
                 extra={"message_id": work.claim.message_id, "error": str(error)},
             )
-        is_worn = work.claim.crashes >= context.settings.crashes_max
-        if held.subscription is not None and held.subscription.batch is not None and not is_worn:
+        is_poison = work.claim.crashes >= context.settings.crashes_max
+        if held.subscription is not None and held.subscription.batch is not None and not is_poison:
             batch = self._waiting_batches.get(held.subscription)
             if batch is None or len(batch.held) >= batch.size:
                 batch = self._waiting_batches[held.subscription] = _Batch(held.subscription.batch)

@@ -89,7 +89,7 @@ class SubscriptionRegistry:
                 return
             function = import_object(handler) if isinstance(handler, str) else handler
             self._change([*self._declared, new_subscription(topic, function, **options)])
-        self._tell()
+        self._notify()
 
     def remove(self, topic: str, handler: Callable[..., Any]) -> None:
         """End every subscription of the handler to exactly this topic or pattern."""
@@ -98,7 +98,7 @@ class SubscriptionRegistry:
             if len(kept) == len(self._declared):
                 raise SubscriptionError(f"{handler_name(handler)} is not subscribed to {topic!r}")
             self._change(kept)
-        self._tell()
+        self._notify()
 
     def load(self, path: str | Path) -> None:
         """Add the subscriptions of a TOML file."""
@@ -160,7 +160,7 @@ class SubscriptionRegistry:
             return
         self._declared, self._groups = _planned(subscriptions, self._terms, [])
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Call the listeners outside the lock: they may use the registry from other threads."""
         if self._terms is not None:
             for tell in self.on_change:
@@ -249,8 +249,8 @@ def _grouped(name: str, members: Sequence[EventSubscription], terms: _Terms, pro
         if each.concurrency is not None:
             concurrency.setdefault(each.concurrency, each)
     if len(concurrency) > 1:
-        said = ", ".join(f"{count} by {each.name}" for count, each in concurrency.items())
-        problems.append(f"the concurrency of group {name!r} is {said}: it is the group's, so say it once")
+        values = ", ".join(f"{count} by {each.name}" for count, each in concurrency.items())
+        problems.append(f"the concurrency of group {name!r} is {values}: it is the group's, so say it once")
     return _Group(
         GroupSubscriptions(name, tuple(sorted(by_topic)), next(iter(concurrency), None), tuple(members)), by_topic
     )

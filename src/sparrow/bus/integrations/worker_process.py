@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from sparrow.bus.common import AnyEventBus
 
 
-def run_worker(bus: AnyEventBus, say: Callable[[str], object]) -> None:
-    asyncio.run(_work(bus, say))
+def run_worker(bus: AnyEventBus, echo: Callable[[str], object]) -> None:
+    asyncio.run(_work(bus, echo))
 
 
-async def _work(bus: AnyEventBus, say: Callable[[str], object]) -> None:
+async def _work(bus: AnyEventBus, echo: Callable[[str], object]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with bus.aio:
         groups = ", ".join(sorted(bus.subscriptions.groups())) or "no group (relay only)"
-        say(f"The bus is running for {groups}.")
+        echo(f"The bus is running for {groups}.")
         await stop.wait()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)  # a second Ctrl-C stops at once
-        say("Stopping; finishing the running handlers (Ctrl-C again to stop now).")
+        echo("Stopping; finishing the running handlers (Ctrl-C again to stop now).")

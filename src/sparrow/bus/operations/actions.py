@@ -156,9 +156,9 @@ def _acting_on(
     def work(db: Connection) -> None:
         sql = context.sql_of(db)
         for first in range(0, len(numbers), BATCH_SIZE):
-            lot = numbers[first : first + BATCH_SIZE]
-            done = set(action.apply(db, sql, stored_events.message_type(side), lot))
-            for number in lot:
+            batch = numbers[first : first + BATCH_SIZE]
+            done = set(action.apply(db, sql, stored_events.message_type(side), batch))
+            for number in batch:
                 if number not in done:
                     _refuse(db, sql, action, side, number)
         if dry_run:
@@ -168,7 +168,7 @@ def _acting_on(
         yield work
     except _Undo:
         return OperationResult(len(numbers), tuple(numbers[:SAMPLE_SIZE]), is_dry=True)
-    _tell(context, action, side, numbers)
+    _report(context, action, side, numbers)
     return OperationResult(len(numbers), tuple(numbers[:SAMPLE_SIZE]))
 
 
@@ -197,21 +197,21 @@ def _acting_where(
         return OperationResult(count, tuple(sample), is_dry=True)
     done = after_id = 0
     sample = []
-    lot = BATCH_SIZE if rate is None else max(1, min(BATCH_SIZE, int(rate)))
+    batch_size = BATCH_SIZE if rate is None else max(1, min(BATCH_SIZE, int(rate)))
     while limit is None or done < limit:
-        size = lot if limit is None else min(lot, limit - done)
-        chosen, changed = yield partial(_lot, context, action, side, where, size, after_id)
+        size = batch_size if limit is None else min(batch_size, limit - done)
+        chosen, changed = yield partial(_apply_batch, context, action, side, where, size, after_id)
         if not chosen:
             break
         done, after_id = done + len(changed), chosen[-1]
         sample += changed[: SAMPLE_SIZE - len(sample)]
-        _tell(context, action, side, changed)
+        _report(context, action, side, changed)
         if rate is not None and changed:
             yield RatePause(len(changed) / rate)
     return OperationResult(done, tuple(sample))
 
 
-def _lot(
+def _apply_batch(
     context: BusContext, action: OperatorAction, side: Side, where: Where, size: int, after_id: int, db: Connection
 ) -> tuple[list[int], list[int]]:
     """Return the selected ids, and those of them that were changed."""
@@ -220,7 +220,7 @@ def _lot(
     return chosen, action.apply(db, sql, stored_events.message_type(side), chosen) if chosen else []
 
 
-def _tell(context: BusContext, action: OperatorAction, side: Side, numbers: Sequence[int]) -> None:
+def _report(context: BusContext, action: OperatorAction, side: Side, numbers: Sequence[int]) -> None:
     if not numbers:
         return
     context.probe.count("bus_operations_total", len(numbers), action=action.name, side=side)

@@ -144,9 +144,9 @@ def write_events(
     events: Sequence[OutgoingEvent],
     version: str,
 ) -> list[PublishedRow]:
-    news = [event_encoder.encode(event) for event in events]
-    insert_events(handle.run, sql, news, version)
-    return news
+    rows = [event_encoder.encode(event) for event in events]
+    insert_events(handle.run, sql, rows, version)
+    return rows
 
 
 def _key_text(key: Any, name: str) -> str:

@@ -85,7 +85,7 @@ class EventRelay:
             claimed_at = time.monotonic()
             works = await self._claim()
             if works:
-                task = asyncio.create_task(self._forward(works, claimed_at))
+                task = asyncio.create_task(self._send_batch(works, claimed_at))
                 self._sending.add(task)
                 task.add_done_callback(self._sent)
         return len(works)
@@ -124,20 +124,20 @@ class EventRelay:
             context.probe.changed("published", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
         return works
 
-    async def _forward(self, works: list[ClaimedEvent], claimed_at: float) -> None:
+    async def _send_batch(self, works: list[ClaimedEvent], claimed_at: float) -> None:
         context, settings = self._context, self._context.settings
         envelopes: list[Envelope] = []
         chosen: list[ClaimedEvent] = []
-        faults: list[SendFailure] = []
+        failures: list[SendFailure] = []
         for work in works:
             if work.claim.crashes >= settings.crashes_max:
-                faults.append(SendFailure(work, Undecodable(WORKER_LOST_ERROR.format(crashes=work.claim.crashes))))
+                failures.append(SendFailure(work, Undecodable(WORKER_LOST_ERROR.format(crashes=work.claim.crashes))))
                 continue
             try:
                 envelopes.append(_envelope(work))
                 chosen.append(work)
             except Exception as error:
-                faults.append(SendFailure(work, Undecodable(f"the stored content cannot be read: {error}")))
+                failures.append(SendFailure(work, Undecodable(f"the stored content cannot be read: {error}")))
         async with self._turn:
             left_s = min(claimed_at + settings.lease_s / 2 - time.monotonic(), settings.send_timeout_s)
             if left_s <= 0:
@@ -150,12 +150,12 @@ class EventRelay:
                 outcomes = await self._send(envelopes, left_s)
                 context.probe.send_seconds.add(time.perf_counter() - began)
                 done = [work.claim for work, error in zip(chosen, outcomes, strict=True) if error is None]
-                faults += [
+                failures += [
                     SendFailure(w, error) for w, error in zip(chosen, outcomes, strict=True) if error is not None
                 ]
                 await self._mark_sent(done)
-        if faults:
-            await self._mark_failed(faults)
+        if failures:
+            await self._mark_failed(failures)
         if any(work.claim.key is not None for work in works):
             context.wake_relay()  # the next event of the key can be claimed now
 
@@ -190,25 +190,27 @@ class EventRelay:
                 context.probe.count("bus_lease_lost_total")
         return ours
 
-    async def _mark_failed(self, faults: list[SendFailure]) -> None:
+    async def _mark_failed(self, failures: list[SendFailure]) -> None:
         context = self._context
         # Counted after the commit: before it, the transaction may be repeated.
-        for fault, status, counts in await context.database.run(lambda db: self._fail_each(db, faults)):
-            work, error = fault
+        for failure, status, counts in await context.database.run(lambda db: self._mark_failed_each(db, failures)):
+            work, error = failure
             if counts:
                 context.probe.count("bus_retries_total", place="send")
             if status is EventStatus.FAILED:
                 context.probe.changed("published", work.claim.message_id, EventStatus.FAILED)
                 context.probe.failed(failed_event(work, None, error))
 
-    def _fail_each(self, db: Connection, faults: list[SendFailure]) -> list[tuple[SendFailure, EventStatus, bool]]:
+    def _mark_failed_each(
+        self, db: Connection, failures: list[SendFailure]
+    ) -> list[tuple[SendFailure, EventStatus, bool]]:
         """Mark failed sends, and return those that were still claimed.
 
         Each comes with its new state and whether the attempt counts.
         """
         context, settings, marked = self._context, self._context.settings, []
-        for fault in faults:
-            work, error = fault
+        for failure in failures:
+            work, error = failure
             outcome = settings.retry.after(error, work.retries + 1, context.rng.random(), rounds=work.rounds)
             counts, parks = True, isinstance(error, Undecodable)
             if settings.circuit_breaker and isinstance(error, Unavailable):
@@ -219,12 +221,12 @@ class EventRelay:
                     mark_failed(
                         db, context.sql, PUBLISHED_SIDE, work.claim, text, kept_s, counts=not parks, parks=parks
                     )
-                    marked.append((fault, EventStatus.FAILED, not parks))
+                    marked.append((failure, EventStatus.FAILED, not parks))
                 else:
                     reschedule(db, context.sql, PUBLISHED_SIDE, work.claim, outcome, text, counts=counts)
                     # Reported before the commit: right after it, a relay may report the next state.
                     context.probe.changed("published", work.claim.message_id, EventStatus.SCHEDULED)
-                    marked.append((fault, EventStatus.SCHEDULED, counts))
+                    marked.append((failure, EventStatus.SCHEDULED, counts))
             except LeaseLost:
                 context.probe.count("bus_lease_lost_total")
         return marked

@@ -23,7 +23,7 @@ ERROR_CHARS_MAX = 4_000
 
 def mark_succeeded(db: Connection, sql: SqlDialect, side: int, claim: Claim, retention_s: float) -> None:
     """Move one message from Processing to Successed; raise `LeaseLost` if it is held by another worker."""
-    table, status, retention = message_table(sql, side), sql.word(EventStatus.SUCCESSED), sql.span(retention_s)
+    table, status, retention = message_table(sql, side), sql.status_name(EventStatus.SUCCESSED), sql.span(retention_s)
     if sql.kind == "postgresql":
         statement = statements.delete_claimed_and_mark_succeeded(sql, table)
         if sql.change(db, statement, side, claim.message_id, claim.token, status, retention) != 1:
@@ -47,7 +47,7 @@ def mark_all_succeeded(db: Connection, sql: SqlDialect, side: int, claims: Seque
         raise LeaseLost(numbers[0])
     where, values = sql.among('"Id"', numbers)
     statement = statements.mark_succeeded(sql, message_table(sql, side), where)
-    sql.change(db, statement, sql.word(EventStatus.SUCCESSED), sql.span(retention_s), *values)
+    sql.change(db, statement, sql.status_name(EventStatus.SUCCESSED), sql.span(retention_s), *values)
 
 
 def still_claimed(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim]) -> list[Claim]:

@@ -150,7 +150,7 @@ class BusDatabase:
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a transaction of its own and commit it."""
-        self._mind_forks()
+        self._drop_after_fork()
         if self.works_in_threads:
             if self._threads is None:
                 # SQLite allows one writer: more threads would only wait.
@@ -171,7 +171,7 @@ class BusDatabase:
 
     def run_blocking(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a transaction of its own and commit it, blocking the caller."""
-        self._mind_forks()
+        self._drop_after_fork()
         for attempt in range(1, CONFLICT_TRIES + 1):
             try:
                 with self.engine.connect() as connection:
@@ -184,7 +184,7 @@ class BusDatabase:
             time.sleep(_pause_s(attempt))
         raise AssertionError("unreachable")
 
-    def _mind_forks(self) -> None:
+    def _drop_after_fork(self) -> None:
         """Drop inherited connections in a forked child: parent and child must not share them."""
         if self._pid != os.getpid():
             self._pid = os.getpid()

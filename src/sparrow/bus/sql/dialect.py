@@ -90,7 +90,8 @@ class SqlDialect:
         """Run a statement and return the number of rows it affected."""
         return self.run(db, statement, *values).rowcount
 
-    def word(self, status: EventStatus) -> str:
+    def status_name(self, status: EventStatus) -> str:
+        """Return the spelling of a status in StatusName."""
         return self.succeeded_spelling if status is EventStatus.SUCCESSED else status.value
 
     # -- fragments ----------------------------------------------------------------------------------------------------

@@ -127,18 +127,18 @@ def _by_status(db: Connection, sql: SqlDialect, side: Side) -> tuple[dict[str, i
     rows = sql.rows(
         db, f'SELECT m."StatusName", COUNT(*) FROM {table} m WHERE {NOT_SUCCEEDED_CONDITION} GROUP BY m."StatusName"'
     )
-    for word, how_many in rows:
-        found[EventStatus.of(word).value] += how_many
+    for status_name, count in rows:
+        found[EventStatus.of(status_name).value] += count
     # A held message is Processing, even if that is not written; there are few.
     held = sql.rows(
         db,
         f'SELECT m."StatusName", COUNT(*) FROM {sql.names.queue} q JOIN {table} m ON m."Id" = q."MessageId"'
         f' WHERE q."MessageType" = {number} AND q."LockedBy" IS NOT NULL GROUP BY m."StatusName"',
     )
-    for word, how_many in held:
-        if EventStatus.of(word) in OPEN_STATUSES:
-            found[EventStatus.of(word).value] = max(0, found[EventStatus.of(word).value] - how_many)
-            found[EventStatus.PROCESSING.value] += how_many
+    for status_name, count in held:
+        if EventStatus.of(status_name) in OPEN_STATUSES:
+            found[EventStatus.of(status_name).value] = max(0, found[EventStatus.of(status_name).value] - count)
+            found[EventStatus.PROCESSING.value] += count
     parked = sql.rows(
         db,
         f"SELECT COUNT(*) FROM {table} m WHERE m.\"StatusName\" = 'Failed' AND {NOT_SUCCEEDED_CONDITION}"

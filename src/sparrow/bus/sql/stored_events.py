@@ -24,7 +24,7 @@ from sparrow.bus.states import SUCCEEDED_SPELLINGS, EventStatus
 from sparrow.bus.telemetry.probe import Side
 
 _NUMBERS: dict[Side, int] = {"published": PUBLISHED_SIDE, "received": RECEIVED_SIDE}
-_SUCCEEDED = ", ".join(f"'{word}'" for word in SUCCEEDED_SPELLINGS)
+_SUCCEEDED = ", ".join(f"'{status_name}'" for status_name in SUCCEEDED_SPELLINGS)
 NOT_SUCCEEDED_CONDITION = f'm."StatusName" NOT IN ({_SUCCEEDED})'
 """Literally the condition of the partial index: SQLite uses the index only then."""
 
@@ -70,35 +70,35 @@ def select_events(sql: SqlDialect, side: int, where: Where) -> EventSelection:
         conditions += [f"m.\"StatusName\" = '{status.value}'", NOT_SUCCEEDED_CONDITION]
     else:
         tables, number, has_queue = f"{table} m", 'm."Id"', False
-    for condition, value in _told(sql, side, where):
+    for condition, value in _conditions(sql, side, where):
         conditions.append(condition)
         values += [value] if condition.count("?") else []
     return EventSelection(tables, conditions, values, number, has_queue)
 
 
-def _told(sql: SqlDialect, side: int, where: Where) -> list[tuple[str, Any]]:
-    told: list[tuple[str, Any]] = []
+def _conditions(sql: SqlDialect, side: int, where: Where) -> list[tuple[str, Any]]:
+    conditions_and_values: list[tuple[str, Any]] = []
     exact = (('m."Name"', where.name), ('m."OrderKey"', where.key))
-    told += [(f"{column} = ?", value) for column, value in exact if value is not None]
+    conditions_and_values += [(f"{column} = ?", value) for column, value in exact if value is not None]
     if where.group is not None:
-        told.append(('m."Group" = ?', where.group) if side == RECEIVED_SIDE else ("1 = 0", None))
+        conditions_and_values.append(('m."Group" = ?', where.group) if side == RECEIVED_SIDE else ("1 = 0", None))
     if where.message_id is not None:
         if side == RECEIVED_SIDE:
-            told.append(('m."MsgId" = ?', where.message_id))
+            conditions_and_values.append(('m."MsgId" = ?', where.message_id))
         else:
-            told.append(('m."Id" = ?', _as_number(where.message_id)))
+            conditions_and_values.append(('m."Id" = ?', _as_number(where.message_id)))
     pieces = [('m."Content"', where.content), ('m."LastError"', where.error)]
     for name, value in ((h.CORRELATION_ID, where.correlation_id), (h.TENANT, where.tenant)):
         if value is not None:
             pieces.append(('m."Content"', f'"{name}":{msgspec.json.encode(value).decode()}'))
-    told += [(_holds(sql, column), piece) for column, piece in pieces if piece is not None]
+    conditions_and_values += [(_contains(sql, column), piece) for column, piece in pieces if piece is not None]
     if where.added_since is not None:
-        told.append(('m."Added" >= ?', sql.to_time(_in_utc(where.added_since))))
+        conditions_and_values.append(('m."Added" >= ?', sql.to_time(_in_utc(where.added_since))))
     if where.added_until is not None:
-        told.append(('m."Added" < ?', sql.to_time(_in_utc(where.added_until))))
+        conditions_and_values.append(('m."Added" < ?', sql.to_time(_in_utc(where.added_until))))
     if where.parked is not None:
-        told.append((f'm."Parked" = {int(where.parked)}', None))
-    return told
+        conditions_and_values.append((f'm."Parked" = {int(where.parked)}', None))
+    return conditions_and_values
 
 
 def find(
@@ -172,7 +172,7 @@ def _columns(side: Side, has_queue: bool) -> str:
 
 
 def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
-    number, version, name, content, retries, added, expires, word, key, rounds, error, parked = row[:12]
+    number, version, name, content, retries, added, expires, status_name, key, rounds, error, parked = row[:12]
     due_at, locked_by, group, message_id = row[12:]
     headers, value = split_content(content)
     return StoredEvent(
@@ -186,7 +186,7 @@ def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
         retries=retries,
         added=sql.from_time(added),
         expires_at=None if expires is None else sql.from_time(expires),
-        status=EventStatus.PROCESSING if locked_by is not None else EventStatus.of(word),
+        status=EventStatus.PROCESSING if locked_by is not None else EventStatus.of(status_name),
         key=key,
         rounds=rounds,
         error=error,
@@ -197,7 +197,7 @@ def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
     )
 
 
-def _holds(sql: SqlDialect, column: str) -> str:
+def _contains(sql: SqlDialect, column: str) -> str:
     """Return a condition for "contains". Not LIKE: its wildcards and letter case differ between databases."""
     if sql.kind == "postgresql":
         return f"strpos({column}, ?) > 0"

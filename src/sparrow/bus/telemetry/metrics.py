@@ -114,7 +114,11 @@ def _gauges(stats: BusStats) -> Iterator[str]:
         "bus_messages",
         "gauge",
         "Stored messages, by state; those that succeeded are not counted.",
-        [({"side": side.side, "status": word}, count) for side in sides for word, count in side.by_status.items()],
+        [
+            ({"side": side.side, "status": status_name}, count)
+            for side in sides
+            for status_name, count in side.by_status.items()
+        ],
     )
 
 

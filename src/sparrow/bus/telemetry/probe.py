@@ -78,9 +78,9 @@ class BusProbe:
 
     def changed(self, side: Side, message_id: int, *statuses: EventStatus) -> None:
         for status in statuses if self.on_state else ():
-            for hear in self.on_state:
+            for callback in self.on_state:
                 try:
-                    hear(StateChange(side, message_id, status))
+                    callback(StateChange(side, message_id, status))
                 except Exception:
                     log.exception("on_state raised an error")
 

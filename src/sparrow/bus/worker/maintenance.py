@@ -108,14 +108,17 @@ class BusMaintenance:
 
     async def repair_orphans(self) -> tuple[int, int]:
         """Repair orphaned rows; both counts are 0 unless something else has changed the tables."""
-        context, lost, strays = self._context, 0, 0
+        context, without_queue_row, without_message = self._context, 0, 0
         for side in maintenance.MESSAGE_SIDES:
             found = await context.database.run(partial(maintenance.repair_orphans, sql=context.sql, side=side))
-            lost, strays = lost + found[0], strays + found[1]
-        if lost or strays:
-            context.probe.count("bus_mended_total", lost + strays)
-            log.warning("orphaned rows were repaired", extra={"without_queue": lost, "without_message": strays})
-        return lost, strays
+            without_queue_row, without_message = without_queue_row + found[0], without_message + found[1]
+        if without_queue_row or without_message:
+            context.probe.count("bus_mended_total", without_queue_row + without_message)
+            log.warning(
+                "orphaned rows were repaired",
+                extra={"without_queue": without_queue_row, "without_message": without_message},
+            )
+        return without_queue_row, without_message
 
     async def heartbeat(self) -> None:
         """Renew the leases of all executors."""

@@ -66,10 +66,10 @@ def database_url(alias: str) -> URL:
     Django's OPTIONS are not included; if they matter, set `"database"` in SPARROW_BUS.
     """
     connection = connections[alias]
-    said: dict[str, Any] = connection.settings_dict
+    settings_of_connection: dict[str, Any] = connection.settings_dict
     if connection.vendor not in DATABASE_KINDS:
         raise SettingsError("SPARROW_BUS_USING", alias, "Django's settings", "a MySQL, PostgreSQL or SQLite database")
-    name, host = str(said["NAME"]), str(said["HOST"] or "")
+    name, host = str(settings_of_connection["NAME"]), str(settings_of_connection["HOST"] or "")
     if connection.vendor == "sqlite":
         return URL.create("sqlite", database=name)
     query: dict[str, str] = {}
@@ -77,10 +77,10 @@ def database_url(alias: str) -> URL:
         query = {"unix_socket" if connection.vendor == "mysql" else "host": host}
     return URL.create(
         connection.vendor,
-        username=said["USER"] or None,
-        password=said["PASSWORD"] or None,
+        username=settings_of_connection["USER"] or None,
+        password=settings_of_connection["PASSWORD"] or None,
         host=None if query else host or None,
-        port=int(said["PORT"]) if said["PORT"] else None,
+        port=int(settings_of_connection["PORT"]) if settings_of_connection["PORT"] else None,
         database=name,
         query=query,
     )

@@ -28,7 +28,7 @@ class DjangoTransaction:
         self._using, self._pool = using, pool
         # Publishing inside the handler is bound to the alias, since each thread has its own connection.
         self.handle: Any = SimpleNamespace(vendor=connections[using].vendor, alias=using)
-        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._steps: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._atomic: Any = None
         self._calling: Future[Any] | None = None
 
@@ -42,17 +42,17 @@ class DjangoTransaction:
 
     async def commit(self, finish: FinishMessage) -> None:
         def work() -> None:
-            finish(cast("Connection", _Speaking(self._using)))
+            finish(cast("Connection", _DjangoConnection(self._using)))
             atomic, self._atomic = self._atomic, None
             atomic.__exit__(None, None, None)
 
         await self._in_thread(work)
-        self._orders.put(None)
+        self._steps.put(None)
 
     async def abandon(self) -> None:
         # Queued behind the running step: a handler cannot be stopped, only rolled back.
         undone = self._ask(self._undo)
-        self._orders.put(None)
+        self._steps.put(None)
         if self._calling is None or self._calling.done():
             await asyncio.wrap_future(undone)
 
@@ -74,8 +74,8 @@ class DjangoTransaction:
 
     def _serve(self) -> None:
         try:
-            while (order := self._orders.get()) is not None:
-                work, answer = order
+            while (step := self._steps.get()) is not None:
+                work, answer = step
                 try:
                     answer.set_result(work())
                 except BaseException as error:
@@ -87,27 +87,27 @@ class DjangoTransaction:
         answer: Future[Any] = Future()
         answer.set_running_or_notify_cancel()  # from here on it cannot be cancelled: the thread sets the result
         context = contextvars.copy_context()
-        self._orders.put((lambda: context.run(work), answer))
+        self._steps.put((lambda: context.run(work), answer))
         return answer
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self._ask(work))
 
 
-class _Speaking:
+class _DjangoConnection:
     """The part of SQLAlchemy's Connection that the statements use, on Django's connection of this thread."""
 
     def __init__(self, using: str) -> None:
         self._connection = connections[using]
         self.dialect = SimpleNamespace(name=self._connection.vendor, paramstyle="format")
 
-    def exec_driver_sql(self, statement: str, values: tuple[Any, ...] = ()) -> _Answer:
+    def exec_driver_sql(self, statement: str, values: tuple[Any, ...] = ()) -> _CursorResult:
         cursor = self._connection.cursor()
         cursor.execute(statement, list(values))
-        return _Answer(cursor)
+        return _CursorResult(cursor)
 
 
-class _Answer:
+class _CursorResult:
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
         self.rowcount = int(cursor.rowcount)

@@ -52,14 +52,14 @@ class NatsStreamConsumer:
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._ready: deque[tuple[float, Msg]] = deque()
         self._held: dict[str, Msg] = {}
-        self._news = asyncio.Event()
+        self._received = asyncio.Event()
         self._since: str | None = None
-        self._look_after_s = FIRST_RESCAN_S
-        self._look_at = 0.0
+        self._check_after_s = FIRST_RESCAN_S
+        self._check_at = 0.0
 
     async def join(self) -> None:
         with self._connection.translated_errors():
-            await self._look()
+            await self._check()
             await self._connection.client.flush()  # after this the server knows the subscriptions
         self._since = (datetime.now(UTC) - CLOCK_SKEW).isoformat()
 
@@ -67,13 +67,13 @@ class NatsStreamConsumer:
         while True:
             if self._connection.is_lost:
                 raise ConnectionLost(self._connection.address, "the server closed the connection")
-            if time.monotonic() >= self._look_at:
+            if time.monotonic() >= self._check_at:
                 with self._connection.translated_errors(), _cancellable():
-                    await self._look()
-            self._news.clear()
+                    await self._check()
+            self._received.clear()
             if found := self._take(count_max):
                 return found
-            await self._wait_for_news()
+            await self._wait_for_messages()
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         with self._connection.translated_errors():
@@ -126,14 +126,14 @@ class NatsStreamConsumer:
         delivery = BrokerDelivery(name=msg.subject, headers=headers, body=msg.data, ack_handle=msg)
         return with_foreign_headers(delivery, fallback_id, self._build)
 
-    async def _wait_for_news(self) -> None:
-        news = asyncio.ensure_future(self._news.wait())
+    async def _wait_for_messages(self) -> None:
+        received_event = asyncio.ensure_future(self._received.wait())
         end = asyncio.ensure_future(self._connection.lost.wait())
         try:
-            wait_s = max(0.0, self._look_at - time.monotonic())
-            await asyncio.wait((news, end), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            wait_s = max(0.0, self._check_at - time.monotonic())
+            await asyncio.wait((received_event, end), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            news.cancel()
+            received_event.cancel()
             end.cancel()
 
     def _arrival(self, pattern: str | None, ack_wait_s: float) -> Callable[[Msg], Awaitable[None]]:
@@ -142,24 +142,24 @@ class NatsStreamConsumer:
                 await msg.ack()
                 return
             self._ready.append((time.monotonic() + ack_wait_s, msg))
-            self._news.set()
+            self._received.set()
 
         return arrive
 
     # -- streams and consumers ------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         """Check streams, subjects, consumers and subscriptions, and create what is missing."""
         for stream, wanted in self._streams.items():
-            await self._look_at_stream(stream, wanted)
+            await self._check_stream(stream, wanted)
         if self._everywhere:
             streams = await self._admin.streams()
             for each in self._everywhere:
                 await self._subscribe_everywhere(streams, each)
-        self._look_at = time.monotonic() + self._look_after_s
-        self._look_after_s = min(self._look_after_s * 2, self._look_every_s)
+        self._check_at = time.monotonic() + self._check_after_s
+        self._check_after_s = min(self._check_after_s * 2, self._look_every_s)
 
-    async def _look_at_stream(self, stream: str, wanted: Sequence[subjects.SubjectFilter]) -> None:
+    async def _check_stream(self, stream: str, wanted: Sequence[subjects.SubjectFilter]) -> None:
         for attempts_left in reversed(range(STREAM_TRIES)):
             actual = await self._admin.ensure_stream(stream, [each.subject for each in wanted if each.subject])
             try:

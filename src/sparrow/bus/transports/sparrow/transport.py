@@ -32,11 +32,11 @@ from sparrow.wire.bodies import QueueRef
 
 BATCH_COUNT_MAX = 500
 BATCH_BYTES_MAX = 256 * 1024
-_ROOM_BYTES = 512
+_MESSAGE_OVERHEAD_BYTES = 512
 """Approximate size of a message in a batch besides its body."""
-_ALONE_BYTES = 32 * 1024
+_SEPARATE_BODY_BYTES = 32 * 1024
 """A body of this size is sent alone, because then it is compressed."""
-_ABOUT_ALL = (UnknownTopic, NotPermitted)
+_BATCH_REFUSALS = (UnknownTopic, NotPermitted)
 """Refusals that concern the whole batch."""
 
 _Numbered = tuple[int, str | None, Message]
@@ -136,7 +136,9 @@ class SparrowTransport:
             else:
                 in_order.setdefault(message.topic, {}).setdefault(key, []).append((number, key, message))
         works = [
-            _send_lot(producer, lot, None, outcomes, {}) for messages in by_topic.values() for lot in _lots(messages)
+            _send_batch(producer, batch, None, outcomes, {})
+            for messages in by_topic.values()
+            for batch in _batches(messages)
         ]
         works += [self._send_in_order(producer, topic, by_key, outcomes) for topic, by_key in in_order.items()]
         if len(works) == 1:
@@ -191,36 +193,38 @@ class SparrowTransport:
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-def _lots(messages: Sequence[_Numbered]) -> list[list[_Numbered]]:
+def _batches(messages: Sequence[_Numbered]) -> list[list[_Numbered]]:
     """Split messages into requests."""
-    lots: list[list[_Numbered]] = []
-    lot: list[_Numbered] = []
+    batches: list[list[_Numbered]] = []
+    batch: list[_Numbered] = []
     size = 0
     for numbered in messages:
         body_bytes = len(numbered[2].body)
-        if lot and (len(lot) >= BATCH_COUNT_MAX or size + body_bytes > BATCH_BYTES_MAX or body_bytes > _ALONE_BYTES):
-            lots.append(lot)
-            lot, size = [], 0
-        lot.append(numbered)
-        size += body_bytes + _ROOM_BYTES if body_bytes <= _ALONE_BYTES else BATCH_BYTES_MAX
-    if lot:
-        lots.append(lot)
-    return lots
+        if batch and (
+            len(batch) >= BATCH_COUNT_MAX or size + body_bytes > BATCH_BYTES_MAX or body_bytes > _SEPARATE_BODY_BYTES
+        ):
+            batches.append(batch)
+            batch, size = [], 0
+        batch.append(numbered)
+        size += body_bytes + _MESSAGE_OVERHEAD_BYTES if body_bytes <= _SEPARATE_BODY_BYTES else BATCH_BYTES_MAX
+    if batch:
+        batches.append(batch)
+    return batches
 
 
 async def _send_queue(producer: Producer, messages: Sequence[_Numbered], queue: QueueRef, outcomes: _Outcomes) -> None:
-    lots, refused = _lots(messages), dict[str | None, Exception]()
-    for place, lot in enumerate(lots):
-        failure = await _send_lot(producer, lot, queue, outcomes, refused)
+    batches, refused = _batches(messages), dict[str | None, Exception]()
+    for index, batch in enumerate(batches):
+        failure = await _send_batch(producer, batch, queue, outcomes, refused)
         if failure is not None:
-            for later in lots[place + 1 :]:
+            for later in batches[index + 1 :]:
                 _fail(later, failure, outcomes)
             return
 
 
-async def _send_lot(
+async def _send_batch(
     producer: Producer,
-    lot: Sequence[_Numbered],
+    batch: Sequence[_Numbered],
     queue: QueueRef | None,
     outcomes: _Outcomes,
     refused: dict[str | None, Exception],
@@ -230,38 +234,38 @@ async def _send_lot(
     `refused` holds the keys whose further events are not sent, and why.
     """
     if refused:
-        for numbered in lot:
+        for numbered in batch:
             if numbered[1] in refused:
                 _fail([numbered], refused[numbered[1]], outcomes)
-        lot = [numbered for numbered in lot if numbered[1] not in refused]
-    messages = [message for _, _, message in lot]
+        batch = [numbered for numbered in batch if numbered[1] not in refused]
+    messages = [message for _, _, message in batch]
     try:
         if len(messages) == 1:
-            _check_safe(await producer.send(messages[0], queue=queue), producer)
+            _check_flushed(await producer.send(messages[0], queue=queue), producer)
         elif messages:
-            _check_safe((await producer.send_batch(messages, queue=queue))[0], producer)
-    except _ABOUT_ALL as error:
-        _fail(lot, error, outcomes)
+            _check_flushed((await producer.send_batch(messages, queue=queue))[0], producer)
+    except _BATCH_REFUSALS as error:
+        _fail(batch, error, outcomes)
     except Refused as error:
-        if len(lot) == 1:
-            ((number, key, _),) = lot
+        if len(batch) == 1:
+            ((number, key, _),) = batch
             outcomes[number] = error
             if key is not None:
                 refused[key] = error
             return None
         # One of them is the reason: send them one by one.
-        for place, numbered in enumerate(lot):
-            failure = await _send_lot(producer, [numbered], queue, outcomes, refused)
+        for index, numbered in enumerate(batch):
+            failure = await _send_batch(producer, [numbered], queue, outcomes, refused)
             if failure is not None:
-                _fail(lot[place + 1 :], failure, outcomes)
+                _fail(batch[index + 1 :], failure, outcomes)
                 return failure
     except SparrowError as error:
-        _fail(lot, error, outcomes)
+        _fail(batch, error, outcomes)
         return error
     return None
 
 
-def _check_safe(result: SendResult, producer: Producer) -> None:
+def _check_flushed(result: SendResult, producer: Producer) -> None:
     if result.status is SendStatus.FLUSH_DISK_TIMEOUT:
         raise FlushTimeout(producer.timeout_ms)
 
