@@ -99,7 +99,7 @@ def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_th
     assert all(topic == "topic=orders" and day.startswith("date=20") for topic, day in folders)
     assert folders
 
-    with pytest.raises(Refused, match="checkpoint .* is empty"):
+    with pytest.raises(Refused, match=r"checkpoint .* is empty"):
         archive.run(spark, msgspec.structs.replace(work, checkpoint=f"{tmp_path}/new"), on_progress=quiet)
 
 

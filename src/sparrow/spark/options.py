@@ -79,17 +79,15 @@ def parse_boolean(value: str) -> bool:
 
 def parse_count(value: str) -> int:
     """Parse an integer that is 0 or more."""
-    number = int(value)
-    if number < 0:
+    if not value.isdecimal():
         raise ValueError("use 0 or a positive number")
-    return number
+    return int(value)
 
 
 def parse_positive(value: str) -> int:
-    number = int(value)
-    if number < 1:
+    if not value.isdecimal() or int(value) < 1:
         raise ValueError("use a number of 1 or more")
-    return number
+    return int(value)
 
 
 def choice_parser(*words: str) -> Callable[[str], str]:

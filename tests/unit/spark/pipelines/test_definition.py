@@ -49,7 +49,11 @@ def test_a_file_is_read_as_it_stands(tmp_path: Path) -> None:
         ('topic = "orders"', "", "needs exactly one of topic, pattern, parquet"),
         ('topic = "orders"', 'topic = "orders"\nparquet = "x"', "has topic and parquet"),
         ('topic = "orders"', 'topic = "orders"\ncolour = "red"', "unknown field `colour`"),
-        ('from = "sums"', 'from = "summs"', "reads from 'summs', which does not exist. Sources and steps: orders, sums"),
+        (
+            'from = "sums"',
+            'from = "summs"',
+            "reads from 'summs', which does not exist. Sources and steps: orders, sums",
+        ),
         ('name = "sums"', 'name = "orders"', "with the name 'orders'"),
         ('name = "sums"', 'name = "my sums"', "not a valid table name"),
         ('checkpoint = "state"', "", "set checkpoint to a folder"),
