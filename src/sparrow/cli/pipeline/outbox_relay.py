@@ -62,8 +62,10 @@ class BulkRelay:
             )
             bus.settings = bus.context.settings = settings
             bus.context.use(replace(bus.context.sql, writes_progress_states=False))
-            patience_ms = int(settings.send_timeout_s * 1_000 / 2)
-            appender = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
+            retry_timeout_ms = int(settings.send_timeout_s * 1_000 / 2)
+            appender = BulkAppender(
+                self.name_servers, client=self.client, topic_queues=4, retry_timeout_ms=retry_timeout_ms
+            )
             transport = BulkTransport(self.name_servers, appender, form=self.form, version=settings.version)
             bus.context.transport = transport
             relay = EventRelay(bus.context)

@@ -35,7 +35,7 @@ class JobTimeSpan(msgspec.Struct, frozen=True):
         """Parse milliseconds since 1970, ISO time, or a relative time such as `-10m`."""
         return cls(_ms("startingTimestamp", since), _ms("endingTimestamp", until))
 
-    def wider(self, *, before_ms: int) -> JobTimeSpan:
+    def extend(self, *, before_ms: int) -> JobTimeSpan:
         """Return a span that starts earlier and has no end."""
         return JobTimeSpan(None if self.since_ms is None else max(0, self.since_ms - before_ms))
 

@@ -48,20 +48,20 @@ def extract_property(raw: str, name: str) -> Column:
     """Extract one property from the property string; empty if it is not set."""
     from pyspark.sql import functions as f
 
-    begun = f"(?:^|{VALUE_SEPARATOR}){re.escape(name)}{NAME_SEPARATOR}"
-    return f.regexp_extract(raw, f"{begun}([^{VALUE_SEPARATOR}]*)", 1)
+    prefix = f"(?:^|{VALUE_SEPARATOR}){re.escape(name)}{NAME_SEPARATOR}"
+    return f.regexp_extract(raw, f"{prefix}([^{VALUE_SEPARATOR}]*)", 1)
 
 
 def columns_in_sql(*expressions: str | None) -> list[str]:
     """Return the columns of a topic that occur in the SQL; the others need not be read."""
-    words = {word for sql in expressions for word in re.findall(r"\w+", (sql or "").lower())}
-    return [name for name in COLUMN_TYPES if name in words]
+    identifiers = {identifier for sql in expressions for identifier in re.findall(r"\w+", (sql or "").lower())}
+    return [name for name in COLUMN_TYPES if name in identifiers]
 
 
 def read_stream(spark: SparkSession, columns: Sequence[str], **options: str | None) -> DataFrame:
     """Read these columns of topics as a stream. Options that are None are not set."""
-    said = {name: text for name, text in options.items() if text is not None}
-    return spark.readStream.format("sparrow").schema(topic_schema(columns)).options(**said).load()
+    given = {name: text for name, text in options.items() if text is not None}
+    return spark.readStream.format("sparrow").schema(topic_schema(columns)).options(**given).load()
 
 
 def topic_schema(columns: Sequence[str]) -> str:
@@ -123,8 +123,8 @@ def write_stream(
 
 def rows_written(query: StreamingQuery, done: JobProgress) -> int | None:
     """Return how many rows a finished query has written; None if Spark does not know any more."""
-    remembered = query.recentProgress
-    if sum(progress.numInputRows for progress in remembered) != done.rows:
+    batches = query.recentProgress
+    if sum(progress.numInputRows for progress in batches) != done.rows:
         return None
-    counts = [progress.sink.numOutputRows for progress in remembered if progress.numInputRows]
+    counts = [progress.sink.numOutputRows for progress in batches if progress.numInputRows]
     return None if any(count < 0 for count in counts) else sum(counts)

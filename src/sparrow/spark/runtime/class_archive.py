@@ -98,9 +98,9 @@ def build_class_archive(environ: Mapping[str, str] | None = None) -> Path:
     archive = archive_path(java, spark, cache)
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(archive.with_suffix(".lock")):
+        with _exclusive_lock(archive.with_suffix(".lock")):
             if not archive.is_file():
-                _make(java, archive, environ)
+                _build(java, archive, environ)
             remove_unused(cache, now_s=time.time(), keep=archive)
     except (OSError, subprocess.SubprocessError) as failure:
         raise ClassArchiveFailed(archive, str(failure)) from failure
@@ -119,7 +119,7 @@ def build_in_background() -> None:
         )
 
 
-def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
+def _build(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".making-") as folder:
         if not _has_own_base(java) and not archive.with_name(BASE_ARCHIVE_NAME).is_file():
             draft = Path(folder, BASE_ARCHIVE_NAME)
@@ -140,12 +140,12 @@ def _run(command: list[str], environ: Mapping[str, str], result: Path) -> None:
         command, env=dict(environ), capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
     )
     if ended.returncode != 0 or not result.is_file():
-        said = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
-        raise OSError(f"exit code {ended.returncode}: {said or 'no output'}")
+        output = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
+        raise OSError(f"exit code {ended.returncode}: {output or 'no output'}")
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _exclusive_lock(lock: Path) -> Iterator[None]:
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

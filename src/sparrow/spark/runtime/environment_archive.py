@@ -74,7 +74,9 @@ def build_environment_archive(out: Path, *, also: Sequence[str] = (), progress: 
             _add_text(archive, "bin/python3", launcher_script(), mode=0o755)
             done = 0
             for entry in entries:
-                archive.add(entry.path.resolve(), f"{SITE_PACKAGES}/{entry.name}", recursive=False, filter=_nobody)
+                archive.add(
+                    entry.path.resolve(), f"{SITE_PACKAGES}/{entry.name}", recursive=False, filter=_without_owner
+                )
                 done += entry.path.stat().st_size
                 if progress is not None:
                     progress(done, total)
@@ -139,7 +141,7 @@ def _add_text(archive: tarfile.TarFile, name: str, text: str, *, mode: int) -> N
     archive.addfile(member, io.BytesIO(data))
 
 
-def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member

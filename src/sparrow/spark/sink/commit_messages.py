@@ -28,7 +28,7 @@ class StagedRows(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    transaction: WriteId
+    write_id: WriteId
     partition: int
     rows: int
     stages: tuple[StagedRows, ...] = ()

@@ -44,10 +44,10 @@ class TopicBatchReader(DataSourceReader):
         return [RangePartition(task) for task in planned] or [RangePartition(())]
 
     def _ranges(self) -> list[OffsetRange]:
-        options, places = self._options, open_metadata(self._options)
-        extents = offset_resolution.fetch_extents_with_retries(options, places)
-        first = offset_resolution.resolve_starting_offsets(options, places, extents, default="earliest")
-        last = offset_resolution.resolve_ending_offsets(options, places, extents)
+        options, metadata = self._options, open_metadata(self._options)
+        extents = offset_resolution.fetch_extents_with_retries(options, metadata)
+        first = offset_resolution.resolve_starting_offsets(options, metadata, extents, default="earliest")
+        last = offset_resolution.resolve_ending_offsets(options, metadata, extents)
         ranges = []
         for queue, extent in extents.items():
             start, end = first[queue], last[queue]
