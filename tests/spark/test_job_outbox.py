@@ -77,7 +77,7 @@ def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
         OutboxJob(tasks=2),
         relaying,
         relaying.count_unsent_events,
-        on_progress=lambda done: on_progress.append((done.rows, done.behind)),
+        on_progress=lambda done: on_progress.append((done.rows, done.lag)),
     )
     assert (done.sent, done.failed, done.left) == (112, 0, 1)
     assert on_progress[0] == (0, 113)

@@ -297,9 +297,9 @@ def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: S
     job.create()
     for code in (RequestCode.QUERY_LEDGER, RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE):  # as Apache's brokers
         monkeypatch.delitem(dispatch.HANDLERS, code)
-    with pytest.raises(Refused, match=r"broker 'a' .* set delivery=atLeastOnce"):
+    with pytest.raises(Refused, match=r"broker 'a' .* Set delivery=atLeastOnce"):
         job.client.run(job.brokers.check_staging("t"))
-    with pytest.raises(Refused, match="set delivery=atLeastOnce"):
+    with pytest.raises(Refused, match="Set delivery=atLeastOnce"):
         job.task(BODIES)
     job.client.close()
 
