@@ -22,7 +22,7 @@ import asyncmy
 import asyncpg
 
 from _harness import ROOT
-from sparrow.store.sql.drivers.database import DatabaseUrl, parse_database_url
+from sparrow.store.sql.drivers.url import DatabaseUrl, parse_database_url
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow
 
 sys.path.append(str(ROOT))

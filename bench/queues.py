@@ -42,7 +42,9 @@ def measure(path: Path, count: int, *, has_goals: bool) -> list[Row]:
     queues = [Queue(topic, n) for topic in topics for n in range(QUEUES_A_TOPIC)][:count]
     with LogStore(path, disk_ratio=lambda _: 0.1) as store:
         for topic in topics:
-            asyncio.run(store.put_topic(Topic(name=topic, read_queues=QUEUES_A_TOPIC, write_queues=QUEUES_A_TOPIC)))
+            asyncio.run(
+                store.catalog.put_topic(Topic(name=topic, read_queues=QUEUES_A_TOPIC, write_queues=QUEUES_A_TOPIC))
+            )
         fill(store, queues[:1])  # what a first append, a first checkpoint and a first index bring with them
         before = memory_mb()
         checkpoint_s = fill(store, queues)

@@ -53,7 +53,7 @@ def build(path: Path, total_bytes: int, tail_bytes: int) -> None:
     never_ms = 3_600_000
     settings = LogSettings(checkpoint_interval_ms=never_ms, checkpoint_bytes=1 << 60)
     store = LogStore(path, settings, disk_ratio=lambda _: 0.1)
-    asyncio.run(store.put_topic(Topic(name="bench", read_queues=len(QUEUES), write_queues=len(QUEUES))))
+    asyncio.run(store.catalog.put_topic(Topic(name="bench", read_queues=len(QUEUES), write_queues=len(QUEUES))))
     rows = 1024
     ids = [f"C0A8000100002A9F{row:016d}" for row in range(rows)]
     keys = [f"order-{row}" for row in range(rows)]

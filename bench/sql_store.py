@@ -100,7 +100,7 @@ class Bench:
     async def queue(self, topic: str, priority: Priority = Priority.MIDDLE) -> Queue:
         """Each priority of a topic has a table of its own."""
         if topic not in self.store.catalog.topics:
-            await self.store.put_topic(Topic(name=topic, write_queues=1, read_queues=1))
+            await self.store.catalog.put_topic(Topic(name=topic, write_queues=1, read_queues=1))
         return Queue(topic, priority)
 
     def table(self, queue: Queue) -> str:
@@ -257,14 +257,14 @@ class Bench:
         async def together() -> None:
             offset = next(offsets)
             for group in groups:
-                self.store.commit_nowait(group, queue, offset)
-            await self.store.committing.flush()
+                self.store.offsets.commit_nowait(group, queue, offset)
+            await self.store.offsets.flush()
 
         async def one_by_one() -> None:
             offset = next(offsets)
             for group in groups:
-                self.store.commit_nowait(group, queue, offset)
-                await self.store.committing.flush()
+                self.store.offsets.commit_nowait(group, queue, offset)
+                await self.store.offsets.flush()
 
         many, single = await in_turn(ROUNDS, lambda: rate(GROUPS, together()), lambda: rate(GROUPS, one_by_one()))
         self.row(f"offsets of {GROUPS} groups saved together", median(many), "commits/s")

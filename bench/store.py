@@ -55,7 +55,7 @@ def spent(work: Callable[[], object]) -> Spent:
 
 def new_store(path: Path, **settings: object) -> LogStore:
     store = LogStore(path, LogSettings(**settings), disk_ratio=lambda _: 0.1)  # type: ignore[arg-type]
-    asyncio.run(store.put_topic(Topic(name=QUEUE.topic)))
+    asyncio.run(store.catalog.put_topic(Topic(name=QUEUE.topic)))
     return store
 
 
@@ -280,7 +280,7 @@ async def read_all(store: LogStore) -> int:
     offset = taken = 0
     while isinstance(result := await store.read(QUEUE, offset, count_max=4096, bytes_max=4 * MIB), Slice):
         offset = result.next_offset
-        taken += sum(len(run) for run in result.runs)
+        taken += sum(len(run) for run in result.buffers)
     return taken
 
 

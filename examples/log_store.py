@@ -12,7 +12,7 @@ from sparrow.wire import columns, properties, record
 async def main(directory: str) -> None:
     queue = Queue("orders", 0)
     async with LogStore(directory) as store:
-        await store.put_topic(Topic(name="orders", read_queues=1, write_queues=1))
+        await store.catalog.put_topic(Topic(name="orders", read_queues=1, write_queues=1))
         for number in range(3):
             tags = properties.encode({"TAGS": "paid", "KEYS": f"order-{number}"})
             await store.append(queue, [Draft(body=b"%d euros" % number, properties=tags)])

@@ -27,7 +27,7 @@ SMALL = LogSettings(
     warm_bytes=0,
     # Nothing happens behind a test's back: it says itself when there is a checkpoint, or none.
     checkpoint_interval_ms=HOUR_MS,
-    offsets_interval_ms=HOUR_MS,
+    offset_flush_interval_ms=HOUR_MS,
 )
 
 

@@ -35,7 +35,7 @@ def settings(visible_after: str) -> LogSettings:
         visible_after=visible_after,  # type: ignore[arg-type]
         # Short, so that a kill meets every chore at work.
         checkpoint_interval_ms=30,
-        offsets_interval_ms=10,
+        offset_flush_interval_ms=10,
         flush_timeout_ms=60_000,
         warm_bytes=64 * KIB,
     )
@@ -65,13 +65,13 @@ async def append_for_ever(store: LogStore, rng: random.Random) -> None:
         appended = await store.append(queue, drafts_of(seed, count))
         tell(f"{queue.topic} {queue.id} {appended.offset} {count} {seed}")
         if rng.random() < 0.05:
-            await store.commit("group", queue, appended.offset)
+            await store.offsets.commit("group", queue, appended.offset)
 
 
 async def create_topics(store: LogStore, rng: random.Random) -> None:
     while True:
         name = f"made-{rng.getrandbits(32):08x}"
-        await store.put_topic(Topic(name=name))
+        await store.catalog.put_topic(Topic(name=name))
         tell(name)
 
 
@@ -80,8 +80,8 @@ async def main(path: Path, seed: int, appenders: int, visible_after: str) -> Non
     store = LogStore(path, settings(visible_after))
     tell("open")
     for topic in TOPICS:
-        if topic not in await store.topics():
-            await store.put_topic(Topic(name=topic))
+        if topic not in await store.catalog.list_topics():
+            await store.catalog.put_topic(Topic(name=topic))
     work: list[Awaitable[None]] = [create_topics(store, rng)]
     work += [append_for_ever(store, random.Random(rng.random())) for _ in range(appenders)]
     await asyncio.gather(*work)

@@ -30,7 +30,7 @@ from tests.fault.bus_worker import Job
 
 from sparrow.testing import RunningPlatform
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.one_database]
 
 WORKERS = 4
 DONE_S = 120.0

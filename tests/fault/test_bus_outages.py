@@ -38,7 +38,7 @@ from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
 from sparrow.testing import RunningPlatform
 from sparrow.testing.platform import SMALL_LOG_SETTINGS
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.one_database]
 
 DONE_S = 60.0
 Scale = Literal["smoke", "full"]
@@ -104,7 +104,7 @@ def platform_at(port: int, folder: Path) -> Iterator[None]:
     loop = LoopThread("late platform")
     platform = Platform(
         folder / "late",
-        naming=NameServerSettings(port=port),
+        name_server=NameServerSettings(port=port),
         broker=BrokerSettings(port=0),
         log=LogSettings.model_validate(SMALL_LOG_SETTINGS),
     )
@@ -141,10 +141,10 @@ def test_without_skip_locked_a_worker_that_was_overtaken_while_it_claimed_can_en
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = EventBus(database_url, "memory://overtaken")
-    bus.prepare_blocking()
+    bus.prepare()
     bus.publish("things")
     run, real, overtakers = bus.database.run_blocking, SqlDialect.change, ["other"]
-    sql = replace(bus.context.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
+    sql = replace(bus.core.context.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
 
     def change(self: SqlDialect, db: Connection, statement: str, *values: object) -> int:
         """Between the look and the claim another one has the message, fails, and it is due again."""

@@ -14,7 +14,7 @@ from tests.fault.bus_crew import CRASHES_MAX, LEASE_S, PATIENCE_S, POLL_MAX_S, C
 from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.fault.bus_worker import Job, two_services
 
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.testing import RunningPlatform
@@ -82,7 +82,7 @@ class Town:
 
 
 def _open(db: Connection, bus: EventBus) -> int:
-    return int(bus.context.sql.rows(db, f"SELECT COUNT(*) FROM {bus.context.sql.names.queue}")[0][0])
+    return int(bus.core.context.sql.rows(db, f"SELECT COUNT(*) FROM {bus.core.context.sql.names.queue}")[0][0])
 
 
 @pytest.fixture(params=[("sqlite", "sqlite"), ("mariadb", "postgresql")], ids="-".join)

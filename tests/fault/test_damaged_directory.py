@@ -51,12 +51,12 @@ def physical_offset_of(data: bytes) -> int:
 
 async def fill(store: LogStore) -> dict[Place, bytes]:
     for topic in ("orders", "bills"):
-        await store.put_topic(Topic(name=topic))
+        await store.catalog.put_topic(Topic(name=topic))
     for number in range(MESSAGES):
         properties = f"KEYS\x01k{number}\x02".encode()
         await store.append(QUEUES[number % 4], [Draft(body=f"message {number}".encode(), properties=properties)])
         if number == MESSAGES // 2:
-            await store.commit("group", QUEUES[0], number)
+            await store.offsets.commit("group", QUEUES[0], number)
     return await served(store, QUEUES)
 
 
@@ -82,10 +82,10 @@ async def look(left: Left, expected: dict[Place, bytes]) -> LogStore:
     found = await served(store, QUEUES)
     assert_same(found, expected)
     assert_right(found)
-    topics = await store.topics()
+    topics = await store.catalog.list_topics()
     for queue in QUEUES:
         if queue.topic not in topics:
-            await store.put_topic(Topic(name=queue.topic))
+            await store.catalog.put_topic(Topic(name=queue.topic))
         appended = await store.append(queue, [Draft(body=b"new", properties=b"KEYS\x01new\x02")])
         seen = [place.offset for place in found if place.queue == queue]
         assert appended.offset > max(seen, default=-1), "an offset that was served is given out again"
@@ -197,7 +197,7 @@ async def test_a_page_of_zeros_in_the_last_segment_costs_what_it_covers(left: Le
 async def test_the_newest_record_damaged_is_not_served_though_newer_ones_follow_the_checkpoint(tmp_path: Path) -> None:
     """The queues know of a record that is no longer sound, and the log goes on behind it."""
     store = opened(tmp_path / "living")
-    await store.put_topic(Topic(name="orders"))
+    await store.catalog.put_topic(Topic(name="orders"))
     queue = Queue("orders", 0)
     for number in range(10):
         await store.append(queue, [Draft(body=b"before %d" % number)])
@@ -318,8 +318,8 @@ async def test_a_damaged_small_file_costs_nothing(
     with caplog.at_level(logging.WARNING):
         store = opened(left.path)
     try:
-        assert {"orders", "bills"} <= (await store.topics()).keys()
-        assert await store.committed("group", QUEUES[0]) == MESSAGES // 2
+        assert {"orders", "bills"} <= (await store.catalog.list_topics()).keys()
+        assert await store.offsets.committed("group", QUEUES[0]) == MESSAGES // 2
     finally:
         store.close_blocking()
     if name.startswith("sparrow") and damage is not removed:

@@ -85,13 +85,13 @@ def drafts_of(number: int) -> list[Draft]:
 
 async def fill(store: LogStore, appends: int, *, checkpoint_at: int | None) -> None:
     for topic in ("orders", "bills"):
-        await store.put_topic(Topic(name=topic))
+        await store.catalog.put_topic(Topic(name=topic))
     for number in range(appends):
         queue = ORDERS[number % 3] if number % 4 else BILLS[number % 8 // 4]
         await store.append(queue, drafts_of(number))
         if number % 10 == 9:
-            await store.put_group(Group(name=f"group-{number}"))
-            await store.commit("group-9", queue, number)
+            await store.catalog.put_group(Group(name=f"group-{number}"))
+            await store.offsets.commit("group-9", queue, number)
         if number == checkpoint_at:
             store._maintenance.checkpoint()
     store._state.flush_offsets()  # else closing would add a record that the test does not know of
@@ -177,10 +177,10 @@ def tail_of(log: Log, count: int) -> list[Laid]:
 async def assert_goes_on(store: LogStore, found: dict[Place, bytes]) -> dict[Place, bytes]:
     """Appends work, and get offsets nobody has seen a message at."""
     added: dict[Place, bytes] = {}
-    topics = await store.topics()
+    topics = await store.catalog.list_topics()
     for queue in (ORDERS[0], BILLS[1]):
         if queue.topic not in topics:  # its word was hurt
-            await store.put_topic(Topic(name=queue.topic))
+            await store.catalog.put_topic(Topic(name=queue.topic))
         appended = await store.append(queue, [Draft(body=b"after"), Draft(body=b"the damage")])
         place = Place(queue, appended.offset)
         seen = [other.offset for other in found if other.queue == queue]

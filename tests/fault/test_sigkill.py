@@ -95,7 +95,7 @@ async def assert_nothing_lost(path: Path, told: Told) -> None:
     store = LogStore(path, killed_writer.settings("written"))
     try:
         assert store.damage == [], "a kill damages nothing that was whole"
-        assert told.topics <= (await store.topics()).keys()
+        assert told.topics <= (await store.catalog.list_topics()).keys()
         found = await served(store, QUEUES)
         assert_right(found)
         lost = [place for place in told.bodies if place not in found]

@@ -148,7 +148,7 @@ async def test_ids_have_no_hole_and_nothing_acknowledged_is_lost_whoever_is_kill
     told, seen, is_over = Told(), [], asyncio.Event()
     try:
         async with await SqlStore.open(database_url) as store:
-            await store.put_topic(Topic(name=LANE.topic, write_queues=1))
+            await store.catalog.put_topic(Topic(name=LANE.topic, write_queues=1))
             reading = asyncio.create_task(follow(store, seen, is_over))
             with writing(database_url, writers, seed, told, tmp_path / "complaints"):
                 started = time.monotonic()

@@ -109,8 +109,8 @@ class StoreConformance:
 
     @pytest.fixture
     async def store(self, empty: Store) -> Store:
-        await empty.put_topic(topic(Q0.topic))
-        await empty.put_topic(topic(OTHER.topic))
+        await empty.catalog.put_topic(topic(Q0.topic))
+        await empty.catalog.put_topic(topic(OTHER.topic))
         return empty
 
     @pytest.fixture
@@ -392,158 +392,158 @@ class StoreConformance:
 
     async def test_topics_are_kept_as_they_were_put(self, empty, reopen):
         first = topic("a", parts=2, permission=4, is_ordered=True, attributes={"+a": "b"})
-        await empty.put_topic(first)
-        await empty.put_topic(topic("b"))
+        await empty.catalog.put_topic(first)
+        await empty.catalog.put_topic(topic("b"))
         changed = topic("b", parts=2)
-        await empty.put_topic(changed)
+        await empty.catalog.put_topic(changed)
         async for found in now_and_reopened(empty, reopen):
-            assert dict(await found.topics()) == {"a": first, "b": changed}
+            assert dict(await found.catalog.list_topics()) == {"a": first, "b": changed}
 
     async def test_what_is_told_of_topics_does_not_change_afterwards(self, store):
-        told = await store.topics()
-        await store.put_topic(topic("new"))
+        told = await store.catalog.list_topics()
+        await store.catalog.put_topic(topic("new"))
         assert "new" not in told
 
     @pytest.mark.parametrize("name", ["", " ", "a b", "a/b", "..", "ü", "x" * 128, "a\0", "a\n"])
     async def test_a_name_that_no_topic_may_have_is_refused(self, empty, name):
         with pytest.raises(IllegalName):
-            await empty.put_topic(Topic(name=name))
-        assert not await empty.topics()
+            await empty.catalog.put_topic(Topic(name=name))
+        assert not await empty.catalog.list_topics()
 
     async def test_retry_topics_and_long_names_are_legal(self, empty):
         for name in ("%RETRY%group", "%DLQ%g-1_x|y", "%RETRY%" + "x" * 120, "x" * self.name_max):
-            await empty.put_topic(topic(name))
+            await empty.catalog.put_topic(topic(name))
             await send(empty, Queue(name, 0), draft("x"))
             assert await read_all(empty, Queue(name, 0)) == [b"x"]
 
     async def test_a_deleted_topic_is_gone_with_its_messages_and_offsets(self, store, reopen):
         appended = await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(5)))
         await send(store, OTHER, draft("stays", keys="k"))
-        await store.commit("g", Q0, 3)
-        await store.commit("g", OTHER, 1)
-        await store.delete_topic("orders")
+        await store.offsets.commit("g", Q0, 3)
+        await store.offsets.commit("g", OTHER, 1)
+        await store.catalog.delete_topic("orders")
         async for found in now_and_reopened(store, reopen):
-            assert set(await found.topics()) == {"other"}
+            assert set(await found.catalog.list_topics()) == {"other"}
             assert await found.bounds(Q0) == QueueBounds(0, 0)
             assert await found.read(Q0, 0) == AtEnd(QueueBounds(0, 0))
             assert await found.read(Q0, 2) == Moved(0, QueueBounds(0, 0))
-            assert await found.committed("g", Q0) is None
+            assert await found.offsets.committed("g", Q0) is None
             assert await found.offset_at(Q0, appended.store_ms) == 0
             with pytest.raises(UnknownTopic):
                 await found.append(Q0, [draft("x")])
             assert await read_all(found, OTHER) == [b"stays"]
-            assert await found.committed("g", OTHER) == 1
+            assert await found.offsets.committed("g", OTHER) == 1
 
     async def test_a_deleted_topics_messages_are_found_by_no_key(self, store, reopen):
         await send(store, Q0, draft("old", keys="k", unique="u"))
-        await store.delete_topic("orders")
+        await store.catalog.delete_topic("orders")
         async for found in now_and_reopened(store, reopen):
             assert await self.found(found, "k") == await self.found(found, "u") == []
-        await found.put_topic(Topic(name="orders"))
+        await found.catalog.put_topic(Topic(name="orders"))
         await send(found, Q0, draft("new", keys="k"))
         assert await self.found(found, "k") == [b"new"]
 
     async def test_a_topic_created_again_starts_at_0(self, store, reopen):
         await send(store, Q0, *(draft(f"old {n}") for n in range(5)))
-        await store.commit("g", Q0, 3)
-        await store.delete_topic("orders")
-        await store.put_topic(topic("orders", parts=2))
-        assert await store.committed("g", Q0) is None
+        await store.offsets.commit("g", Q0, 3)
+        await store.catalog.delete_topic("orders")
+        await store.catalog.put_topic(topic("orders", parts=2))
+        assert await store.offsets.committed("g", Q0) is None
         assert (await send(store, Q0, draft("new 0"))).offset == 0
         await send(store, Q0, draft("new 1"))
         async for found in now_and_reopened(store, reopen):
             assert await found.bounds(Q0) == QueueBounds(0, 2)
             assert await read_all(found, Q0) == [b"new 0", b"new 1"]
-            assert (await found.topics())["orders"].write_queues == 2
-            assert await found.committed("g", Q0) is None
+            assert (await found.catalog.list_topics())["orders"].write_queues == 2
+            assert await found.offsets.committed("g", Q0) is None
 
     async def test_deleting_an_unknown_topic_is_refused(self, store):
         with pytest.raises(UnknownTopic):
-            await store.delete_topic("nowhere")
+            await store.catalog.delete_topic("nowhere")
 
     async def test_groups_are_kept_as_they_were_put(self, empty, reopen):
         first = Group(name="a", may_consume=False, retries_max=3, attributes={"x": "y"})
-        await empty.put_group(first)
-        await empty.put_group(Group(name="b"))
-        await empty.put_group(Group(name="b", retry_queues=4))
-        await empty.put_group(Group(name="c"))
-        await empty.delete_group("c")
-        await empty.delete_group("never there")
+        await empty.catalog.put_group(first)
+        await empty.catalog.put_group(Group(name="b"))
+        await empty.catalog.put_group(Group(name="b", retry_queues=4))
+        await empty.catalog.put_group(Group(name="c"))
+        await empty.catalog.delete_group("c")
+        await empty.catalog.delete_group("never there")
         async for found in now_and_reopened(empty, reopen):
-            assert dict(await found.groups()) == {"a": first, "b": Group(name="b", retry_queues=4)}
+            assert dict(await found.catalog.list_groups()) == {"a": first, "b": Group(name="b", retry_queues=4)}
 
     @pytest.mark.parametrize("name", ["", "a b", "x" * 121, "ü"])
     async def test_a_name_that_no_group_may_have_is_refused(self, empty, name):
         with pytest.raises(IllegalName):
-            await empty.put_group(Group(name=name))
+            await empty.catalog.put_group(Group(name=name))
 
     # -- committed offsets --------------------------------------------------------------------------------------------
 
     async def test_a_group_that_said_nothing_has_no_offset(self, store):
-        assert await store.committed("g", Q0) is None
+        assert await store.offsets.committed("g", Q0) is None
 
     async def test_offsets_go_forward_and_back_and_the_one_before_is_told(self, store, reopen):
-        assert await store.commit("g", Q0, 5) is None
-        assert await store.commit("g", Q0, 9) == 5
-        assert await store.commit("g", Q0, 9) == 9
-        assert await store.commit("g", Q0, 2) == 9
-        assert await store.commit("g", Q0, 0) == 2
-        await store.commit("g", Q1, 7)
-        await store.commit("other", Q0, 1)
+        assert await store.offsets.commit("g", Q0, 5) is None
+        assert await store.offsets.commit("g", Q0, 9) == 5
+        assert await store.offsets.commit("g", Q0, 9) == 9
+        assert await store.offsets.commit("g", Q0, 2) == 9
+        assert await store.offsets.commit("g", Q0, 0) == 2
+        await store.offsets.commit("g", Q1, 7)
+        await store.offsets.commit("other", Q0, 1)
         async for found in now_and_reopened(store, reopen):
-            assert await found.committed("g", Q0) == 0
-            assert await found.committed("g", Q1) == 7
-            assert await found.committed("other", Q0) == 1
-            assert await found.committed("other", Q1) is None
-            assert await found.committed("g", OTHER) is None
+            assert await found.offsets.committed("g", Q0) == 0
+            assert await found.offsets.committed("g", Q1) == 7
+            assert await found.offsets.committed("other", Q0) == 1
+            assert await found.offsets.committed("other", Q1) is None
+            assert await found.offsets.committed("g", OTHER) is None
 
     async def test_everything_committed_is_told_by_topic_and_group(self, store, reopen):
-        assert await store.offsets() == {}
-        await store.commit("g", Q0, 3)
-        await store.commit("g", Q1, 7)
-        await store.commit("other", OTHER, 1)
+        assert await store.offsets.all() == {}
+        await store.offsets.commit("g", Q0, 3)
+        await store.offsets.commit("g", Q1, 7)
+        await store.offsets.commit("other", OTHER, 1)
         async for found in now_and_reopened(store, reopen):
-            assert await found.offsets() == {("orders", "g"): {0: 3, 1: 7}, ("other", "other"): {0: 1}}
+            assert await found.offsets.all() == {("orders", "g"): {0: 3, 1: 7}, ("other", "other"): {0: 1}}
 
     async def test_offsets_once_told_stay_what_they_were(self, store):
-        await store.commit("g", Q0, 3)
-        told = await store.offsets()
-        await store.commit("g", Q0, 4)
-        await store.commit("g", Q1, 1)
+        await store.offsets.commit("g", Q0, 3)
+        told = await store.offsets.all()
+        await store.offsets.commit("g", Q0, 4)
+        await store.offsets.commit("g", Q1, 1)
         assert told == {("orders", "g"): {0: 3}}
 
     async def test_a_deleted_groups_offsets_are_gone(self, store, reopen):
-        await store.put_group(Group(name="g"))
-        await store.commit("g", Q0, 5)
-        await store.commit("stays", Q0, 6)
-        await store.delete_group("g")
+        await store.catalog.put_group(Group(name="g"))
+        await store.offsets.commit("g", Q0, 5)
+        await store.offsets.commit("stays", Q0, 6)
+        await store.catalog.delete_group("g")
         async for found in now_and_reopened(store, reopen):
-            assert await found.committed("g", Q0) is None
-            assert await found.committed("stays", Q0) == 6
+            assert await found.offsets.committed("g", Q0) is None
+            assert await found.offsets.committed("stays", Q0) == 6
 
     async def test_a_deleted_groups_offsets_are_kept_if_so_wished(self, store, reopen):
-        await store.put_group(Group(name="g"))
-        await store.commit("g", Q0, 5)
-        await store.delete_group("g", keeps_offsets=True)
+        await store.catalog.put_group(Group(name="g"))
+        await store.offsets.commit("g", Q0, 5)
+        await store.catalog.delete_group("g", keeps_offsets=True)
         async for found in now_and_reopened(store, reopen):
-            assert "g" not in await found.groups()
-            assert await found.committed("g", Q0) == 5
+            assert "g" not in await found.catalog.list_groups()
+            assert await found.offsets.committed("g", Q0) == 5
 
     async def test_marks_are_kept_as_they_were_put_last(self, store, reopen):
-        assert await store.mark("work") is None
-        await store.put_mark("work", 7)
-        await store.put_mark("work", 5)
-        await store.put_mark("other", -1)
+        assert await store.marks.get("work") is None
+        await store.marks.put("work", 7)
+        await store.marks.put("work", 5)
+        await store.marks.put("other", -1)
         async for found in now_and_reopened(store, reopen):
-            assert (await found.mark("work"), await found.mark("other")) == (5, -1)
+            assert (await found.marks.get("work"), await found.marks.get("other")) == (5, -1)
 
     async def test_offsets_below_0_and_of_unknown_topics_are_refused(self, store):
         with pytest.raises(Refused):
-            await store.commit("g", Q0, -1)
+            await store.offsets.commit("g", Q0, -1)
         with pytest.raises(UnknownTopic):
-            await store.commit("g", Queue("nowhere", 0), 1)
-        assert await store.committed("g", Q0) is None
-        assert await store.committed("g", Queue("nowhere", 0)) is None
+            await store.offsets.commit("g", Queue("nowhere", 0), 1)
+        assert await store.offsets.committed("g", Q0) is None
+        assert await store.offsets.committed("g", Queue("nowhere", 0)) is None
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -704,7 +704,7 @@ class StoreConformance:
     async def test_everything_survives_being_closed_and_opened(self, store, reopen):
         appended = [await send_later(store, Q0, draft(f"{n}", keys=f"k{n % 3}", tags="AB"[n % 2])) for n in range(9)]
         await send(store, Q1, draft("one"))
-        await store.commit("g", Q0, 4)
+        await store.offsets.commit("g", Q0, 4)
         store = await reopen()
         assert await store.bounds(Q0) == QueueBounds(0, 9)
         assert await store.bounds(Q1) == QueueBounds(0, 1)
@@ -726,8 +726,8 @@ class StoreConformance:
 
     async def test_an_empty_store_opens_empty(self, empty, reopen):
         store = await reopen()
-        assert not await store.topics()
-        assert not await store.groups()
+        assert not await store.catalog.list_topics()
+        assert not await store.catalog.list_groups()
 
     async def test_closing_twice_is_closing_once(self, store):
         await send(store, Q0, draft("x"))

@@ -9,6 +9,7 @@ from tests.support.waiting import eventually
 
 from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX
 from sparrow.broker.delay.log import DELIVERED_MARK, LogDelayScheduler
+from sparrow.broker.delay.recall import recall_handle
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.protocol import SCHEDULE_TOPIC
@@ -270,7 +271,7 @@ async def test_a_message_put_in_the_very_millisecond_of_the_mark_survives_a_rest
         await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
         stage.pass_ms(10)
         await stage.comes(b"first")
-        await eventually(lambda: stage.store._state.state.marks.get(DELIVERED_MARK) == stage.clock.now_ms)
+        await eventually(lambda: stage.store._state.tables.marks.get(DELIVERED_MARK) == stage.clock.now_ms)
         await stage.client.send(T, b"second", TIMER_DELAY_MS="1")
     async with restarts.stage() as stage:
         stage.pass_ms(1)
@@ -308,7 +309,7 @@ async def test_a_restart_reads_only_what_still_waits(restarts):
         await eventually(lambda: stage.client.broker.delay.count == 0)
         await stage.client.send(T, b"waits", DELAY="1")
     async with restarts.stage() as stage:
-        assert await stage.store.mark("timers.from.0") == 50
+        assert await stage.store.marks.get("timers.from.0") == 50
         assert stage.client.broker.delay.count == 1
 
 
@@ -338,7 +339,7 @@ async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts)
 async def test_recalling_is_refused_when_it_is_too_late_or_means_something_else(stage):
     sent = await stage.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
     handle = sent.recall_handle
-    other = LogDelayScheduler.recall_handle("T", "elsewhere", stage.clock.now_ms + 100, "k")
+    other = recall_handle("T", "elsewhere", stage.clock.now_ms + 100, "k")
     for wrong, topic in [("garbage", "T"), ("\u00e9", "T"), (handle, "Other"), (other, "T"), ("djE=", "T")]:
         assert (await recall(stage, wrong, topic)).code == ResponseCode.ILLEGAL_OPERATION
     stage.pass_ms(100)
@@ -380,8 +381,8 @@ def opened(path: Path, clock: Clock, **settings: object) -> LogStore:
 
 async def started(store: LogStore, clock: Clock, *, roll_after_ms: int = 10 * YEAR_MS) -> LogDelayScheduler:
     for name in ("T", SCHEDULE_TOPIC, DELAY_QUEUES[TIMER_QUEUE_INDEX].topic):
-        if name not in await store.topics():
-            await store.put_topic(Topic(name=name, read_queues=18, write_queues=18))
+        if name not in await store.catalog.list_topics():
+            await store.catalog.put_topic(Topic(name=name, read_queues=18, write_queues=18))
     delay = LogDelayScheduler(store, horizon_ms=20 * YEAR_MS, roll_after_ms=roll_after_ms, now_ms=clock)
     await delay.start()
     return delay
@@ -420,7 +421,7 @@ async def test_a_restart_never_starts_behind_what_is_just_being_delivered(tmp_pa
         delay.wake()
         while store.bounds_nowait(T).end == 0:
             await delay.save_recovery_offsets()
-            pointer = await store.mark(f"timers.from.{TIMER_QUEUE_INDEX}") or 0
+            pointer = await store.marks.get(f"timers.from.{TIMER_QUEUE_INDEX}") or 0
             assert pointer == 0 or store.bounds_nowait(T).end > 0
             await asyncio.sleep(0)
         await delay.stop()
@@ -484,7 +485,7 @@ async def test_a_crash_behind_a_copy_does_not_make_two_of_one(tmp_path):
         clock.now_ms += 13 * hour_ms
         await delay.roll()
         assert store.bounds_nowait(DELAY_QUEUES[TIMER_QUEUE_INDEX]).end == 6
-        assert await store.mark(f"timers.from.{TIMER_QUEUE_INDEX}") is None, "a restart reads both"
+        assert await store.marks.get(f"timers.from.{TIMER_QUEUE_INDEX}") is None, "a restart reads both"
         after_a_crash = await started(store, clock)
         assert (delay.count, after_a_crash.count) == (3, 3)
         await delay.stop()
@@ -518,7 +519,7 @@ async def test_what_rocketmq_has_delivered_is_not_delivered_again(tmp_path):
     with LogStore(tmp_path / "store", settings, now_ms=clock) as store:
         delivered = store.bounds_nowait(Queue("TopicTest", 0)).end + store.bounds_nowait(Queue("TopicTest", 1)).end
         assert store.bounds_nowait(Queue(SCHEDULE_TOPIC, 0)).end == 1
-        assert await store.mark("timers.from.0") == 1
+        assert await store.marks.get("timers.from.0") == 1
         delay = await started(store, clock)
         assert delay.count == 0
         timed(delay, clock, b"ours", 5)

@@ -167,7 +167,7 @@ async def test_those_who_broadcast_are_left_alone(client):
 
 
 async def test_a_client_that_falls_silent_is_dropped(tmp_path):
-    async with serving(tmp_path, client_silence_ms=600, scan_interval_ms=10) as server:
+    async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         mute, lively = await Client("mute").connect(server), await Client("lively").connect(server)
         await lively.beat()
         await mute.beat()
@@ -180,7 +180,7 @@ async def test_a_client_that_falls_silent_is_dropped(tmp_path):
 
 
 async def test_a_group_that_a_client_no_longer_names_is_left(tmp_path):
-    async with serving(tmp_path, client_silence_ms=600, scan_interval_ms=10) as server:
+    async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         one, two = await Client("one").connect(server), await Client("two").connect(server)
         await one.beat("g")
         await one.beat("h")
@@ -334,8 +334,8 @@ async def five_messages(server: BrokerServer) -> list[int]:
     store = server.broker.store
     await server.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
     appended = await store.append(Queue("T", 0), [draft(f"m{number}", tags="a") for number in range(5)])
-    await store.commit("g", Queue("T", 0), 3)
-    await store.commit("g", Queue("T", 1), 0)
+    await store.offsets.commit("g", Queue("T", 0), 3)
+    await store.offsets.commit("g", Queue("T", 1), 0)
     return list(appended.physical_offsets)
 
 
@@ -376,7 +376,7 @@ async def test_every_member_is_told_where_to_go_on(client, server, asked, offset
         header = headers.read(headers.ResetOffset, told.ext)
         assert (header.topic, header.group, header.is_forced) == ("T", "g", asked.is_forced)
     # The members commit, not the broker.
-    assert await server.broker.store.committed("g", Queue("T", 0)) == 3
+    assert await server.broker.store.offsets.committed("g", Queue("T", 0)) == 3
 
 
 @pytest.mark.usefixtures("five_messages")

@@ -577,7 +577,7 @@ async def test_of_many_that_wait_each_message_goes_to_one(popper):
 
 
 async def test_a_broker_that_holds_too_many_says_so(tmp_path):
-    async with popping(tmp_path, held_pulls_max=1) as popper:
+    async with popping(tmp_path, long_polls_max=1) as popper:
         waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
         await eventually(lambda: popper.broker.long_polls.count == 1)
         assert (await popper.try_pop(poll_ms=20_000)).code == ResponseCode.POLLING_FULL
@@ -641,7 +641,7 @@ async def test_in_order_a_queue_gives_nothing_more_until_all_is_acknowledged(pop
     assert await popper.pop(in_order=True) == []
     await popper.acked(first)
     assert await popper.pop(in_order=True) == []
-    assert await popper.broker.store.committed("G", Queue("T", 0)) == 1
+    assert await popper.broker.store.offsets.committed("G", Queue("T", 0)) == 1
     await popper.acked(second)
     assert bodies_of(await popper.pop(in_order=True)) == [b"0-2", b"0-3"]
 
@@ -691,11 +691,11 @@ async def test_in_order_a_group_that_is_rewound_goes_on_where_it_was_sent(popper
     await popper.fill(each=3, queues=1)
     await popper.acked(*await popper.pop(in_order=True, count=2))
     (third,) = await popper.pop(in_order=True)
-    await popper.broker.store.commit("G", Queue("T", 0), 0)
+    await popper.broker.store.offsets.commit("G", Queue("T", 0), 0)
     await popper.acked(third)
-    assert await popper.broker.store.committed("G", Queue("T", 0)) == 0
+    assert await popper.broker.store.offsets.committed("G", Queue("T", 0)) == 0
     assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-0"]
-    await popper.broker.store.commit("G", Queue("T", 0), 1)
+    await popper.broker.store.offsets.commit("G", Queue("T", 0), 1)
     assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-1"]
 
 
@@ -785,7 +785,7 @@ async def test_a_start_reads_from_the_oldest_that_is_in_flight(tmp_path):
         await popper.acked(*await popper.pop(count=1))
         popper.broker.pop_state.save()
         (lot,) = popper.broker.pop_state.in_flight
-        assert await popper.broker.store.mark(JOURNAL_START_MARK) == lot.number
+        assert await popper.broker.store.marks.get(JOURNAL_START_MARK) == lot.number
         assert lot.offsets() == [kept.message.queue_offset]
 
 

@@ -353,7 +353,7 @@ async def test_a_lane_on_the_disk_gets_its_share_in_pops_of_its_own(tmp_path):
 
 
 async def test_without_a_starvation_time_the_order_is_strict(tmp_path):
-    async with desk_at(tmp_path, starvation_ms=0) as desk:
+    async with desk_at(tmp_path, lane_starvation_ms=0) as desk:
         for priority in Priority:
             await desk.fill(priority, 100)
         desk.clock.now_ms += 3_600_000

@@ -222,7 +222,7 @@ async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_
 async def test_a_silent_broker_is_dropped_and_one_that_compares_versions_is_not():
     clock = Clock()
     async with NameServer(
-        NameServerSettings(port=0, scan_interval_ms=5, broker_silence_ms=1000), now_ms=clock
+        NameServerSettings(port=0, scan_interval_ms=5, broker_timeout_ms=1000), now_ms=clock
     ) as server:
         broker, other = await net.connect(server.address), await net.connect(server.address)
         await done(register(broker))
@@ -266,7 +266,7 @@ async def test_versions_are_compared_and_unknown_brokers_told_to_register(broker
 
 async def test_a_heartbeat_is_a_sign_of_life_and_harmless_from_a_stranger():
     clock = Clock()
-    async with NameServer(NameServerSettings(port=0, broker_silence_ms=1000), now_ms=clock) as server:
+    async with NameServer(NameServerSettings(port=0, broker_timeout_ms=1000), now_ms=clock) as server:
         broker = await net.connect(server.address)
         await done(register(broker))
         clock.now += 900

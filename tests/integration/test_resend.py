@@ -63,7 +63,7 @@ class Desk(Asking):
         at, found = 0, []
         while at < self.broker.store.bounds_nowait(queue).end:
             header = headers.PullMessage(
-                group, queue.topic, queue.id, at, 32, headers.pull.HAS_SUBSCRIPTION, 0, 0, 0, subscription=expression
+                group, queue.topic, queue.id, at, 32, headers.pull.SUBSCRIPTION_FLAG, 0, 0, 0, subscription=expression
             )
             answer = await self.ask(RequestCode.PULL_MESSAGE, header)
             assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -421,7 +421,7 @@ async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(sta
         PopConsumer("poppers", stand.name_servers, invisible_ms=300) as consumer,
     ):
         for number in range(3):
-            await producer.send(Message.of("T", f"m{number}"))
+            await producer.send(Message("T", f"m{number}"))
         seen: list[str] = []
         while len(seen) < 3:
             receipts = await consumer.receive("T")
@@ -445,7 +445,7 @@ async def test_a_waiting_pop_gets_what_is_resent(stand):
         Producer(stand.name_servers) as producer,
         PopConsumer("poppers", stand.name_servers) as consumer,
     ):
-        await producer.send(Message.of("T", "m"))
+        await producer.send(Message("T", "m"))
         await consumer.ack(await consumer.receive("T"))
         waiting = asyncio.create_task(consumer.receive("T", wait_ms=15_000))
         await eventually(lambda: stand.platform.broker.broker.long_polls.count > 0)

@@ -73,7 +73,7 @@ async def test_system_queues_are_there(directory: Path) -> None:
 
 async def test_bounds_committed_offsets_and_topics_are_taken_over(directory: Path) -> None:
     async with LogStore(directory, SETTINGS) as store:
-        topics, groups = await store.topics(), await store.groups()
+        topics, groups = await store.catalog.list_topics(), await store.catalog.list_groups()
         assert topics["TopicTest"].read_queues == 2
         assert topics["Orders"].write_queues == 1
         assert groups["fixture_group"].retries_max == 16
@@ -81,7 +81,7 @@ async def test_bounds_committed_offsets_and_topics_are_taken_over(directory: Pat
             queue = Queue(want["topic"], want["queueId"])
             assert tuple(await store.bounds(queue)) == (want["minOffset"], want["maxOffset"])
             for group, offset in want.get("committed", {}).items():
-                assert await store.committed(group, queue) == offset
+                assert await store.offsets.committed(group, queue) == offset
 
 
 async def test_searches_by_time_and_key_agree_with_the_broker(directory: Path) -> None:
@@ -112,7 +112,7 @@ async def test_it_can_be_appended_to_and_opened_again(directory: Path) -> None:
         messages = await whole(store, queue)
         assert messages[-1].body == b"ours"
         assert len(messages) == end + 1
-        assert (await store.committed("fixture_group", queue)) == 40
+        assert (await store.offsets.committed("fixture_group", queue)) == 40
 
 
 async def test_delayed_messages_keep_their_time_of_delivery_in_the_queue(directory: Path) -> None:

@@ -20,7 +20,7 @@ from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message
 from sparrow.model.queue import Queue
 from sparrow.net import Channel
-from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, QueryOffset, QueueRequest, RecallMessage
@@ -328,12 +328,12 @@ async def test_what_a_broker_committed_before_it_was_frozen_does_not_set_the_gro
     await commit(two, 0, "g", 1)
     await reads(two, 1, 1)
     silence(two, 0)
-    committing = store_of(two.brokers[0]).committing
+    committing = store_of(two.brokers[0]).offsets
     async with committing._flush_lock:  # nothing of it reaches the database
         await commit(two, 0, "g", 3)
         await take_the_lease_away(two, of=0)
         await commit(two, 1, "g", 9)
-        await store_of(two.brokers[1]).committing.flush()
+        await store_of(two.brokers[1]).offsets.flush()
     await committing.flush()
     await asyncio.sleep(0.2)
     assert await committed(two, 1, "g") == 9
@@ -350,7 +350,7 @@ async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) 
     await reads(two, 1, 2)
     await asyncio.sleep(0.2)
     await commit(two, 0, "g", 6)
-    await store_of(two.brokers[0]).committing.flush()
+    await store_of(two.brokers[0]).offsets.flush()
     await leading_of(two.brokers[0])._renew()
     await commit(two, 0, "g", 6)
     await reads(two, 1, 6)
@@ -359,7 +359,7 @@ async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) 
 async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> None:
     async with Producer(two.name_servers) as producer:
         for number in range(20):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
     async with Consumer("g", two.name_servers, commit_interval_ms=50) as consumer:
         await consumer.subscribe("t")
         inbox = Inbox()
@@ -511,10 +511,10 @@ async def test_producers_and_consumers_go_on_when_the_leader_is_stopped(two: Cre
         inbox = Inbox()
         await consumer.start(inbox)
         for number in range(10):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
         stopping = asyncio.create_task(two.brokers[0].stop())
         for number in range(10, 40):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
         await stopping
         await eventually(lambda: set(inbox.texts) == {str(number) for number in range(40)}, within_s=20)
         assert Queue("t", MIDDLE) in store_of(two.brokers[1]).catalog.lanes

@@ -73,7 +73,7 @@ class SqlPopper(Popper):
 
     def stored_at(self, queue: Queue = MIDDLE[0]) -> int | None:
         """What whoever leads next would find, a moment later."""
-        return self.broker.store.committed_nowait(self.group, queue)
+        return self.broker.store.offsets.committed_nowait(self.group, queue)
 
     async def commit(self, offset: int, queue: Queue = MIDDLE[0]) -> None:
         answer = await self.ask(
@@ -278,7 +278,7 @@ async def test_a_message_that_cannot_be_stored_again_stays_in_flight(popper, mon
         asked.append(queue)
         raise SparrowError("the database is away")
 
-    monkeypatch.setattr(store, "append_soon", away)
+    monkeypatch.setattr(store, "append_nowait", away)
     await popper.passes(10)
     await eventually(lambda: asked)
     await eventually(lambda: len(popper.pops.in_flight) == 1)
@@ -340,7 +340,7 @@ async def test_a_pop_fills_its_batch_in_the_same_order_from_the_database(databas
 
 async def test_a_lane_that_starves_gets_its_share(popper):
     await popper.in_lane(Priority.LOW, 5)
-    popper.clock.now_ms += popper.broker.settings.starvation_ms + 1
+    popper.clock.now_ms += popper.broker.settings.lane_starvation_ms + 1
     await popper.in_lane(Priority.HIGH, 100)
     got = [body.split(b"-")[0] for body in bodies_of(await popper.pop(count=10))]
     assert (got.count(b"high"), got.count(b"low")) == (9, 1)
@@ -384,7 +384,7 @@ async def test_an_acknowledgement_does_not_call_back_a_group_that_was_sent_ahead
 async def test_who_sees_an_older_offset_while_a_newer_is_being_stored_sends_nobody_back(popper, monkeypatch):
     await popper.fill(each=10, queues=1)
     got = await popper.pop(count=4)
-    committing, may_save = store_of(popper.server).committing, asyncio.Event()
+    committing, may_save = store_of(popper.server).offsets, asyncio.Event()
     await committing.flush()
     save = committing._save
 
@@ -652,7 +652,7 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
     leader, other = poppers(two)
     await send_batch(leader.channel, "t", [(b"%d" % number, b"") for number in range(5)])
     await leader.acked(*await leader.pop())
-    await store_of(two.brokers[0]).committing.flush()
+    await store_of(two.brokers[0]).offsets.flush()
     await other.broker.topics.put(Topic(name="u", read_queues=1, write_queues=1))  # SQLite gives the last numbers again
     await other.broker.topics.delete("t")
     await other.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
@@ -665,7 +665,7 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
 async def test_a_consumer_goes_on_at_the_new_leader(two):
     async with Producer(two.name_servers) as producer:
         for number in range(8):
-            await producer.send(Message.of("t", b"%d" % number))
+            await producer.send(Message("t", b"%d" % number))
     async with PopConsumer("g", two.name_servers) as consumer:
         receipts = await consumer.receive("t")
         assert len(receipts) == 8

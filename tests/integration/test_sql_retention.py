@@ -13,6 +13,7 @@ from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
 from sparrow.store.spi import Moved, Slice
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.maintenance.retention import DEDUP_WINDOW_MS, SILENT_GROUP_MS, TrimReport, trim
 from sparrow.store.sql.schema.partitions import (
     add_partitions,
@@ -20,7 +21,6 @@ from sparrow.store.sql.schema.partitions import (
     drop_partitions,
     list_partitions,
 )
-from sparrow.store.sql.schema.table_names import Lane
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -33,7 +33,9 @@ HIGH = Queue("orders", Priority.HIGH)
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[SqlStore]:
     async with await SqlStore.open(database_url, SETTINGS) as opened:
-        await opened.put_topic(Topic(name="orders", write_queues=1, read_queues=LANE_COUNT, sys_flag=LANES_SYS_FLAG))
+        await opened.catalog.put_topic(
+            Topic(name="orders", write_queues=1, read_queues=LANE_COUNT, sys_flag=LANES_SYS_FLAG)
+        )
         yield opened
 
 
@@ -45,7 +47,7 @@ async def fill(store: SqlStore, queue: Queue, count: int, *, keys: str = "") -> 
 
 async def trimmed(store: SqlStore, settings: SqlSettings = SETTINGS, *, later_ms: int = 2 * HOUR_MS) -> TrimReport:
     """Trim as if it were later."""
-    await store.committing.flush()
+    await store.offsets.flush()
     return await trim(store.database, store.catalog, settings, clock.now_ms() + later_ms, grace_s=0)
 
 
@@ -118,19 +120,19 @@ async def test_several_may_make_room_at_a_time(store: SqlStore) -> None:
 
 async def test_nothing_goes_that_a_group_has_not_read(store: SqlStore) -> None:
     await fill(store, MIDDLE, 350)
-    await store.commit("slow", MIDDLE, 150)
-    await store.commit("quick", MIDDLE, 350)
-    await store.commit("slow", HIGH, 0)
+    await store.offsets.commit("slow", MIDDLE, 150)
+    await store.offsets.commit("quick", MIDDLE, 350)
+    await store.offsets.commit("slow", HIGH, 0)
     await trimmed(store)
     first = 150 if store.database.dialect == "sqlite" else 100
     assert await store.bounds(MIDDLE) == QueueBounds(first, 350)
-    await trimmed(store, SETTINGS.model_copy(update={"waits_for_groups": False}))
+    await trimmed(store, SETTINGS.model_copy(update={"retains_unread": False}))
     assert (await store.bounds(MIDDLE)).first >= 300
 
 
 async def test_a_group_that_is_silent_for_thirty_days_is_not_waited_for(store: SqlStore) -> None:
     await fill(store, MIDDLE, 150)
-    await store.commit("gone", MIDDLE, 10)
+    await store.offsets.commit("gone", MIDDLE, 10)
     await trimmed(store, later_ms=SILENT_GROUP_MS - DAY_MS)
     assert (await store.bounds(MIDDLE)).first <= 10
     await trimmed(store, later_ms=SILENT_GROUP_MS + DAY_MS)
@@ -155,7 +157,7 @@ async def test_nothing_goes_that_is_to_be_sent_again(store: SqlStore) -> None:
 async def test_keys_go_with_their_messages_and_those_of_others_stay(store: SqlStore) -> None:
     await fill(store, MIDDLE, 230, keys="first-{0} order-{0} popular")
     await fill(store, HIGH, 3, keys="first-{0} order-{0} popular")
-    await store.commit("g", HIGH, 0)
+    await store.offsets.commit("g", HIGH, 0)
     went = await trimmed(store)
     kept = 230 - went.messages
     assert went.keys == went.messages * 2
@@ -186,11 +188,11 @@ async def test_batches_are_remembered_for_a_day(store: SqlStore, monkeypatch: py
 async def test_marks_of_the_dead_go_and_others_stay(store: SqlStore) -> None:
     now_ms = clock.now_ms()
     for name, value in {"seen:dead": now_ms, "seen:counting": 77, "orders:done": now_ms}.items():
-        await store.put_mark(name, value)
+        await store.marks.put(name, value)
     assert (await trimmed(store, later_ms=2 * DEDUP_WINDOW_MS)).marks == 1
-    assert await store.mark("seen:dead") is None
-    assert await store.mark("seen:counting") == 77
-    assert await store.mark("orders:done") == now_ms
+    assert await store.marks.get("seen:dead") is None
+    assert await store.marks.get("seen:counting") == 77
+    assert await store.marks.get("orders:done") == now_ms
 
 
 async def test_what_one_who_was_killed_left_is_done_by_the_next(store: SqlStore) -> None:
@@ -239,7 +241,7 @@ async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlS
 
 
 async def test_others_append_and_read_while_old_messages_go(database_url: str, store: SqlStore) -> None:
-    settings = SETTINGS.model_copy(update={"retention_hours": 0, "waits_for_groups": True})
+    settings = SETTINGS.model_copy(update={"retention_hours": 0, "retains_unread": True})
     total = 1500
     seen: list[int] = []
     async with await SqlStore.open(database_url, SETTINGS) as reader:
@@ -254,18 +256,18 @@ async def test_others_append_and_read_while_old_messages_go(database_url: str, s
                 assert not isinstance(found, Moved), f"{found} was taken before it was read"
                 if isinstance(found, Slice):
                     seen.extend(int(message.body) for message in messages(found))
-                    await reader.commit("g", MIDDLE, len(seen))
+                    await reader.offsets.commit("g", MIDDLE, len(seen))
 
         async def keep() -> None:
             while len(seen) < total:
                 await trim(store.database, store.catalog, settings, clock.now_ms() + HOUR_MS, grace_s=0.01)
 
-        await reader.commit("g", MIDDLE, 0)
-        await reader.committing.flush()
+        await reader.offsets.commit("g", MIDDLE, 0)
+        await reader.offsets.flush()
         async with asyncio.timeout(60), asyncio.TaskGroup() as work:
             for job in (write, read, keep):
                 work.create_task(job())
         assert seen == list(range(total))
-        await reader.committing.flush()
+        await reader.offsets.flush()
     await trimmed(store, settings)
     assert (await store.bounds(MIDDLE)).first >= total - ROWS

@@ -8,7 +8,8 @@ from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft
 from sparrow.model.queue import QueueBounds
 from sparrow.settings import SqlSettings
 from sparrow.store.sql.append import bulk_insert
-from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable, open_database
+from sparrow.store.sql.drivers.database import open_database
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.maintenance import retention
 
@@ -83,7 +84,7 @@ class TestSqlStore(StoreConformance):
         store = await SqlStore.open(database_url, SqlSettings(partition_rows=100))
         opened.append(store)
         for name in (Q0.topic, OTHER.topic):
-            await store.put_topic(topic(name))
+            await store.catalog.put_topic(topic(name))
         sent = [f"{n}" for n in range(1500)]
         assert await store.append_atomically("query", 0, [portion(Q0, *sent), portion(OTHER, *sent)])
         assert await read_all(store, Q0, count_max=500) == [body.encode() for body in sent]

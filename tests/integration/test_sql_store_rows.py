@@ -23,10 +23,10 @@ from sparrow.model.topic import Group, Topic
 from sparrow.settings import MIB, SqlSettings
 from sparrow.store.spi import AtEnd, Slice
 from sparrow.store.sql.append.insert import take_ids
-from sparrow.store.sql.drivers.database import DatabaseRefused, DuplicateKey, MissingPartition
+from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, MissingPartition
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import unpack_properties
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.committed_offsets import CommitFenced
 from sparrow.store.sql.state.resend_ranges import IDS_PER_ROW
 from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
@@ -81,7 +81,7 @@ async def empty(open_store: Open) -> SqlStore:
 
 @pytest.fixture
 async def store(empty: SqlStore) -> SqlStore:
-    await empty.put_topic(topic(TOPIC))
+    await empty.catalog.put_topic(topic(TOPIC))
     return empty
 
 
@@ -199,7 +199,7 @@ async def test_progress_in_resends_has_its_table_with_the_same_columns(store):
 async def test_there_is_one_token_table_however_many_topics_there_are(empty):
     before = await tables(empty)
     for number in range(3):
-        await empty.put_topic(topic(f"topic{number}"))
+        await empty.catalog.put_topic(topic(f"topic{number}"))
     new = await tables(empty) - before
     assert "meta_token" in before
     assert [name for name in new if "token" in name] == []
@@ -209,7 +209,7 @@ async def test_a_topic_created_twice_has_its_eight_tables_and_keeps_its_messages
     before = await tables(store)
     assert before >= EIGHT
     await store.append(HIGH, numbers(3))
-    await store.put_topic(topic(TOPIC))
+    await store.catalog.put_topic(topic(TOPIC))
     assert await tables(store) == before
     assert bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]
     assert await store.database.fetch("SELECT topic, state FROM hermes_topic") == [(TOPIC, "active")]
@@ -229,8 +229,8 @@ async def test_a_topic_whose_creator_was_killed_half_way_is_finished_by_the_next
         other = await open_store()
     else:
         other = store
-        assert TOPIC not in await other.topics(), "what is half-made is not served"
-        await other.put_topic(topic(TOPIC))
+        assert TOPIC not in await other.catalog.list_topics(), "what is half-made is not served"
+        await other.catalog.put_topic(topic(TOPIC))
     assert await tables(other) == whole
     assert await other.database.fetch("SELECT topic, state FROM hermes_topic") == [(TOPIC, "active")]
     for queue in (HIGH, MIDDLE, LOW):
@@ -241,7 +241,7 @@ async def test_a_topic_whose_creator_was_killed_half_way_is_finished_by_the_next
 async def test_several_brokers_may_create_the_same_topic_at_the_same_time(database_url):
     stores = await asyncio.gather(*(SqlStore.open(database_url) for _ in range(4)))
     try:
-        await asyncio.gather(*(store.put_topic(topic(TOPIC)) for store in stores))
+        await asyncio.gather(*(store.catalog.put_topic(topic(TOPIC)) for store in stores))
         places = await asyncio.gather(*(store.append(HIGH, [draft("x")]) for store in stores))
         assert sorted(place.offset for place in places) == [0, 1, 2, 3]
         assert await tables(stores[0]) >= EIGHT
@@ -256,7 +256,7 @@ async def test_several_brokers_may_create_the_same_topic_at_the_same_time(databa
 async def test_a_topic_that_is_not_lower_case_or_too_long_is_refused_and_leaves_nothing(empty, name):
     before = await tables(empty)
     with pytest.raises(IllegalName):
-        await empty.put_topic(topic(name))
+        await empty.catalog.put_topic(topic(name))
     assert await tables(empty) == before
     assert await empty.database.fetch("SELECT * FROM hermes_topic") == []
     assert await empty.database.fetch("SELECT * FROM hermes_lane") == []
@@ -265,19 +265,19 @@ async def test_a_topic_that_is_not_lower_case_or_too_long_is_refused_and_leaves_
 @pytest.mark.parametrize(("name", "parts"), [("a.b-c_d", 1), ("0", 1), ("select", 2), ("a" * 40, 11)])
 async def test_every_legal_name_works_with_parts_and_partitions(open_store, name, parts):
     store = await open_store(settings=SqlSettings(partition_rows=100))
-    await store.put_topic(topic(name, parts=parts))
+    await store.catalog.put_topic(topic(name, parts=parts))
     last = Queue(name, 3 * parts - 1)
     for at in range(0, 450, 50):
         assert (await store.append(last, numbers(50, at))).offset == at
     assert (await store.bounds(last)) == QueueBounds(0, 450)
-    await store.commit("g", last, 7)
+    await store.offsets.commit("g", last, 7)
     await store.resend_ranges.request(lane(store, last), "g", 1, 1)
     reopened = await open_store()
     assert len((await reopened.read(last, 0, count_max=1000)).sizes) == 450
 
 
 async def test_part_0_has_the_bare_names_and_the_others_a_number(store):
-    await store.put_topic(topic(TOPIC, parts=3))
+    await store.catalog.put_topic(topic(TOPIC, parts=3))
     found = await tables(store)
     assert found >= EIGHT
     for part in (1, 2):
@@ -311,7 +311,7 @@ async def test_a_body_of_any_bytes_and_an_empty_one_come_back_unchanged(store, o
 
 async def test_the_largest_body_a_database_takes_comes_back_and_a_larger_one_is_refused(open_store):
     store = await open_store(settings=SqlSettings(message_bytes_max=16 * MIB - 1))
-    await store.put_topic(topic(TOPIC))
+    await store.catalog.put_topic(topic(TOPIC))
     largest = min(16 * MIB - 1, store.database.packet_bytes_max - 1024)
     with pytest.raises(TooLarge):
         await store.append(LOW, [Draft(body=bytes(largest + 2048))])
@@ -342,12 +342,12 @@ async def test_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(store,
 async def test_a_message_names_its_producers_token_by_number(store):
     name = "appid-340101;sid-p0912"
     await insert(store, "meta_token", id=231, token=name, type="p", secret_hash=bytes(SECRET_BYTES))
-    token = (await store.tokens())[name]
+    token = (await store.tokens.all())[name]
     assert token.id == 231
     signed = draft("signed")
     signed.token = token.id
-    await store.append_soon(HIGH, [signed])
-    await store.append_soon(HIGH, [draft("from nobody")])
+    await store.append_nowait(HIGH, [signed])
+    await store.append_nowait(HIGH, [draft("from nobody")])
     assert await column(store, "token", "msg_high_testtopic") == [231, store.catalog.anonymous_token]
 
 
@@ -370,7 +370,7 @@ async def test_times_are_milliseconds_and_never_go_back_though_the_clock_does(op
     times = [1_422_588_646_000, 1_422_588_647_000, 1_422_588_640_000, 1_422_588_648_000]
     now = iter(times)
     store = await open_store()
-    await store.put_topic(topic(TOPIC))
+    await store.catalog.put_topic(topic(TOPIC))
     store._now_ms = lambda: next(now)
     for _ in times:
         await store.append(HIGH, [Draft(body=b"", born_ms=1_422_588_646_123)])
@@ -473,7 +473,7 @@ async def test_a_resend_has_the_priority_of_its_table(store):
 
 async def test_a_resend_has_the_brokers_time(open_store):
     store = await open_store(now_ms=lambda: 1_700_000_000_123)
-    await store.put_topic(topic(TOPIC))
+    await store.catalog.put_topic(topic(TOPIC))
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1)
     assert await column(store, "timestamp", "resend_low_testtopic") == [1_700_000_000_123]
 
@@ -487,24 +487,24 @@ async def test_a_resend_says_whose_token_asked_for_it_if_there_was_one(store):
 async def test_the_id_of_an_offset_means_nothing(store, open_store):
     await store.append(HIGH, numbers(9))
     for group, offset in (("g1", 7), ("g2", 2)):
-        await store.commit(group, HIGH, offset)
-    await store.committing.flush()
+        await store.offsets.commit(group, HIGH, offset)
+    await store.offsets.flush()
     await store.database.execute("UPDATE offset_testtopic SET id = id + 1000")
     other = await open_store()
-    assert [await other.committed(group, HIGH) for group in ("g1", "g2")] == [7, 2]
-    await other.commit("g1", HIGH, 8)
-    await other.committing.flush()
+    assert [await other.offsets.committed(group, HIGH) for group in ("g1", "g2")] == [7, 2]
+    await other.offsets.commit("g1", HIGH, 8)
+    await other.offsets.flush()
     assert await column(other, "offset", "offset_testtopic") == [8, 2]
 
 
 async def test_a_group_has_an_offset_for_each_priority_and_no_two_for_one(store, open_store):
     for queue, offset in ((HIGH, 3), (MIDDLE, 2), (LOW, 1)):
         await store.append(queue, numbers(9))
-        await store.commit("g", queue, offset)
-    await store.commit("g", HIGH, 4)
-    await store.committing.flush()
+        await store.offsets.commit("g", queue, offset)
+    await store.offsets.commit("g", HIGH, 4)
+    await store.offsets.flush()
     other = await open_store()
-    assert [await other.committed("g", queue) for queue in (HIGH, MIDDLE, LOW)] == [4, 2, 1]
+    assert [await other.offsets.committed("g", queue) for queue in (HIGH, MIDDLE, LOW)] == [4, 2, 1]
     with pytest.raises(DuplicateKey):
         await insert(store, "offset_testtopic", group_id="g", offset=9, priority="high")
     assert await insert(store, "offset_testtopic", group_id="G", offset=9, priority="high") == 1
@@ -514,9 +514,9 @@ async def test_two_brokers_that_commit_for_a_new_group_at_the_same_time_both_get
     other = await open_store()
     await store.append(HIGH, numbers(50))
     for number in range(20):
-        await store.commit(f"g{number}", HIGH, 3)
-        await other.commit(f"g{number}", HIGH, 3)
-        await asyncio.gather(store.committing.flush(), other.committing.flush())
+        await store.offsets.commit(f"g{number}", HIGH, 3)
+        await other.offsets.commit(f"g{number}", HIGH, 3)
+        await asyncio.gather(store.offsets.flush(), other.offsets.flush())
     assert await column(store, "offset", "offset_testtopic") == [3] * 20
 
 
@@ -525,7 +525,7 @@ async def test_the_offset_is_the_id_of_the_last_message_consumed(store, open_sto
     reader = await open_for_group(store, TOPIC, "g")
     assert ids(await reader.read(3322)) == list(range(1, 3323))
     await reader.commit()
-    await store.committing.flush()
+    await store.offsets.flush()
     assert await column(store, "offset", "offset_testtopic") == [3322]
     assert ids(await (await open_for_group(await open_store(), TOPIC, "g")).read(2)) == [3323, 3324]
 
@@ -540,61 +540,61 @@ async def test_a_priority_is_high_middle_or_low(store):
 
 async def test_progress_in_resends_is_apart_from_progress_in_messages(store, open_store):
     await store.append(LOW, numbers(9))
-    await store.commit("g", LOW, 9)
+    await store.offsets.commit("g", LOW, 9)
     await store.resend_ranges.register_group("g", lane(store, LOW))
     for message_id in (2, 4):
         await store.resend_ranges.request(lane(store, LOW), "g", message_id, message_id)
     assert await resent(store, "g", LOW) == [2, 4]
-    await store.committing.flush()
+    await store.offsets.flush()
     assert await column(store, "offset", "resend_offset_testtopic") == [2], "the last row that is done"
     assert await column(store, "offset", "offset_testtopic") == [9]
-    await store.commit("g", LOW, 5)
-    await store.committing.flush()
+    await store.offsets.commit("g", LOW, 5)
+    await store.offsets.flush()
     other = await open_store()
     assert await other.resend_ranges.offset("g", lane(other, LOW)) == 2
-    assert await other.committed("g", LOW) == 5
+    assert await other.offsets.committed("g", LOW) == 5
     assert await resent(other, "g", LOW) == []
 
 
 async def test_a_deleted_group_is_forgotten_by_resends_too(store):
     await store.append(LOW, numbers(9))
-    await store.commit("g", LOW, 9)
+    await store.offsets.commit("g", LOW, 9)
     for group in ("g", "other"):
         await store.resend_ranges.register_group(group, lane(store, LOW))
-    await store.delete_group("g")
+    await store.catalog.delete_group("g")
     assert await store.resend_ranges.groups(lane(store, LOW)) == ["other"]
-    assert await store.committed("g", LOW) is None
+    assert await store.offsets.committed("g", LOW) is None
 
 
 async def test_a_token_issued_twice_is_the_first(store, open_store):
     first = Token(id=0, name="appid-340101;sid-p0912", kind="p", secret=b"1" * SECRET_BYTES, created_ms=1)
-    await store.put_token(first)
-    issued = (await store.tokens())[first.name]
+    await store.tokens.put(first)
+    issued = (await store.tokens.all())[first.name]
     other = await open_store()
-    await other.put_token(Token(id=0, name=first.name, kind="c", secret=b"2" * SECRET_BYTES, created_ms=2))
-    assert await other.tokens() == {first.name: issued}
+    await other.tokens.put(Token(id=0, name=first.name, kind="c", secret=b"2" * SECRET_BYTES, created_ms=2))
+    assert await other.tokens.all() == {first.name: issued}
     assert (issued.secret, issued.kind, issued.created_ms) == (first.secret, "p", 1)
     upper = Token(id=0, name=first.name.upper(), kind="c", secret=b"3" * SECRET_BYTES, created_ms=3)
-    await store.put_token(upper)
-    assert (await other.tokens())[upper.name].id not in (0, issued.id)
+    await store.tokens.put(upper)
+    assert (await other.tokens.all())[upper.name].id not in (0, issued.id)
 
 
 async def test_a_type_of_token_is_p_or_c(store):
     for kind in ("x", "", "pc", "P"):
         with pytest.raises(Refused):
-            await store.put_token(
+            await store.tokens.put(
                 Token(id=0, name=f"t{kind}", kind=kind, secret=bytes(SECRET_BYTES), created_ms=1)  # type: ignore[arg-type]
             )
     for kind in ("x", "", "pc"):
         with pytest.raises(DatabaseRefused):
             await insert(store, "meta_token", token="raw", type=kind)
-    assert await store.tokens() == {}
+    assert await store.tokens.all() == {}
 
 
 async def test_a_consumers_token_appends_nothing_and_a_producers_reads_nothing(store):
     for kind in ("p", "c"):
-        await store.put_token(Token(id=0, name=kind, kind=kind, secret=bytes(SECRET_BYTES), created_ms=1))
-    tokens = await store.tokens()
+        await store.tokens.put(Token(id=0, name=kind, kind=kind, secret=bytes(SECRET_BYTES), created_ms=1))
+    tokens = await store.tokens.all()
     assert may_send(tokens["p"].kind, TOPIC)
     assert not may_send(tokens["c"].kind, TOPIC)
     reads = {
@@ -610,9 +610,9 @@ async def test_a_consumers_token_appends_nothing_and_a_producers_reads_nothing(s
 
 async def test_every_name_of_a_token_can_be_issued(store):
     for name in ("anonymous", "nobody", "admin", "root"):
-        await store.put_token(Token(id=0, name=name, kind="c", secret=bytes(SECRET_BYTES), created_ms=1))
-        assert (await store.tokens())[name].kind == "c"
-        assert (await store.tokens())[name].id != store.catalog.anonymous_token
+        await store.tokens.put(Token(id=0, name=name, kind="c", secret=bytes(SECRET_BYTES), created_ms=1))
+        assert (await store.tokens.all())[name].kind == "c"
+        assert (await store.tokens.all())[name].id != store.catalog.anonymous_token
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
@@ -651,7 +651,7 @@ async def test_readers_never_see_a_part_of_a_batch(store, open_store):
 
 
 async def test_readers_that_ask_for_new_messages_at_the_same_time_all_get_them(store, open_store):
-    await store.put_topic(topic("wide", parts=4))
+    await store.catalog.put_topic(topic("wide", parts=4))
     queues = [Queue("wide", number) for number in range(4 * len(Priority))]
     reader = await open_store()
     # InnoDB is: before it passes a message on, a reader then commits a mark of its own.
@@ -669,11 +669,11 @@ async def test_rows_that_several_brokers_write_first_at_the_same_time_hold_what_
     others = [store, *[await open_store() for _ in range(3)]]
     for number in range(10):
         await asyncio.gather(
-            *(other.put_mark(f"mark-{number}", value) for value, other in enumerate(others)),
-            *(other.put_group(Group(name=f"group-{number}")) for other in others),
+            *(other.marks.put(f"mark-{number}", value) for value, other in enumerate(others)),
+            *(other.catalog.put_group(Group(name=f"group-{number}")) for other in others),
         )
-        assert await store.mark(f"mark-{number}") in range(len(others))
-    assert {f"group-{number}" for number in range(10)} <= (await (await open_store()).groups()).keys()
+        assert await store.marks.get(f"mark-{number}") in range(len(others))
+    assert {f"group-{number}" for number in range(10)} <= (await (await open_store()).catalog.list_groups()).keys()
 
 
 async def test_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_trace(store):
@@ -686,7 +686,7 @@ async def test_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_t
     with pytest.raises(GroupRequired):
         await reader.commit()
     await store.append(MIDDLE, numbers(4, 12))
-    await store.committing.flush()
+    await store.offsets.flush()
     assert await column(store, "group_id", "offset_testtopic") == []
     assert await (await open_at_end(store, TOPIC)).read(100) == [], "after a reconnect it starts at the new maximum"
     assert ids(await reader.read(100)) == [12, 13, 14, 15]
@@ -716,7 +716,7 @@ async def test_a_batch_is_filled_with_high_then_middle_then_low(store, open_stor
 
 
 async def test_with_several_parts_every_part_of_a_priority_comes_before_the_next_priority(store):
-    await store.put_topic(topic(TOPIC, parts=2))
+    await store.catalog.put_topic(topic(TOPIC, parts=2))
     for queue_id in range(6):
         await store.append(Queue(TOPIC, queue_id), numbers(5))
     reader = await open_for_group(store, TOPIC, "g")
@@ -753,24 +753,24 @@ async def test_a_new_group_starts_with_the_oldest_message_itself(store, open_sto
 
 async def test_a_group_does_not_go_back_by_committing(store):
     await store.append(HIGH, numbers(20))
-    await store.commit("g", HIGH, 1)
-    await store.committing.flush()
-    await store.committing.commit_with_epoch("g", lane(store, HIGH), 10, 1)
-    await store.committing.commit_with_epoch("g", lane(store, HIGH), 7, 1)
+    await store.offsets.commit("g", HIGH, 1)
+    await store.offsets.flush()
+    await store.offsets.commit_with_epoch("g", lane(store, HIGH), 10, 1)
+    await store.offsets.commit_with_epoch("g", lane(store, HIGH), 7, 1)
     assert await column(store, "offset", "offset_testtopic") == [10]
 
 
 async def test_whoever_comes_with_an_old_epoch_changes_nothing(store):
     await store.append(HIGH, numbers(20))
-    await store.commit("g", HIGH, 1)
-    await store.committing.flush()
-    await store.committing.commit_with_epoch("g", lane(store, HIGH), 10, 5)
+    await store.offsets.commit("g", HIGH, 1)
+    await store.offsets.flush()
+    await store.offsets.commit_with_epoch("g", lane(store, HIGH), 10, 5)
     with pytest.raises(CommitFenced, match="'g'"):
-        await store.committing.commit_with_epoch("g", lane(store, HIGH), 15, 4)
-    await store.commit("g", HIGH, 16)  # this process knows of no epoch at all
-    await store.committing.flush()
+        await store.offsets.commit_with_epoch("g", lane(store, HIGH), 15, 4)
+    await store.offsets.commit("g", HIGH, 16)  # this process knows of no epoch at all
+    await store.offsets.flush()
     assert await store.database.fetch('SELECT "offset", epoch FROM offset_testtopic') == [(10, 5)]
-    await store.committing.commit_with_epoch("g", lane(store, HIGH), 12, 5)
+    await store.offsets.commit_with_epoch("g", lane(store, HIGH), 12, 5)
     assert await column(store, "offset", "offset_testtopic") == [12]
 
 

@@ -26,13 +26,15 @@ RETRY = Queue("%RETRY%g", 0)
 async def store(database_url: str) -> AsyncIterator[SqlStore]:
     """Three lanes with messages, a group on each, one range to be sent again; seven ids are looked at in one go."""
     async with await SqlStore.open(database_url, SqlSettings(partition_rows=100)) as opened:
-        await opened.put_topic(Topic(name="orders", write_queues=1, read_queues=LANE_COUNT, sys_flag=LANES_SYS_FLAG))
-        await opened.put_topic(Topic(name=RETRY.topic, write_queues=1, read_queues=1))
+        await opened.catalog.put_topic(
+            Topic(name="orders", write_queues=1, read_queues=LANE_COUNT, sys_flag=LANES_SYS_FLAG)
+        )
+        await opened.catalog.put_topic(Topic(name=RETRY.topic, write_queues=1, read_queues=1))
         for queue in (MIDDLE, LOW, RETRY):
             for start in range(0, 30, 10):
                 await opened.append(queue, [draft("x", keys=f"a-{start + at} b-{start + at} c") for at in range(10)])
-            await opened.commit("g", queue, 30)
-        await opened.committing.flush()
+            await opened.offsets.commit("g", queue, 30)
+        await opened.offsets.flush()
         await opened.resend_ranges.register_group("g", opened.catalog.lanes[MIDDLE])
         await opened.resend_ranges.request(opened.catalog.lanes[MIDDLE], "g", 3, 5)
         yield opened
@@ -110,19 +112,19 @@ async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
 
 async def test_messages_that_retention_took_are_not_missed(store: SqlStore) -> None:
     await store.append(MIDDLE, [draft("x", keys="a b") for _ in range(100)])
-    settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
+    settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     assert (await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)).messages >= 100
     assert await findings(store) == []
 
 
 async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
-    settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
+    settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     is_over = False
 
     async def change() -> None:
         while not is_over:
             await store.append(MIDDLE, [draft("x", keys="a b c") for _ in range(50)])
-            await store.commit("g", MIDDLE, (await store.bounds(MIDDLE)).end)
+            await store.offsets.commit("g", MIDDLE, (await store.bounds(MIDDLE)).end)
             await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)
 
     async with asyncio.TaskGroup() as work:

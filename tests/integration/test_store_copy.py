@@ -45,23 +45,25 @@ TOKENS = [
 
 async def fill(store: Store) -> None:
     """Two topics of users', one of the platform's, three of the broker's own; groups, offsets, tokens."""
-    await store.put_topic(Topic(name="orders", read_queues=2, write_queues=2, attributes={"kind": "test"}))
-    await store.put_topic(Topic(name="urgent", write_queues=2, read_queues=2 * LANE_COUNT, sys_flag=LANES_SYS_FLAG))
-    await store.put_topic(Topic(name="%RETRY%g", read_queues=1, write_queues=1))
+    await store.catalog.put_topic(Topic(name="orders", read_queues=2, write_queues=2, attributes={"kind": "test"}))
+    await store.catalog.put_topic(
+        Topic(name="urgent", write_queues=2, read_queues=2 * LANE_COUNT, sys_flag=LANES_SYS_FLAG)
+    )
+    await store.catalog.put_topic(Topic(name="%RETRY%g", read_queues=1, write_queues=1))
     if isinstance(store, LogStore):
-        await store.put_topic(Topic(name="SCHEDULE_TOPIC_XXXX"))
-        await store.put_topic(Topic(name="DefaultCluster", permission=PERM_READ | PERM_WRITE | PERM_INHERIT))
+        await store.catalog.put_topic(Topic(name="SCHEDULE_TOPIC_XXXX"))
+        await store.catalog.put_topic(Topic(name="DefaultCluster", permission=PERM_READ | PERM_WRITE | PERM_INHERIT))
     await append(store, ORDERS, 1203)
     await append(store, OTHERS, 30)
     await append(store, URGENT, 40)
     await append(store, RETRY, 1, reconsume_times=3)
-    await store.put_group(Group(name="g", retries_max=5))
-    await store.put_group(Group(name="idle"))
-    await store.commit("g", ORDERS, 1100)
-    await store.commit("g", URGENT, 40)
-    await store.commit("without-configuration", OTHERS, 7)
+    await store.catalog.put_group(Group(name="g", retries_max=5))
+    await store.catalog.put_group(Group(name="idle"))
+    await store.offsets.commit("g", ORDERS, 1100)
+    await store.offsets.commit("g", URGENT, 40)
+    await store.offsets.commit("without-configuration", OTHERS, 7)
     for token in TOKENS:
-        await store.put_token(token)
+        await store.tokens.put(token)
 
 
 async def append(store: Store, queue: Queue, count: int, **more: object) -> None:
@@ -143,25 +145,25 @@ async def test_a_log_goes_into_a_database_and_back(
     pairs = {ORDERS: MIDDLE_ORDERS, OTHERS: MIDDLE_OTHERS, URGENT: URGENT, RETRY: RETRY}
     for source, target in pairs.items():
         await assert_same(log, source, database_store, target)
-    await database_store.committing.flush()
-    assert await database_store.committed("g", MIDDLE_ORDERS) == 1100
-    assert await database_store.committed("without-configuration", MIDDLE_OTHERS) == 7
-    assert await database_store.groups() == await log.groups()
-    assert tokens_in(await database_store.tokens()) == tokens_in({token.name: token for token in TOKENS})
-    assert (await database_store.topics())["orders"].attributes == {"kind": "test"}
+    await database_store.offsets.flush()
+    assert await database_store.offsets.committed("g", MIDDLE_ORDERS) == 1100
+    assert await database_store.offsets.committed("without-configuration", MIDDLE_OTHERS) == 7
+    assert await database_store.catalog.list_groups() == await log.catalog.list_groups()
+    assert tokens_in(await database_store.tokens.all()) == tokens_in({token.name: token for token in TOKENS})
+    assert (await database_store.catalog.list_topics())["orders"].attributes == {"kind": "test"}
     assert await check_store(database_store.database) == []
 
     await into_log(database_store, other_log)
     for source, target in pairs.items():
         await assert_same(log, source, other_log, target)
-    assert await other_log.committed("g", MIDDLE_ORDERS) == 1100
-    assert await other_log.committed("g", URGENT) == 40
-    assert await other_log.groups() == await log.groups()
-    assert tokens_in(await other_log.tokens()) == tokens_in(await log.tokens())
-    topic = (await other_log.topics())["orders"]
+    assert await other_log.offsets.committed("g", MIDDLE_ORDERS) == 1100
+    assert await other_log.offsets.committed("g", URGENT) == 40
+    assert await other_log.catalog.list_groups() == await log.catalog.list_groups()
+    assert tokens_in(await other_log.tokens.all()) == tokens_in(await log.tokens.all())
+    topic = (await other_log.catalog.list_topics())["orders"]
     assert topic.sys_flag & LANES_SYS_FLAG
     assert (topic.write_queues, topic.read_queues) == (2, 6)
-    assert "SCHEDULE_TOPIC_XXXX" not in await other_log.topics()
+    assert "SCHEDULE_TOPIC_XXXX" not in await other_log.catalog.list_topics()
 
 
 def tokens_in(found: Mapping[str, Token]) -> set[tuple[object, ...]]:
@@ -202,7 +204,7 @@ async def test_a_batch_that_arrived_before_its_mark_is_not_copied_again(
 ) -> None:
     await fill(log)
     target: Store = other_log if to_log else database_store
-    put = target.put_mark
+    put = target.marks.put
 
     async def killed(name: str, value: int) -> None:
         if value == 1000:
@@ -211,7 +213,7 @@ async def test_a_batch_that_arrived_before_its_mark_is_not_copied_again(
 
     copied = into_log if to_log else into_database
     with monkeypatch.context() as patched:
-        patched.setattr(target, "put_mark", killed)
+        patched.setattr(target.marks, "put", killed)
         with pytest.raises(Interrupted):
             await copied(log, target)
     queue = ORDERS if to_log else MIDDLE_ORDERS
@@ -222,11 +224,11 @@ async def test_a_batch_that_arrived_before_its_mark_is_not_copied_again(
 
 async def test_messages_of_others_in_the_target_are_refused(log: LogStore, database_store: SqlStore) -> None:
     await fill(log)
-    await database_store.put_topic(Topic(name="orders", write_queues=2, read_queues=2))
+    await database_store.catalog.put_topic(Topic(name="orders", write_queues=2, read_queues=2))
     await database_store.append(MIDDLE_ORDERS, [draft("mine")])
     with pytest.raises(Refused, match="not copied from here"):
         await into_database(log, database_store)
-    await database_store.delete_topic("orders")
+    await database_store.catalog.delete_topic("orders")
     await into_database(log, database_store)
     await database_store.append(MIDDLE_OTHERS, [draft("since")])
     with pytest.raises(Refused, match="orders/4 in the target"):
@@ -240,20 +242,20 @@ async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(
 ) -> None:
     await fill(database_store)
     settings = SqlSettings(partition_rows=1000, retention_hours=0)
-    await database_store.commit("slow", ORDERS, 1002)
-    await database_store.committing.flush()
+    await database_store.offsets.commit("slow", ORDERS, 1002)
+    await database_store.offsets.flush()
     await trim(database_store.database, database_store.catalog, settings, clock.now_ms() + 1000, grace_s=0)
     first, end = await database_store.bounds(ORDERS)
     assert 0 < first <= 1002
-    await database_store.commit("behind", ORDERS, 3)
-    await database_store.committing.flush()
+    await database_store.offsets.commit("behind", ORDERS, 3)
+    await database_store.offsets.flush()
     done = await into_log(database_store, other_log, chosen=["orders"])
     assert await other_log.bounds(ORDERS) == QueueBounds(0, end - first)
-    assert await other_log.committed("slow", ORDERS) == 1002 - first
-    assert await other_log.committed("behind", ORDERS) == 0
+    assert await other_log.offsets.committed("slow", ORDERS) == 1002 - first
+    assert await other_log.offsets.committed("behind", ORDERS) == 0
     assert any(f"orders/0 began at {first:,}" in note for note in done.notes)
-    assert set(await other_log.topics()) == {"orders"}
-    assert set(await other_log.groups()) <= {"slow", "behind", "g"}
+    assert set(await other_log.catalog.list_topics()) == {"orders"}
+    assert set(await other_log.catalog.list_groups()) <= {"slow", "behind", "g"}
 
 
 async def test_retention_between_two_runs_is_said_and_survived(database_store: SqlStore, other_log: LogStore) -> None:
@@ -261,8 +263,8 @@ async def test_retention_between_two_runs_is_said_and_survived(database_store: S
     with pytest.raises(Interrupted):
         await into_log(database_store, other_log, chosen=["orders"], progress=breaks_after(500))
     settings = SqlSettings(partition_rows=1000, retention_hours=0)
-    await database_store.commit("g", ORDERS, 1000)
-    await database_store.committing.flush()
+    await database_store.offsets.commit("g", ORDERS, 1000)
+    await database_store.offsets.flush()
     await trim(database_store.database, database_store.catalog, settings, clock.now_ms() + 1000, grace_s=0)
     assert (await database_store.bounds(ORDERS)).first == 1000
     done = await into_log(database_store, other_log, chosen=["orders"])
@@ -271,7 +273,7 @@ async def test_retention_between_two_runs_is_said_and_survived(database_store: S
         *(b"orders/0:498", b"orders/0:499"),
         *(b"orders/0:100", b"orders/0:100"),
     ]
-    assert await other_log.committed("g", ORDERS) == 500
+    assert await other_log.offsets.committed("g", ORDERS) == 500
 
 
 async def test_names_that_a_database_cannot_have_are_refused_before_anything_is_copied(
@@ -279,14 +281,14 @@ async def test_names_that_a_database_cannot_have_are_refused_before_anything_is_
 ) -> None:
     async with await SqlStore.open(f"sqlite:///{tmp_path}/x.db") as target:
         await fill(log)
-        await log.put_topic(Topic(name="TestTopic", read_queues=1, write_queues=1))
+        await log.catalog.put_topic(Topic(name="TestTopic", read_queues=1, write_queues=1))
         await log.append(Queue("TestTopic", 0), [made("upper")])
         await log.append(
             RETRY, [draft(), Draft(body=b"again", properties=properties.encode({"RETRY_TOPIC": "TestTopic"}))]
         )
         with pytest.raises(Refused, match=r"'TestTopic'.*--rename TestTopic=testtopic"):
             await into_database(log, target)
-        assert await target.topics() == {}
+        assert await target.catalog.list_topics() == {}
         with pytest.raises(Refused, match="both be called 'orders'"):
             await into_database(log, target, renames={"TestTopic": "orders"})
         with pytest.raises(UnknownTopic):
@@ -321,7 +323,7 @@ async def test_a_retry_of_a_message_that_is_stored_once_only_is_copied_too(
     log: LogStore, database_store: SqlStore
 ) -> None:
     for topic in ("orders", "%RETRY%g"):
-        await log.put_topic(Topic(name=topic, read_queues=1, write_queues=1))
+        await log.catalog.put_topic(Topic(name=topic, read_queues=1, write_queues=1))
         once = draft("once")
         once.properties += properties.encode({"__PID": "me", "__SEQ": "7"})
         await log.append(Queue(topic, 0), [once])

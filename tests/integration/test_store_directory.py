@@ -48,7 +48,7 @@ def clock() -> Clock:
 async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[LogStore]:
     async with LogStore(tmp_path / "store", small(), now_ms=clock) as opened:
         for name in ("orders", "events", "%RETRY%group"):
-            await opened.put_topic(Topic(name=name))
+            await opened.catalog.put_topic(Topic(name=name))
         yield opened
 
 

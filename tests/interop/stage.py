@@ -37,7 +37,7 @@ class Stage(NamedTuple):
         return Consumer(group or self.group, self.name_servers, **{"timeout_ms": 10_000} | options)
 
     def message(self, body: str, **said: Any) -> Message:
-        return Message.of(self.topic, body, **said)
+        return Message(self.topic, body, properties=said)
 
     def queue(self, number: int) -> QueueRef:
         return QueueRef(self.topic, self.platform.broker_name, number)

@@ -348,9 +348,9 @@ def test_the_blocking_client_sends_takes_and_asks(apache_broker: Platform) -> No
         blocking.Consumer("blocking_group", name_servers) as consumer,
     ):
         assert len(admin.create_topic(topic, QUEUES).read_queues) == QUEUES
-        futures = [producer.send_soon(Message.of(topic, body)) for body in numbered(100)]
+        futures = [producer.send_soon(Message(topic, body)) for body in numbered(100)]
         results = [future.result(PATIENCE_S) for future in futures]
-        assert producer.send(Message.of(topic, "the last")).is_ok
+        assert producer.send(Message(topic, "the last")).is_ok
         consumer.subscribe(topic)
         messages = list(itertools.islice(consumer, 101))
         assert Counter(texts(messages)) == Counter([*numbered(100), "the last"])

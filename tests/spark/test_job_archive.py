@@ -35,7 +35,7 @@ QUEUES, ROWS = 3, 200
 @pytest.fixture
 def platform() -> Iterator[RunningPlatform]:
     """Its segments expire at once, as far as they are archived."""
-    with run_platform(log=TINY_LOG | {"retention_waits_for": archive.ARCHIVE_GROUP}) as started:
+    with run_platform(log=TINY_LOG | {"retention_group": archive.ARCHIVE_GROUP}) as started:
         make_topic(started, "orders", QUEUES)
         for number in range(ROWS):
             for queue_id in range(QUEUES):
@@ -160,7 +160,7 @@ def test_compression_in_the_messages_above_is_real() -> None:
 
 
 def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None:
-    with run_platform(log=TINY_LOG | {"retention_waits_for": "keeper"}) as platform:
+    with run_platform(log=TINY_LOG | {"retention_group": "keeper"}) as platform:
         make_topic(platform, "late", 1)
         append(platform, "late", 0, [Draft(body=bytes(8000)) for _ in range(30)])
         assert trim(platform) == 0, "the group has not begun"
@@ -175,7 +175,7 @@ def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None
 async def _commit(platform: RunningPlatform, offset: int) -> int:
     """Bring the group to an offset; up to where it has passed the log then."""
     store = store_of(platform)
-    await store.commit("keeper", Queue("late", 0), offset)
+    await store.offsets.commit("keeper", Queue("late", 0), offset)
     place = store.consumed_to("keeper")
     assert place is not None
     return place

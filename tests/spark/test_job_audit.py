@@ -37,7 +37,7 @@ def send(
 ) -> list[str]:
     """The ids that the messages got."""
     with client.Producer(platform.name_servers, group="shop", trace=traced) as producer:
-        return [producer.send(Message.of(topic, body, **more)).message_id for body in bodies]
+        return [producer.send(Message(topic, body, properties=more)).message_id for body in bodies]
 
 
 def handle(
@@ -59,7 +59,7 @@ def handle(
 def note(platform: RunningPlatform, *traces: trace_records.TraceRecord) -> None:
     """Traces that clients might have left."""
     with client.Producer(platform.name_servers) as producer:
-        producer.send(Message.of(TRACE_TOPIC, trace_records.encode(traces)))
+        producer.send(Message(TRACE_TOPIC, trace_records.encode(traces)))
 
 
 def findings(audited: AuditReport) -> dict[str, set[str]]:
@@ -139,9 +139,9 @@ def test_planted_losses_and_doubles_are_found_with_their_ids(
 @pytest.mark.thorough
 def test_transactions_count_when_they_are_committed(spark: SparkSession, platform: RunningPlatform) -> None:
     with client.Producer(platform.name_servers, group="shop", trace=True) as producer:
-        with producer.transaction(Message.of("T", "kept")):
+        with producer.transaction(Message("T", "kept")):
             pass
-        with pytest.raises(ValueError, match="no"), producer.transaction(Message.of("T", "dropped")):
+        with pytest.raises(ValueError, match="no"), producer.transaction(Message("T", "dropped")):
             raise ValueError("no")
     audited = run(spark, AuditJob(name_servers=platform.name_servers, topics=("T",)))
     assert findings(audited) == {}

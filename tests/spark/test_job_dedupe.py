@@ -26,7 +26,7 @@ def send(platform: RunningPlatform, bodies: Iterable[tuple[str, str | None]]) ->
     with Producer(platform.name_servers) as producer:
         for body, order in bodies:
             said = {} if order is None else {"order": order}
-            producer.send(Message.of("orders", body, keys="customer", **said), selector=by_hash("customer"))
+            producer.send(Message("orders", body, keys="customer", properties=said), selector=by_hash("customer"))
 
 
 def bodies(platform: RunningPlatform, topic: str) -> list[str]:

@@ -31,7 +31,9 @@ def send(platform: RunningPlatform, numbers: Iterable[int]) -> None:
         for number in numbers:
             key = KEYS[number % len(KEYS)]
             said = {PROPERTY_SHARDING_KEY: key} if number % 2 else {"KEYS": key}
-            message = Message.of("orders", f"{number}", tags="odd" if number % 2 else "even", city="Oslo", **said)
+            message = Message(
+                "orders", f"{number}", tags="odd" if number % 2 else "even", properties={"city": "Oslo", **said}
+            )
             message.flag = number
             producer.send(message, selector=by_hash(key))
 

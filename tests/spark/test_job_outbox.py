@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.support.bus_tables import rows
 from typer.testing import CliRunner
 
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 from sparrow.bus.publish.outgoing_event import OutgoingEvent
 from sparrow.bus.relay.relay import EventRelay
 from sparrow.bus.sql.claims import claim_due
@@ -34,7 +34,7 @@ def publish(url: str, events: Sequence[OutgoingEvent]) -> list[int]:
         bus = EventBus(url, "memory://")
         try:
             await bus.prepare()
-            return await bus.publish_many_async(events)
+            return await bus.publish_many(events)
         finally:
             await bus.database.close()
 
@@ -103,7 +103,7 @@ def test_relays_that_run_meanwhile_share_the_work(
     async def both() -> tuple[int, int]:
         bus = EventBus(url, f"sparrow://{platform.name_servers}", relay_batch=5)
         await bus.prepare()
-        relay = EventRelay(bus.context)
+        relay = EventRelay(bus.core.context)
         try:
             await relay.step()
             job = asyncio.create_task(
@@ -113,10 +113,10 @@ def test_relays_that_run_meanwhile_share_the_work(
                 if not await relay.step():
                     await asyncio.sleep(0.01)
                 await relay.drain()
-            return (await job).sent, bus.context.probe.totals["bus_sent_total"]
+            return (await job).sent, bus.core.context.probe.totals["bus_sent_total"]
         finally:
             await relay.stop(5)
-            await bus.context.transport.close()
+            await bus.core.context.transport.close()
             await bus.database.close()
 
     by_job, by_relay = asyncio.run(both())
@@ -137,7 +137,7 @@ def test_what_others_have_claimed_is_left_to_them(
         try:
             await bus.prepare()
             claims = await bus.database.run(
-                lambda db: claim_due(db, bus.context.sql, PUBLISHED_SIDE, "", 2, owner="somebody", lease_s=600)
+                lambda db: claim_due(db, bus.core.context.sql, PUBLISHED_SIDE, "", 2, owner="somebody", lease_s=600)
             )
             return {each.message_id for each in claims}
         finally:

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 def send(platform: RunningPlatform, topic: str, count: int, *, body: str = "x" * 100, key: str = "") -> None:
     with client.Producer(platform.name_servers, group="shop", trace=True) as producer:
         for number in range(count):
-            producer.send(Message.of(topic, body, keys=key or f"key-{number}"))
+            producer.send(Message(topic, body, keys=key or f"key-{number}"))
 
 
 def handle(platform: RunningPlatform, topic: str, group: str, count: int) -> None:

@@ -41,7 +41,7 @@ class Shards:
         self._folder = folder
         self._loop = LoopThread("shards")
         self._platform = Platform(
-            folder / "a", naming=NameServerSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
+            folder / "a", name_server=NameServerSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
         )
         self._loop.run(self._platform.start())
         self.name_servers = self._platform.name_servers

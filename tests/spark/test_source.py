@@ -130,7 +130,7 @@ def test_times_bound_a_range(spark: SparkSession, platform: RunningPlatform) -> 
     with Producer(platform.name_servers) as producer:
         queue = QueueRef("timed", "sparrow", 0)
         before_ms = clock.now_ms()
-        while (sent := producer.send(Message.of("timed", b"late"))) and clock.now_ms() <= before_ms + 2:
+        while (sent := producer.send(Message("timed", b"late"))) and clock.now_ms() <= before_ms + 2:
             pass
         first_ms = before_ms + 1
     with Admin(platform.name_servers) as admin:
@@ -202,7 +202,7 @@ def test_people_who_come_from_kafka_find_their_columns(spark: SparkSession, plat
 def test_compressed_and_empty_bodies_come_as_they_were_sent(spark: SparkSession, platform: RunningPlatform) -> None:
     with Producer(platform.name_servers, compress_above_bytes=1000) as producer:
         for body in (b"x" * 50_000, b"", bytes(range(256))):
-            producer.send(Message.of("bodies", body))
+            producer.send(Message("bodies", body))
     frame = topic(spark, platform, subscribe="bodies", schema="body binary, sys_flag int", verifyChecksum="true")
     assert sorted(bytes(row.body) for row in frame.collect()) == sorted([b"x" * 50_000, b"", bytes(range(256))])
     stored = topic(spark, platform, subscribe="bodies", schema="body binary", decompress="false")

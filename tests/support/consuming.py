@@ -53,7 +53,7 @@ class Stand:
         return every
 
     async def committed(self, group: str, topic: str, queue_id: int = 0) -> int | None:
-        return await self.platform.broker.broker.store.committed(group, Queue(topic, queue_id))
+        return await self.platform.broker.broker.store.offsets.committed(group, Queue(topic, queue_id))
 
     async def commits(self, offset: int, group: str, topic: str, queue_id: int = 0, *, within_s: float = 10.0) -> None:
         """Returns once the group has committed that offset."""

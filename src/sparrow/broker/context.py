@@ -12,14 +12,11 @@ from sparrow.broker.catalog.queue_locks import QueueLocks
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.consume.long_poll import LongPollTable
-from sparrow.broker.consume.resend_sql import SqlResender
 from sparrow.broker.counters import TrafficCounters
-from sparrow.broker.delay.log import LogDelayScheduler
-from sparrow.broker.delay.sql import SqlDelayScheduler
+from sparrow.broker.delay.spi import DelayScheduler
 from sparrow.broker.pop.state.spi import PopState
 from sparrow.broker.produce.stage_store import StageStore
-from sparrow.broker.transactions.log import LogTransactionCoordinator
-from sparrow.broker.transactions.sql import SqlTransactionCoordinator
+from sparrow.broker.transactions.spi import TransactionCoordinator
 from sparrow.model.queue import Queue
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings
@@ -37,6 +34,14 @@ class BackgroundWorker(Protocol):
     async def stop(self) -> None: ...
 
 
+class RangeResender(Protocol):
+    """Stores ranges of messages to be resent, where the store has tables for them."""
+
+    async def ask(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
+        """Store that offsets `begin` to before `end` go to a group, or to all readers, once more."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Broker:
     """One broker, without its sockets."""
@@ -51,11 +56,11 @@ class Broker:
     queue_locks: QueueLocks
     long_polls: LongPollTable
     counters: TrafficCounters
-    delay: LogDelayScheduler | SqlDelayScheduler
-    transactions: LogTransactionCoordinator | SqlTransactionCoordinator
+    delay: DelayScheduler
+    transactions: TransactionCoordinator
     pop_state: PopState
     stages: StageStore
-    resender: SqlResender | None = None
+    resender: RangeResender | None = None
     """Where ranges to be resent are recorded; None: they become references at once."""
     workers: Sequence[BackgroundWorker]
     """What runs by itself; stopped in reverse."""

@@ -9,6 +9,7 @@ from sparrow.broker.clients import heartbeats
 from sparrow.broker.consume import resend, retry
 from sparrow.broker.consume.pull import PullHandler
 from sparrow.broker.context import Broker
+from sparrow.broker.delay import recall
 from sparrow.broker.pop import ack, assignment, peek
 from sparrow.broker.pop.ack import AckHandler
 from sparrow.broker.pop.pop import PopHandler
@@ -25,6 +26,7 @@ _CAPABILITIES = (
     messages,
     retry,
     end_transaction,
+    recall,
     ack,
     assignment,
     peek,
@@ -46,5 +48,5 @@ def make_dispatcher(broker: Broker) -> RequestDispatcher[Broker]:
     plain = {code: handler for part in parts for code, handler in part.handlers().items()}
     if not broker.settings.auth:
         return RequestDispatcher(broker, HANDLERS, plain)
-    guard = RequestAuthorizer(broker.store.tokens_nowait(), broker.settings.admin_tokens)
+    guard = RequestAuthorizer(broker.store.tokens.all_nowait(), broker.settings.admin_tokens)
     return GuardedRequestDispatcher(broker, HANDLERS, plain, check=guard.check)

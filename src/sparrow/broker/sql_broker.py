@@ -68,7 +68,7 @@ async def open_sql_broker(
         topics=topics,
         groups=groups,
         clients=clients,
-        queue_locks=QueueLocks(settings.lock_ms),
+        queue_locks=QueueLocks(settings.queue_lock_ms),
         long_polls=long_polls,
         counters=TrafficCounters(),
         delay=delay,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 from datetime import time
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from sparrow.bus.codec.payload import FieldNaming
 from sparrow.bus.retry import CAP_RETRY, Retry
@@ -124,3 +125,73 @@ def cap_settings(**changes: object) -> BusSettings:
     no rounds, cleaning every five minutes."""
     defaults: dict[str, object] = {"retry": CAP_RETRY, "retry_round_interval_s": None, "cleanup_interval_s": 300.0}
     return BusSettings(**{**defaults, **changes})  # type: ignore[arg-type]
+
+
+class BusOptions(TypedDict, total=False):
+    """The fields of `BusSettings` as keywords of `EventBus`."""
+
+    app: str
+    version: str
+    default_group: str | None
+    group_prefix: str | None
+    topic_prefix: str | None
+    schema: str
+    table_prefix: str
+    create_tables: bool
+    strict_tables: bool
+    succeeded_spelling: Literal["Successed", "Succeeded"]
+    status_writes: Literal["full", "compact"]
+    retry: Retry
+    retry_round_interval_s: float | None
+    succeeded_retention_s: float
+    failed_retention_s: float
+    inbox_retention_s: float
+    cleanup_interval_s: float
+    cleanup_batch: int
+    cleanup_pause_s: float
+    cleanup_between: tuple[time, time] | None
+    archive: Path | None
+    lease_s: float
+    crashes_max: int
+    relay_batch: int
+    send_timeout_s: float
+    circuit_breaker: bool
+    concurrency: int
+    consumers: int
+    broker_prefetch: int
+    poll_min_s: float
+    poll_max_s: float
+    stop_timeout_s: float
+    naming: FieldNaming | None
+    allow_autocommit: bool
+    allow_own_transaction: bool
+    runs_relay: bool
+    runs_handlers: bool
+
+
+_RENAMED = {
+    "succeeded_kept_s": "succeeded_retention_s",
+    "failed_kept_s": "failed_retention_s",
+    "inbox_kept_s": "inbox_retention_s",
+    "clean_interval_s": "cleanup_interval_s",
+    "clean_batch": "cleanup_batch",
+    "clean_pause_s": "cleanup_pause_s",
+    "clean_between": "cleanup_between",
+    "own_transactions": "allow_own_transaction",
+    "reenqueue_interval_s": "retry_round_interval_s",
+    "succeeded_word": "succeeded_spelling",
+    "breaker": "circuit_breaker",
+    "relays": "runs_relay",
+    "executes": "runs_handlers",
+}
+"""Names of version 0.1; they are removed in the next version."""
+
+
+def apply_options(settings: BusSettings, options: BusOptions) -> BusSettings:
+    """Return the settings with the given fields replaced; fields may have the names of version 0.1."""
+    given: dict[str, object] = {}
+    for name, value in options.items():
+        if name in _RENAMED:
+            warnings.warn(f"the bus setting {name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=4)
+        given[_RENAMED.get(name, name)] = value
+    return replace(settings, **given)  # type: ignore[arg-type]

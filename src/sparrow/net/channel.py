@@ -196,9 +196,9 @@ class Channel(asyncio.Protocol):
             self._not_taken += commands
         else:
             self._take(commands)
-        if stream.fault is not None and self.is_open:
-            log.warning("peer broke the protocol", extra={"peer": self.address, "why": str(stream.fault)})
-            self.close(str(stream.fault))
+        if stream.error is not None and self.is_open:
+            log.warning("peer broke the protocol", extra={"peer": self.address, "why": str(stream.error)})
+            self.close(str(stream.error))
 
     def _take(self, commands: Iterable[RemotingCommand]) -> None:
         """Serve requests and hand out answers. What is answered on the spot goes out at the end, in one write."""

@@ -1,10 +1,12 @@
-"""What a store promises. Two engines keep it, and one conformance suite checks both.
+"""The store interface. Two engines implement it, and one conformance suite tests both.
 
-1. Offsets of a queue are dense, start at 0 and never go back; a message read once is read the same ever after.
-2. A batch is appended whole or not at all, with consecutive offsets.
-3. An append returns once it is as safe as the store's policy says. What readers see is at least as safe.
-4. State (topics, groups, tokens, committed offsets, the ledger) outlives the messages around it.
-5. A group is appended whole or not at all, over any number of queues, together with the ledger's word that it was.
+1. Offsets of a queue are dense, start at 0 and never go back; a message that was read once reads the same ever after.
+2. A batch is appended completely or not at all, with consecutive offsets.
+3. An append returns once it is as safe as the store's policy says. Readers see only messages that are at least as safe.
+4. State (topics, groups, tokens, committed offsets, marks, the ledger) outlives the messages around it.
+5. An atomic append covers any number of queues; its records and its ledger entry are stored together or not at all.
+
+Methods whose names end in `_nowait` return without waiting for a disk or a database.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from sparrow.model.topic import Group, Topic
 
 
 class AppendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a batch came to lie."""
+    """The position of an appended batch."""
 
     queue: Queue
     offset: QueueOffset
@@ -36,20 +38,20 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Records as they lie in the store. `runs` may be sent as they are, one after the other."""
+    """Records as they are stored. `buffers` may be sent unchanged, one after the other."""
 
-    runs: Sequence[memoryview]
+    buffers: Sequence[memoryview]
     sizes: Sequence[int]
-    """The size of each record, in order: what a columnar reader needs to skip the walk."""
+    """The size of each record, in order: with them a columnar reader need not parse record after record."""
     next_offset: QueueOffset
-    """After the last entry looked at, whether it matched or not."""
+    """The offset after the last entry examined, whether it matched or not."""
     bounds: QueueBounds
 
     def tobytes(self) -> bytes:
-        return b"".join(self.runs)
+        return b"".join(self.buffers)
 
     def records(self) -> Iterator[memoryview]:
-        """One by one."""
+        """Yield the records one by one."""
         data, at = memoryview(self.tobytes()), 0
         for size in self.sizes:
             yield data[at : at + size]
@@ -57,13 +59,13 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class AtEnd(msgspec.Struct, frozen=True):
-    """Nothing there yet: wait for the queue to grow."""
+    """No message has this offset yet: wait for the queue to grow."""
 
     bounds: QueueBounds
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """The offset is not, or no longer, in the queue; reading may go on at `to`."""
+    """The offset is outside the queue; continue reading at `to`."""
 
     to: QueueOffset
     bounds: QueueBounds
@@ -73,18 +75,18 @@ ReadResult = Slice | AtEnd | Moved
 
 
 class ReadLimits(TypedDict, total=False):
-    """How much one read may answer."""
+    """How much one read may return."""
 
     count_max: int
-    """Messages; 32 unless told."""
+    """Messages; 32 by default."""
     bytes_max: int
-    """256 KiB unless told; one message is always answered, whatever its size."""
+    """256 KiB by default; one message is always returned, whatever its size."""
     tags_codes: frozenset[int] | None
-    """Only messages with one of these tags codes; None for all."""
+    """Return only messages with one of these tags codes; None for all."""
 
 
 class QueueRecords(NamedTuple):
-    """Encoded records for one queue, end to end, as `wire.columns.encode` lays them: not yet stamped by a store."""
+    """Encoded records for one queue, end to end, as `wire.columns.encode` lays them out; not yet stamped by a store."""
 
     queue: Queue
     data: memoryview
@@ -92,8 +94,100 @@ class QueueRecords(NamedTuple):
     """Of each record."""
 
 
+class Catalog(Protocol):
+    """Topics and consumer groups."""
+
+    async def list_topics(self) -> Mapping[str, Topic]:
+        """Return all topics by name."""
+        ...
+
+    async def put_topic(self, topic: Topic) -> None:
+        """Create a topic, or change its configuration."""
+        ...
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic, its messages, its queues and the offsets that groups have committed on it."""
+        ...
+
+    async def list_groups(self) -> Mapping[str, Group]:
+        """Return all groups by name."""
+        ...
+
+    async def put_group(self, group: Group) -> None:
+        """Create a group, or change its configuration."""
+        ...
+
+    async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
+        """Delete a group's configuration and, unless `keeps_offsets`, its committed offsets.
+
+        A group that is created again continues at the offsets that were kept.
+        """
+        ...
+
+
+class Tokens(Protocol):
+    """Access tokens. A token is never deleted: messages refer to it by number."""
+
+    async def all(self) -> Mapping[str, Token]:
+        """Return every token ever issued, by name, revoked ones included."""
+        ...
+
+    def all_nowait(self) -> Mapping[str, Token]:
+        """Return the tokens known to this process; the mapping is kept up to date."""
+        ...
+
+    async def put(self, token: Token) -> None:
+        """Issue a token, or revoke it."""
+        ...
+
+
+class GroupOffsets(Protocol):
+    """Offsets that consumer groups have committed."""
+
+    async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
+        """Return the offset that the group reads next, None if it has never committed one."""
+        ...
+
+    def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
+        """Return the committed offset as far as this process knows it."""
+        ...
+
+    async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """Commit an offset and return the previous one. A lower offset is allowed: it rewinds the group."""
+        ...
+
+    def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """Commit an offset and return the previous one as far as this process knows it."""
+        ...
+
+    async def all(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
+        """Return a copy of all committed offsets: (topic, group) to queue id to the offset to be read next."""
+        ...
+
+
+class Marks(Protocol):
+    """Named integers that record the progress of the broker's background jobs."""
+
+    async def get(self, name: str) -> int | None:
+        """Return the value of a mark, None if it was never put."""
+        ...
+
+    async def put(self, name: str, value: int) -> None:
+        """Set a mark. It survives a crash only if everything appended before it does."""
+        ...
+
+
 class Store(Protocol):
-    """One store of messages and of the state that goes with them."""
+    """Messages, and the state that belongs to them."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def tokens(self) -> Tokens: ...
+    @property
+    def offsets(self) -> GroupOffsets: ...
+    @property
+    def marks(self) -> Marks: ...
 
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         """Append a batch to a queue of an existing topic (`UnknownTopic`, `TooLarge`, `StoreFull`, `FlushTimeout`)."""
@@ -102,136 +196,83 @@ class Store(Protocol):
     async def append_atomically(
         self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
-        """Append all of it or nothing, in this order, and note that `scope` has got as far as `number`.
+        """Append all records or none, in this order, and set the ledger of `scope` to `number`.
 
-        False: it had got there already (`number` is not above what was noted), and nothing was appended. Readers see
-        none of it before all of it is as safe as the policy says. Refused like an append, and then nothing is noted.
-        `verify_crc=False` is for records whose bodies were compared with their checksums before.
+        Return False, without appending, if the ledger of the scope is already at `number` or above. Readers see the
+        records only once all of them are as safe as the policy says. A refused append leaves the ledger unchanged.
+        `verify_crc=False` is for records whose bodies were checked against their checksums before.
         """
         ...
 
     async def ledger(self, scope: str) -> int | None:
-        """How far a scope has got, if it ever said. One that says nothing for months may be forgotten."""
+        """Return the number of the scope's last atomic append; scopes unused for months may be forgotten."""
         ...
 
     async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
-        """Records from `offset` on; at least one if there is one, whatever `bytes_max` says."""
+        """Read records from `offset` on; at least one if there is one, whatever `bytes_max` says."""
         ...
 
     async def bounds(self, queue: Queue) -> QueueBounds:
-        """(0, 0) for a queue that never had a message."""
+        """Return the bounds of a queue, (0, 0) if it never had a message."""
         ...
 
     async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
-        """The first offset stored at or after `time_ms`; with `upper` the last stored at or before it."""
+        """Return the first offset stored at or after `time_ms`; with `upper` the last stored at or before it."""
         ...
 
     async def find_by_key(
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[bytes]:
-        """Records that carry the key (one of KEYS, or the unique id), the newest `limit` of them, oldest first."""
+        """Return the newest `limit` records with the key (one of KEYS, or the unique id), oldest first."""
         ...
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        """The record that starts exactly there, which is what a message id says."""
-        ...
-
-    async def topics(self) -> Mapping[str, Topic]: ...
-    async def put_topic(self, topic: Topic) -> None: ...
-
-    async def delete_topic(self, name: str) -> None:
-        """Its messages, its queues and what groups have committed on it are gone."""
-        ...
-
-    async def groups(self) -> Mapping[str, Group]: ...
-    async def put_group(self, group: Group) -> None: ...
-    async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
-        """Its configuration, and what it has committed unless that is kept: made again, it then goes on there."""
-        ...
-
-    async def tokens(self) -> Mapping[str, Token]:
-        """Every token ever issued, by name, the revoked ones too."""
-        ...
-
-    async def put_token(self, token: Token) -> None:
-        """Issue a token, or revoke it. It is never deleted."""
-        ...
-
-    async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
-        """The offset the group should read next, if it ever said."""
-        ...
-
-    async def offsets(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
-        """Everything committed, as of now: (topic, group) to queue id to the offset to be read next."""
-        ...
-
-    async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """Going backwards is allowed: it is how a group is rewound. Returns what stood there before."""
-        ...
-
-    async def mark(self, name: str) -> int | None:
-        """How far some work of the broker's own had got, if it ever said."""
-        ...
-
-    async def put_mark(self, name: str, value: int) -> None:
-        """Survives a crash only if everything appended before it does."""
+        """Return the record that starts exactly at the offset, which a message id contains."""
         ...
 
     async def trim(self) -> int:
-        """Delete, now, what is older than it need be; how much went, in the store's own measure."""
+        """Delete expired messages now, and return how much was deleted in the store's own unit."""
         ...
 
     async def close(self) -> None:
-        """Everything acknowledged is on disk when this returns."""
+        """Close the store. Everything acknowledged is on disk when this returns."""
         ...
 
 
 PendingAppend = AppendResult | asyncio.Future[AppendResult]
-"""Where a batch lies, or will lie once the store has it."""
+"""The result of an append, or a future for it."""
 
 
 class BrokerStore(Store, Protocol):
-    """What a broker is built on: a store that also answers without waiting, wherever it can."""
+    """The store interface of a broker: a store that also answers without waiting, where it can."""
 
     @property
     def message_bytes_max(self) -> int:
-        """The largest body it takes."""
+        """The size of the largest body that is accepted."""
         ...
 
     @property
     def written(self) -> int:
-        """Physical offsets below this one may be in use."""
+        """The upper bound of physical offsets in use."""
         ...
 
-    def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> PendingAppend:
-        """Append a batch. What is placed at once may still have to become durable; what is placed later, is."""
+    def append_nowait(self, queue: Queue, drafts: Sequence[Draft]) -> PendingAppend:
+        """Append a batch. An immediate result may still have to become durable; one from a future is durable."""
         ...
 
-    def durable(self, end: int) -> asyncio.Future[None] | None:
-        """Done once everything up to `end` is as safe as the policy promises; None: there is nothing to wait for."""
+    def when_durable(self, end: int) -> asyncio.Future[None] | None:
+        """Return a future that is done once everything up to `end` is durable; None if no wait is needed."""
         ...
 
     def read_nowait(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
-        """What `read` answers, if that needs no waiting; else None."""
+        """Return what `read` returns, or None if that needs a disk or a database."""
         ...
 
     def bounds_nowait(self, queue: Queue) -> QueueBounds:
-        """As far as is known here."""
-        ...
-
-    def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
-        """As far as is known here."""
-        ...
-
-    def tokens_nowait(self) -> Mapping[str, Token]:
-        """The tokens as they are known here, kept up to date."""
-        ...
-
-    def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """The same as `commit`, without asking what stood there before."""
+        """Return the bounds of a queue as far as this process knows them."""
         ...
 
 
-async def await_append(placing: PendingAppend) -> AppendResult:
-    """Where it lies, once it does."""
-    return placing if isinstance(placing, AppendResult) else await placing
+async def await_append(pending: PendingAppend) -> AppendResult:
+    """Wait for an append that has not finished yet."""
+    return pending if isinstance(pending, AppendResult) else await pending

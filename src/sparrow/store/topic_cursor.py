@@ -37,7 +37,7 @@ async def open_for_group(store: Store, topic: str, group: str) -> TopicCursor:
     levels = await _levels(store, topic)
     at = {}
     for queue in (queue for level in levels for queue in level):
-        committed = await store.committed(group, queue)
+        committed = await store.offsets.committed(group, queue)
         at[queue] = (await store.bounds(queue)).first if committed is None else committed
     return TopicCursor(store, levels, at, group)
 
@@ -76,7 +76,7 @@ class TopicCursor:
         group = self.group_for("to commit what was read")
         for queue, offset in self._at.items():
             if offset != self._committed[queue]:
-                await self._store.commit(group, queue, offset)
+                await self._store.offsets.commit(group, queue, offset)
                 self._committed[queue] = offset
 
     async def _from(self, queue: Queue, count_max: int) -> list[StoredMessage]:
@@ -123,7 +123,7 @@ async def read_span(store: Store, queue: Queue, begin: int, end: int) -> QueueSp
 
 async def _levels(store: Store, name: str) -> list[list[Queue]]:
     """The queues of each priority; of a topic without lanes, all of them as one."""
-    topic = (await store.topics()).get(name)
+    topic = (await store.catalog.list_topics()).get(name)
     if topic is None:
         raise UnknownTopic(name)
     if not topic.sys_flag & LANES_SYS_FLAG:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 from sparrow.bus.transports.memory import MemoryBroker, MemoryTransport
 
 QUICK: dict[str, Any] = {

@@ -182,7 +182,7 @@ async def test_both_forms_are_read_by_one_listening(platform, transport):
 
 async def test_a_message_that_no_bus_sent_gets_its_id_from_the_broker_and_its_name_from_the_topic(platform, transport):
     async with Producer(platform.name_servers) as producer:
-        sent = await producer.send(Message.of("order|created", b'{"not":"ours"}', tags="t", colour="blue"))
+        sent = await producer.send(Message("order|created", b'{"not":"ours"}', tags="t", properties={"colour": "blue"}))
     (delivery,) = await received(await listen(transport), 1)
     assert delivery.headers == {h.ID: sent.message_id, h.NAME: "order.created", "colour": "blue"}
     assert delivery.body == b'{"not":"ours"}'
@@ -193,7 +193,7 @@ async def test_a_header_builder_names_what_no_bus_sent(platform):
         return {h.ID: "of " + delivery.body.decode(), h.NAME: "order.imported"}
 
     async with Producer(platform.name_servers) as producer:
-        await producer.send(Message.of("order|created", b"theirs"))
+        await producer.send(Message("order|created", b"theirs"))
     async with opened(platform.name_servers, header_builder=build) as transport:
         (delivery,) = await received(await listen(transport), 1)
     assert delivery.headers == {h.ID: "of theirs", h.NAME: "order.imported"}

@@ -16,7 +16,8 @@ import pytest
 from tests.support.bus_tables import change, counts, row, rows, set_time, shape, table_names
 from tests.support.waiting import eventually
 
-from sparrow.bus import Event, EventBus, EventStatus, Reject
+from sparrow.bus import Event, EventStatus, Reject
+from sparrow.bus.aio import EventBus
 from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.codec.document import decode_document, encode_document
 from sparrow.bus.errors import TablesMissing
@@ -27,7 +28,7 @@ from sparrow.model.errors import SettingsError
 from .conftest import MakeBus
 
 MESSAGE_TABLES = {"cap.published", "cap.received", "cap.queue"}
-HELPER_TABLES = {"cap.inbox", "cap.lock"}
+HELPER_TABLES = {"cap.inbox", "cap.lock", "cap.schema_version"}
 CAP_ORDER = ["Id", "Version", "Name", "Content", "Retries", "Added", "ExpiresAt", "StatusName"]
 SECOND = timedelta(seconds=1)
 
@@ -45,7 +46,7 @@ class AtOnce(random.Random):
 async def test_first_start_makes_exactly_the_tables_and_a_second_one_changes_nothing(make_bus: MakeBus) -> None:
     async with make_bus(runs_relay=False, runs_handlers=False) as first:
         assert await table_names(first) == MESSAGE_TABLES | HELPER_TABLES
-        await first.publish_async("order.created", {"n": 1})
+        await first.publish("order.created", {"n": 1})
         before, kept = await shape(first), await rows(first, "published")
     async with make_bus(runs_relay=False, runs_handlers=False) as second:
         assert await table_names(second) == MESSAGE_TABLES | HELPER_TABLES
@@ -59,7 +60,7 @@ async def test_eight_threads_starting_together_all_succeed(make_bus: MakeBus) ->
 
     def start(bus: EventBus) -> None:
         together.wait()
-        bus.prepare_blocking()
+        bus.blocking.prepare()
 
     with ThreadPoolExecutor(len(buses)) as threads:
         await asyncio.gather(*(asyncio.wrap_future(threads.submit(start, bus)) for bus in buses))
@@ -105,13 +106,13 @@ async def test_each_name_is_found_once_whatever_the_letter_case(bus: EventBus) -
 async def test_schema_or_prefix_moves_all_tables(make_bus: MakeBus) -> None:
     handled: list[int] = []
     bus = make_bus(schema="Shop x", table_prefix="Shop x")
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        await bus.publish_async("order.created", 7)
+        await bus.publish("order.created", 7)
         await bus.drain()
         names = {name.partition(".")[2] for name in await table_names(bus)}
         assert {name.partition(".")[0] for name in await table_names(bus)} == {"Shop x"}
-    assert names == {"published", "received", "queue", "inbox", "lock"}
+    assert names == {"published", "received", "queue", "inbox", "lock", "schema_version"}
     assert handled == [7]
 
 
@@ -119,7 +120,7 @@ async def test_several_buses_share_a_database_and_keep_apart(make_bus: MakeBus) 
     one, two = (make_bus(schema=space, table_prefix=space) for space in ("one", "two"))
     await one.prepare()
     await two.prepare()
-    await one.publish_async("order.created")
+    await one.publish("order.created")
     assert (await counts(one), await counts(two)) == ((1, 0, 1), (0, 0, 0))
 
 
@@ -162,17 +163,17 @@ async def test_metadata_names_the_columns_that_are_there(bus: EventBus) -> None:
 async def test_strict_tables_makes_three_tables_that_deliver_once(make_bus: MakeBus, broker) -> None:
     handled: list[int] = []
     bus = make_bus(strict_tables=True)
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
         assert await table_names(bus) == MESSAGE_TABLES
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         broker.take([broker.sent[0]])
-        await eventually(lambda: bus.context.probe.totals["bus_duplicates_total"] == 1)
-        await bus.publish_async("order.created", 2)
+        await eventually(lambda: bus.core.context.probe.totals["bus_duplicates_total"] == 1)
+        await bus.publish("order.created", 2)
         await bus.drain()
-        await bus.worker.maintenance.delete_expired()
-        await bus.worker.maintenance.repair_orphans()
+        await bus.core.worker.maintenance.delete_expired()
+        await bus.core.worker.maintenance.repair_orphans()
         assert sorted(handled) == [1, 2]
         assert await counts(bus) == (2, 2, 0)
     async with make_bus(strict_tables=True) as again:
@@ -184,11 +185,11 @@ async def test_strict_tables_makes_three_tables_that_deliver_once(make_bus: Make
 
 async def test_status_is_a_known_word_and_never_null(make_bus: MakeBus, broker) -> None:
     bus = make_bus()
-    bus.add_subscription("good", lambda value: None)
-    bus.add_subscription("bad", refusing)
+    bus.subscriptions.add("good", lambda value: None)
+    bus.subscriptions.add("bad", refusing)
     async with bus:
-        await bus.publish_many_async([("good", 1), ("bad", 2)])
-        await bus.publish_async("good", 3, delay=600)
+        await bus.publish_many([("good", 1), ("bad", 2)])
+        await bus.publish("good", 3, delay=600)
         await bus.drain()
         found = await rows(bus, "published") + await rows(bus, "received")
         tables = await shape(bus)
@@ -205,14 +206,14 @@ async def test_the_five_states_are_spelled_as_required(make_bus: MakeBus) -> Non
     }  # fmt: skip
     assert EventStatus.of("Succeeded") is EventStatus.of("successed") is EventStatus.SUCCESSED
     async with make_bus(succeeded_spelling="Succeeded") as bus:
-        await bus.publish_async("order.created")
+        await bus.publish("order.created")
         await bus.drain()
         assert (await row(bus, "published"))["StatusName"] == "Succeeded"
 
 
 async def test_what_the_broker_holds_is_utf8_json_and_a_round_trip_keeps_all(make_bus: MakeBus, broker) -> None:
     async with make_bus() as bus:
-        await bus.publish_async("order.created", {"name": "Zoë", "n": 2**60}, key="7", headers={"x": "ü"})
+        await bus.publish("order.created", {"name": "Zoë", "n": 2**60}, key="7", headers={"x": "ü"})
         await bus.drain()
     [envelope] = broker.sent
     assert envelope.body.decode() == '{"name":"Zoë","n":1152921504606846976}'
@@ -223,8 +224,8 @@ async def test_what_the_broker_holds_is_utf8_json_and_a_round_trip_keeps_all(mak
 
 
 async def test_ids_are_unique_integers_and_text_in_json(bus: EventBus) -> None:
-    numbers = await bus.publish_many_async([("order.created", n) for n in range(50)])
-    numbers.append(await bus.publish_async("order.created"))
+    numbers = await bus.publish_many([("order.created", n) for n in range(50)])
+    numbers.append(await bus.publish("order.created"))
     stored = [each["Id"] for each in await rows(bus, "published")]
     assert stored == sorted(set(numbers))
     assert all(type(number) is int and 0 < number < 2**63 for number in numbers)
@@ -240,7 +241,7 @@ async def test_name_is_the_topic_after_the_prefix(make_bus: MakeBus, broker) -> 
         handled.append(event.name)
 
     async with bus:
-        await bus.publish_async("order.created")
+        await bus.publish("order.created")
         await bus.drain()
         assert (await row(bus, "published"))["Name"] == (await row(bus, "received"))["Name"] == "eu.order.created"
     assert [envelope.name for envelope in broker.sent] == handled == ["eu.order.created"]
@@ -250,10 +251,10 @@ async def test_content_is_json_text_and_keeps_every_character(make_bus: MakeBus)
     payload = {"text": "Grüße, 世界 🐦 \u0000 \x7f \" \\ ' % ? :x $1"}
     handled: list[Any] = []
     bus = make_bus()
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        await bus.publish_async("order.created", payload, headers={"grüße": "世界 🐦 % ?"})
-        await bus.publish_many_async([("order.created", payload)])
+        await bus.publish("order.created", payload, headers={"grüße": "世界 🐦 % ?"})
+        await bus.publish_many([("order.created", payload)])
         await bus.drain()
         contents = [each["Content"] for each in await rows(bus, "published") + await rows(bus, "received")]
     assert all(isinstance(content, str) for content in contents)
@@ -270,7 +271,7 @@ async def test_received_rows_and_messages_have_their_group(make_bus: MakeBus) ->
         events.append(event)
 
     async with bus:
-        await bus.publish_async("order.created")
+        await bus.publish("order.created")
         await bus.drain()
         assert (await row(bus, "received"))["Group"] == "billing.v1"
     assert events[0].group == events[0].headers.group == "billing.v1"
@@ -278,10 +279,10 @@ async def test_received_rows_and_messages_have_their_group(make_bus: MakeBus) ->
 
 async def test_added_is_the_databases_time_in_utc_and_retries_do_not_change_it(make_bus: MakeBus) -> None:
     bus = make_bus()
-    bus.add_subscription("order.created", failing)
+    bus.subscriptions.add("order.created", failing)
     async with bus:
         before = datetime.now(UTC)
-        await bus.publish_async("order.created")
+        await bus.publish("order.created")
         await bus.drain()
         first = [(await row(bus, table))["Added"] for table in ("published", "received")]
         bus.advance(100)
@@ -295,13 +296,13 @@ async def test_added_is_the_databases_time_in_utc_and_retries_do_not_change_it(m
 
 async def test_expiry_is_null_until_the_end_then_a_day_or_fifteen(make_bus: MakeBus) -> None:
     bus = make_bus()
-    bus.add_subscription("good", lambda value: None)
-    bus.add_subscription("bad", refusing)
+    bus.subscriptions.add("good", lambda value: None)
+    bus.subscriptions.add("bad", refusing)
     await bus.prepare()
-    open_one = await bus.publish_async("good")
+    open_one = await bus.publish("good")
     assert (await row(bus, "published", open_one))["ExpiresAt"] is None
     async with bus:
-        await bus.publish_async("bad")
+        await bus.publish("bad")
         await bus.drain()
         published, received = await rows(bus, "published"), await rows(bus, "received")
     for each in published + received:
@@ -318,9 +319,9 @@ async def test_received_has_a_group_published_has_none_in_the_order_cap_reads(bu
     assert tables["received"][:9] == [*CAP_ORDER[:3], "Group", *CAP_ORDER[3:]]
     assert "Group" not in tables["published"]
     async with make_bus() as running:
-        await running.publish_async("order.created")
+        await running.publish("order.created")
         await running.drain()
-        [envelope] = running.context.transport.broker.sent  # type: ignore[attr-defined]
+        [envelope] = running.core.context.transport.broker.sent  # type: ignore[attr-defined]
     assert b'"Group"' not in encode_document(envelope)
     assert b'"Group":"billing"' in encode_document(envelope, group="billing")
 
@@ -332,19 +333,19 @@ async def test_cleaning_comes_at_the_start_and_every_hour(make_bus: MakeBus) -> 
     handled: list[int] = []
     # New rounds come a little before: when one has, the clock was looked at.
     bus = make_bus(retry_round_interval_s=3_590.0, cleanup_pause_s=0.0)
-    bus.context.chance = AtOnce()
+    bus.core.context.rng = AtOnce()
     rounds = 'bus_retries_total{place="round"}'
-    totals = bus.context.probe.totals
+    totals = bus.core.context.probe.totals
     await bus.prepare()
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
 
     async def expired(hour: int) -> None:
         """One of each table that could be cleaned, and one for the next round."""
-        await bus.publish_async("order.created", hour)
+        await bus.publish("order.created", hour)
         await bus.drain()
         for table in ("published", "received"):
             await change(bus, f'UPDATE {{{table}}} SET "ExpiresAt" = "Added" WHERE "Name" = ?', "order.created")
-        number = await bus.publish_async("nobody", hour)
+        number = await bus.publish("nobody", hour)
         await bus.drain()
         await change(bus, 'UPDATE {published} SET "StatusName" = ? WHERE "Id" = ?', "Failed", number)
 
@@ -363,7 +364,7 @@ async def test_cleaning_comes_at_the_start_and_every_hour(make_bus: MakeBus) -> 
 
 async def test_only_what_expired_before_now_is_deleted_whatever_its_state(make_bus: MakeBus) -> None:
     bus = make_bus(runs_relay=False, runs_handlers=False, cleanup_batch=2, cleanup_pause_s=0.0)
-    bus.context.chance = random.Random(1)
+    bus.core.context.rng = random.Random(1)
     async with bus:
         now = datetime.now(UTC)
         kept, gone = [], []
@@ -373,7 +374,7 @@ async def test_only_what_expired_before_now_is_deleted_whatever_its_state(make_b
                     number = await stored(bus, table, status.value)
                     await set_time(bus, table, "ExpiresAt", moment, number)
                     (gone if moment is not None and moment < now else kept).append((table, number))
-        assert await bus.worker.maintenance.delete_expired() == len(gone) == 2 * len(EventStatus)
+        assert await bus.core.worker.maintenance.delete_expired() == len(gone) == 2 * len(EventStatus)
         left = [(table, each["Id"]) for table in ("published", "received") for each in await rows(bus, table)]
         assert sorted(left) == sorted(kept)
 
@@ -381,18 +382,18 @@ async def test_only_what_expired_before_now_is_deleted_whatever_its_state(make_b
 async def test_inbox_keys_outlive_their_messages_by_days(make_bus: MakeBus, broker) -> None:
     handled: list[int] = []
     bus = make_bus(cleanup_pause_s=0.0)
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         bus.advance(2 * 86_400)
-        await bus.worker.maintenance.delete_expired()
+        await bus.core.worker.maintenance.delete_expired()
         assert await counts(bus) == (0, 0, 0)
         assert len(await rows(bus, "inbox")) == 1
         broker.take([broker.sent[0]])
-        await eventually(lambda: bus.context.probe.totals["bus_duplicates_total"] == 1)
+        await eventually(lambda: bus.core.context.probe.totals["bus_duplicates_total"] == 1)
         bus.advance(6 * 86_400)
-        await bus.worker.maintenance.delete_expired()
+        await bus.core.worker.maintenance.delete_expired()
         assert await rows(bus, "inbox") == []
     assert handled == [1]
 
@@ -402,24 +403,24 @@ async def test_one_process_cleans_at_a_time(make_bus: MakeBus) -> None:
         make_bus(runs_relay=False, runs_handlers=False) as one,
         make_bus(runs_relay=False, runs_handlers=False) as two,
     ):
-        turns = [await bus.worker.maintenance._alone("clean now", 3_600.0) for bus in (one, two, one)]
+        turns = [await bus.core.worker.maintenance._alone("clean now", 3_600.0) for bus in (one, two, one)]
         assert turns == [True, False, True]
         one.advance(3_700.0)
         two.advance(3_700.0)
-        assert await two.worker.maintenance._alone("clean now", 3_600.0)
+        assert await two.core.worker.maintenance._alone("clean now", 3_600.0)
 
 
 async def test_what_is_cleaned_is_archived_first(make_bus: MakeBus, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     bus = make_bus(archive=tmp_path / "archive", cleanup_pause_s=0.0)
-    bus.add_subscription("order.created", lambda value: None)
+    bus.subscriptions.add("order.created", lambda value: None)
     async with bus:
-        number = await bus.publish_async("order.created", {"text": "ü"}, key="7")
+        number = await bus.publish("order.created", {"text": "ü"}, key="7")
         await bus.drain()
         stored_row = await row(bus, "published")
         bus.advance(2 * 86_400)
-        assert await bus.worker.maintenance.delete_expired() == 2
+        assert await bus.core.worker.maintenance.delete_expired() == 2
     [file] = (tmp_path / "archive" / "published").glob("day=*/*.parquet")
     [archived] = pq.ParquetFile(file).read().to_pylist()
     assert archived["Id"] == number
@@ -434,14 +435,14 @@ def test_a_window_of_hours_may_pass_midnight() -> None:
 
 async def test_rows_that_lost_each_other_are_mended(make_bus: MakeBus) -> None:
     async with make_bus(runs_relay=False, runs_handlers=False) as bus:
-        lost = await bus.publish_async("order.created", 1)
-        stray = await bus.publish_async("order.created", 2)
+        lost = await bus.publish("order.created", 1)
+        stray = await bus.publish("order.created", 2)
         await change(bus, 'DELETE FROM {queue} WHERE "MessageId" = ?', lost)
         await change(bus, 'DELETE FROM {published} WHERE "Id" = ?', stray)
         bus.advance(301.0)
-        assert await bus.worker.maintenance.repair_orphans() == (1, 1)
+        assert await bus.core.worker.maintenance.repair_orphans() == (1, 1)
         assert [each["MessageId"] for each in await rows(bus, "queue")] == [lost]
-        assert await bus.worker.maintenance.repair_orphans() == (0, 0)
+        assert await bus.core.worker.maintenance.repair_orphans() == (0, 0)
 
 
 # -- what they are made of -------------------------------------------------------------------------------------------
@@ -457,10 +458,12 @@ def refusing(value: object) -> None:
 
 async def stored(bus: EventBus, table: str, status: str) -> int:
     """A row in this state, as no bus would have left it."""
-    number = bus.context.ids.next()
+    number = bus.core.context.ids.next()
     columns, values = '"Id", "Name", "Content", "StatusName"', [number, "order.created", "{}", status]
     if table == "received":
         columns, values = f'{columns}, "Group", "MsgId"', [*values, "billing.v1", str(number)]
     marks = ", ".join("?" * len(values))
-    await change(bus, f'INSERT INTO {{{table}}} ({columns}, "Added") VALUES ({marks}, {bus.context.sql.now})', *values)
+    await change(
+        bus, f'INSERT INTO {{{table}}} ({columns}, "Added") VALUES ({marks}, {bus.core.context.sql.now})', *values
+    )
     return number

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrow.bus.settings import BusSettings, cap_settings
+from sparrow.bus.settings import BusOptions, BusSettings, apply_options, cap_settings
 from sparrow.model.errors import SettingsError
 
 MANUAL = Path(__file__).parents[3] / "docs" / "event-bus.md"
@@ -34,3 +34,14 @@ def test_the_modern_profile_is_what_cap_does_today() -> None:
     assert settings.retry_round_interval_s is None
     assert settings.cleanup_interval_s == 300
     assert settings.app == "shop"
+
+
+def test_the_options_of_a_bus_are_the_fields_of_its_settings() -> None:
+    options = BusOptions.__annotations__
+    assert list(options) == [field.name for field in fields(BusSettings)]
+
+
+def test_a_setting_may_have_its_old_name_for_one_version() -> None:
+    with pytest.warns(DeprecationWarning, match="breaker is now circuit_breaker"):
+        settings = apply_options(BusSettings(), {"breaker": True})  # type: ignore[typeddict-unknown-key]
+    assert settings.circuit_breaker

@@ -1,6 +1,6 @@
 """Brokers that rest, and who is chosen meanwhile."""
 
-import pytest
+from tests.support.cases import each_case
 
 from sparrow.client.latency_fault import LatencyFaultTolerance
 from sparrow.wire.bodies import QueueRef
@@ -9,7 +9,7 @@ QUEUES = [QueueRef("T", name, number) for name in "abc" for number in range(2)]
 NOW = 1_700_000_000_000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("latency_ms", "rest_ms"),
     [
         (0, 0),

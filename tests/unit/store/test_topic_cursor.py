@@ -22,10 +22,10 @@ from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
 async def store(tmp_path: Path) -> AsyncIterator[LogStore]:
     store = LogStore(tmp_path, small())
     for name, parts in (("lanes", 1), ("parts", 2)):
-        await store.put_topic(
+        await store.catalog.put_topic(
             Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG)
         )
-    await store.put_topic(Topic(name="plain", write_queues=2, read_queues=2))
+    await store.catalog.put_topic(Topic(name="plain", write_queues=2, read_queues=2))
     yield store
     await store.close()
 
@@ -81,7 +81,7 @@ async def test_a_commit_says_nothing_of_queues_that_were_not_read(store):
     reader = await open_for_group(store, "lanes", "g")
     await reader.read(1)
     await reader.commit()
-    assert await store.offsets() == {("lanes", "g"): {0: 1}}
+    assert await store.offsets.all() == {("lanes", "g"): {0: 1}}
 
 
 async def test_a_reader_without_a_group_starts_behind_the_newest_and_keeps_nothing(store):
@@ -93,7 +93,7 @@ async def test_a_reader_without_a_group_starts_behind_the_newest_and_keeps_nothi
         await reader.commit()
     with pytest.raises(GroupRequired, match="a resend"):
         reader.group_for("a resend")
-    assert await store.offsets() == {}
+    assert await store.offsets.all() == {}
 
 
 async def test_an_unknown_topic_has_no_readers(store):
@@ -105,7 +105,7 @@ async def test_an_unknown_topic_has_no_readers(store):
 
 async def test_a_group_whose_place_is_not_there_goes_on_at_the_nearer_end(store):
     await put(store, "lanes", 0, "h1")
-    await store.commit("g", Queue("lanes", 0), 7)
+    await store.offsets.commit("g", Queue("lanes", 0), 7)
     reader = await open_for_group(store, "lanes", "g")
     assert await reader.read(10) == []
     await put(store, "lanes", 0, "h2")

@@ -65,7 +65,7 @@ async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> Of
     table: dict[QueueRef, int] = {}
     for queue_id in range(topic.read_queues) if one is None else (one,):
         queue = Queue(topic.name, queue_id)
-        committed = await broker.store.committed(request.group, queue)
+        committed = await broker.store.offsets.committed(request.group, queue)
         offset = await _wanted(request, queue, broker)
         is_named = request.offset is not None and request.offset >= 0
         table[QueueRef(topic.name, broker.name, queue_id)] = (

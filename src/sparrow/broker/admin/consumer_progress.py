@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sparrow.broker.admin.topics import QUEUES_PER_YIELD
 from sparrow.broker.context import Broker
-from sparrow.broker.query.messages import store_ms_at
+from sparrow.broker.query.store_time import store_ms_at
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
@@ -51,7 +51,7 @@ async def group_progress(request: GetConsumeStats, broker: Broker, _call: Reques
 async def broker_progress(request: GetBrokerConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """The same for every group that ever committed, on the ordered topics or on the others."""
     topics_of: dict[str, list[str]] = {}
-    for name, group in sorted(await broker.store.offsets()):
+    for name, group in sorted(await broker.store.offsets.all()):
         topics_of.setdefault(group, []).append(name)
     listed: list[dict[str, list[bodies.ConsumeStats]]] = []
     behind = 0
@@ -68,7 +68,7 @@ async def broker_progress(request: GetBrokerConsumeStats, broker: Broker, _call:
 
 async def _topics_of(broker: Broker, group: str) -> list[str]:
     """What the group has committed offsets on."""
-    return sorted(topic for topic, reader in await broker.store.offsets() if reader == group)
+    return sorted(topic for topic, reader in await broker.store.offsets.all() if reader == group)
 
 
 def _read_by(broker: Broker, group: str, names: Iterable[str]) -> list[Topic]:
@@ -86,7 +86,7 @@ async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, 
     for queue_id in range(topic.read_queues):
         queue = Queue(topic.name, queue_id)
         first, end = broker.store.bounds_nowait(queue)
-        offset = await broker.store.committed(group, queue) or 0
+        offset = await broker.store.offsets.committed(group, queue) or 0
         read_ms = await store_ms_at(broker.store, queue, offset - 1) if first < offset <= end else None
         # What was pulled and not committed yet is not counted: to us the group has pulled what it has consumed.
         progress = QueueConsumeStats(end, offset, read_ms or 0, pull_offset=offset)
@@ -112,7 +112,7 @@ async def query_time_spans(request: GetConsumeTimeSpans, broker: Broker, _call: 
 
 async def _time_span(broker: Broker, group: str, queue: Queue) -> QueueTimeSpan:
     first, end = broker.store.bounds_nowait(queue)
-    offset = await broker.store.committed(group, queue) or 0
+    offset = await broker.store.offsets.committed(group, queue) or 0
 
     async def stored_ms(at: int) -> int:
         found = await store_ms_at(broker.store, queue, at) if first <= at < end else None
@@ -148,7 +148,7 @@ async def query_corrections(request: GetCorrectedOffsets, broker: Broker, _call:
     """
     ignored = set((request.filter_groups or "").split(","))
     least: dict[int, int] = {}
-    offsets = await broker.store.offsets()
+    offsets = await broker.store.offsets.all()
     for (topic, group), committed in offsets.items():
         if topic != request.topic or group in ignored:
             continue
@@ -164,14 +164,14 @@ async def query_corrections(request: GetCorrectedOffsets, broker: Broker, _call:
 async def clone_offsets(request: CloneGroupOffsets, broker: Broker, _call: RequestContext) -> EmptyHeader:
     """Let one group go on where another is, on one topic or on all that the other reads."""
     await broker.groups.get_or_create(request.to_group)
-    offsets = await broker.store.offsets()
+    offsets = await broker.store.offsets.all()
     names = [request.topic] if request.topic else await _topics_of(broker, request.from_group)
     topics = [broker.topics[name] for name in names]
     if not request.is_offline:
         topics = _read_by(broker, request.to_group, names)
     for topic in topics:
         for queue_id, offset in offsets.get((topic.name, request.from_group), {}).items():
-            await broker.store.commit(request.to_group, Queue(topic.name, queue_id), offset)
+            await broker.store.offsets.commit(request.to_group, Queue(topic.name, queue_id), offset)
     return EmptyHeader()
 
 
@@ -179,7 +179,7 @@ async def list_all_offsets(_request: EmptyHeader, broker: Broker, _call: Request
     """Everything every group committed, as a slave copies it."""
     table = {
         f"{topic}@{group}": {queue_id: int(offset) for queue_id, offset in committed.items()}
-        for (topic, group), committed in (await broker.store.offsets()).items()
+        for (topic, group), committed in (await broker.store.offsets.all()).items()
     }
     return HandlerResponse.of(ConsumerOffsets(table))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Rates, Totals, Traffic, TrafficCounters, WindowCount, WindowCounts
-from sparrow.broker.query.messages import store_ms_of
+from sparrow.broker.query.store_time import store_ms_of
 from sparrow.model.errors import Refused
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.settings import GIB

@@ -14,8 +14,9 @@ from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
 from sparrow.model.token import Token, parse_secret_key, parse_token_kind, validate_reissue, validate_token_name
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
+from sparrow.wire.bodies import IssueToken, RevokeToken, TokenDescription, TokenList
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader
-from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenDescription, TokenList
 
 
 async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
@@ -28,7 +29,7 @@ async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContex
     )
     if name in broker.settings.admin_tokens:
         raise Refused(f"{name!r} is one of the broker's admin tokens: issue one under another name")
-    tokens = await broker.store.tokens()
+    tokens = await broker.store.tokens.all()
     if name not in tokens:
         token = Token(
             id=max((token.id for token in tokens.values()), default=0) + 1,
@@ -37,27 +38,27 @@ async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContex
             secret=secret,
             created_ms=broker.now_ms(),
         )
-        await broker.store.put_token(token)
-        tokens = await broker.store.tokens()  # of two brokers on one database, the first to write has issued it
+        await broker.store.tokens.put(token)
+        tokens = await broker.store.tokens.all()  # of two brokers on one database, the first to write has issued it
     token = validate_reissue(tokens[name], kind)
     return HandlerResponse.of(_shown(token, secret_key=token.secret_key))
 
 
 async def list_tokens(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """In the order they were issued, the revoked ones too."""
-    tokens = sorted((await broker.store.tokens()).values(), key=lambda token: token.id)
+    tokens = sorted((await broker.store.tokens.all()).values(), key=lambda token: token.id)
     return HandlerResponse.of(TokenList([_shown(token) for token in tokens]))
 
 
 async def revoke_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """To revoke what was revoked is no error: operators make sure."""
     name = call.body(RevokeToken).name
-    token = (await broker.store.tokens()).get(name)
+    token = (await broker.store.tokens.all()).get(name)
     if token is None:
         raise Refused(f"there is no token {name[:190]!r} here")
     if not token.is_revoked:
         token = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
-        await broker.store.put_token(token)
+        await broker.store.tokens.put(token)
     return HandlerResponse.of(_shown(token))
 
 
@@ -66,7 +67,7 @@ def _shown(token: Token, *, secret_key: str | None = None) -> TokenDescription:
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    TokenCode.ISSUE_TOKEN: issue_token,
-    TokenCode.LIST_TOKENS: list_tokens,
-    TokenCode.REVOKE_TOKEN: revoke_token,
+    RequestCode.ISSUE_TOKEN: issue_token,
+    RequestCode.LIST_TOKENS: list_tokens,
+    RequestCode.REVOKE_TOKEN: revoke_token,
 }

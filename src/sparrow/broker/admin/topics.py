@@ -9,7 +9,7 @@ import msgspec
 
 from sparrow.broker.context import Broker
 from sparrow.broker.produce.lanes import has_lanes, topic_with_lanes
-from sparrow.broker.query.messages import store_ms_at
+from sparrow.broker.query.store_time import store_ms_at
 from sparrow.model.errors import Refused
 from sparrow.model.priority import LANES_SYS_FLAG
 from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_PRIORITY, RETRY_TOPIC_PREFIX
@@ -193,7 +193,7 @@ async def topic_statistics(request: TopicRequest, broker: Broker, _call: Request
 async def list_groups_of_topic(request: TopicRequest, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Groups that subscribe to the topic now, or have read it before."""
     groups = set(broker.clients.groups_of_topic(request.topic))
-    groups.update(group for topic, group in await broker.store.offsets() if topic == request.topic)
+    groups.update(group for topic, group in await broker.store.offsets.all() if topic == request.topic)
     return HandlerResponse.of(GroupList(sorted(groups)))
 
 

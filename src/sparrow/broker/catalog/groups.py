@@ -33,7 +33,7 @@ class GroupCatalog:
         self.version = DataVersion(0, now_ms())
 
     async def load(self) -> None:
-        self.replace_all(await self._store.groups())
+        self.replace_all(await self._store.catalog.list_groups())
 
     def replace_all(self, kept: Mapping[str, Group]) -> None:
         """What the store has."""
@@ -68,13 +68,13 @@ class GroupCatalog:
 
     async def put(self, group: Group) -> None:
         validate_group_name(group.name)
-        await self._store.put_group(group)
+        await self._store.catalog.put_group(group)
         self._groups[group.name] = group
         self._bump_version()
 
     async def delete(self, name: str, *, keeps_offsets: bool) -> None:
         """Also of a group that was deleted before: its offsets may be all that is left of it."""
-        await self._store.delete_group(name, keeps_offsets=keeps_offsets)
+        await self._store.catalog.delete_group(name, keeps_offsets=keeps_offsets)
         if self._groups.pop(name, None) is not None:
             self._bump_version()
 

@@ -21,7 +21,7 @@ from sparrow.wire.record import decode
 
 async def query_offset(request: QueryOffset, broker: Broker, _call: RequestContext) -> OffsetResponse:
     """The offset the group should read next."""
-    committed = await broker.store.committed(request.group, request.queue)
+    committed = await broker.store.offsets.committed(request.group, request.queue)
     if committed is not None:
         return OffsetResponse(committed)
     # A new group starts at 0 while message 0 is still there, as RocketMQ does for a young topic: any answer but
@@ -39,7 +39,7 @@ async def commit_offset(request: CommitOffset, broker: Broker, _call: RequestCon
         raise Refused(f"{request.offset} is no offset: they start at 0")
     broker.topics[request.topic]
     await broker.groups.get_or_create(request.group)
-    await broker.store.commit(request.group, request.queue, request.offset)
+    await broker.store.offsets.commit(request.group, request.queue, request.offset)
     return EmptyHeader()
 
 

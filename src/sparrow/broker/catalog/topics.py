@@ -55,12 +55,12 @@ class TopicCatalog:
 
     async def load(self) -> None:
         """Take over what the store has. System topics that are missing are added."""
-        kept = await self._store.topics()
+        kept = await self._store.catalog.list_topics()
         for name, topic in self._system.items():
             # Replies are stored, if only for a while, whatever else is kept elsewhere.
             if name not in kept and (self._keeps_system or name.endswith(REPLY_TOPIC_SUFFIX)):
-                await self._store.put_topic(topic)
-        self.replace_all(await self._store.topics())
+                await self._store.catalog.put_topic(topic)
+        self.replace_all(await self._store.catalog.list_topics())
 
     def replace_all(self, kept: Mapping[str, Topic]) -> bool:
         """What the store has; whether that is something else than before."""
@@ -109,9 +109,9 @@ class TopicCatalog:
         validate_topic_name(topic.name)
         if self._topics.get(topic.name) == topic:
             return
-        await self._store.put_topic(topic)
+        await self._store.catalog.put_topic(topic)
         # A store may lay it out in its own way.
-        self._topics[topic.name] = (await self._store.topics()).get(topic.name, topic)
+        self._topics[topic.name] = (await self._store.catalog.list_topics()).get(topic.name, topic)
         self._bump_version()
         await self.on_change()
 
@@ -120,7 +120,7 @@ class TopicCatalog:
         if name in self._system:
             raise NotPermitted(f"deleting topic {name!r}", "the broker needs it")
         if name in self._topics:
-            await self._store.delete_topic(name)
+            await self._store.catalog.delete_topic(name)
             self._topics.pop(name, None)  # a store that tells of changes may have said so meanwhile
             self._bump_version()
             await self.on_change()

@@ -99,7 +99,7 @@ def remove_channel(broker: Broker, channel: Channel) -> None:
 
 def expire_clients(broker: Broker) -> None:
     """Hang up on clients that send no heartbeat any more; their connections may be dead without anybody knowing."""
-    before_ms = broker.now_ms() - broker.settings.client_silence_ms
+    before_ms = broker.now_ms() - broker.settings.client_timeout_ms
     for channel in broker.clients.silent_channels(before_ms):
         log.info("client fell silent", extra={"peer": channel.address})
         channel.close("no heartbeat came for too long")

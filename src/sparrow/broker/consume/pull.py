@@ -74,8 +74,8 @@ class PullHandler:
         if isinstance(said, HandlerResponse):
             return encode_response(command, said)
         queue = Queue(request.topic, request.queue_id)
-        if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
-            self._store.commit_nowait(request.group, queue, request.commit_offset)
+        if request.sys_flag & headers.pull.COMMIT_OFFSET_FLAG and request.commit_offset >= 0:
+            self._store.offsets.commit_nowait(request.group, queue, request.commit_offset)
         if group.attributes and (skipped := self._skipped(group, request, command, queue)) is not None:
             return skipped
         found = self._read_now(queue, request.offset, request, said)
@@ -129,7 +129,7 @@ class PullHandler:
             raise Refused(f"a pull of at most {request.messages_max} messages makes no sense: ask for 1 or more")
 
     def _filter_of(self, request: PullMessage) -> SubscriptionFilter | HandlerResponse:
-        if request.sys_flag & headers.pull.HAS_SUBSCRIPTION:
+        if request.sys_flag & headers.pull.SUBSCRIPTION_FLAG:
             return parse_filter(request.topic, request.subscription or "*", request.expression_type or "TAG")
         found = self._clients.subscription_filter(request.group, request.topic)
         if found is None:
@@ -195,7 +195,11 @@ class PullHandler:
     ) -> bytes | None:
         first, end = found.bounds
         if isinstance(found, AtEnd):
-            if request.sys_flag & headers.pull.SUSPEND and request.long_poll_ms > 0 and not command.flag & ONE_WAY_FLAG:
+            if (
+                request.sys_flag & headers.pull.SUSPEND_FLAG
+                and request.long_poll_ms > 0
+                and not command.flag & ONE_WAY_FLAG
+            ):
                 self._park(request, command, channel, queue, wanted)
                 return None
             self._broker.counters.count_empty_pull(request.group, request.topic)
@@ -225,7 +229,7 @@ class PullHandler:
             return True
 
         held = ParkedRequest(queue, request.offset, resume, channel)
-        self._long_polls.park(held, min(request.long_poll_ms, self._settings.hold_ms_max))
+        self._long_polls.park(held, min(request.long_poll_ms, self._settings.long_poll_ms_max))
         # Between the read and the parking another thread may have made more visible (synchronous flush does).
         if self._store.bounds_nowait(queue).end > request.offset:
             self._long_polls.wake(queue)
@@ -270,7 +274,7 @@ def _said(
 def _found(request: PullMessage, command: RemotingCommand, found: Slice) -> bytes | None:
     first, end = found.bounds
     if not request.with_sizes:
-        return _said(command, _FOUND, found.next_offset, first, end, found.runs)
+        return _said(command, _FOUND, found.next_offset, first, end, found.buffers)
     header = PullMessageResponse(0, found.next_offset, first, end, sizes=len(found.sizes))
-    body: list[bytes | memoryview] = [*found.runs, np.asarray(found.sizes, ">i4").tobytes()]
+    body: list[bytes | memoryview] = [*found.buffers, np.asarray(found.sizes, ">i4").tobytes()]
     return encode_response(command, HandlerResponse(header, body, _FOUND, _REMARKS[_FOUND]))

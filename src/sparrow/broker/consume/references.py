@@ -61,8 +61,8 @@ def make_reference(raw: bytes | memoryview, topic: str, properties: bytes) -> Dr
         PROPERTY_REFERENCE_POSITION: f"{queue_id}:{record.queue_offset_of(raw)}",
         PROPERTY_RETRY_TOPIC: topic,
         # So that filters by tag need not look at the original, and it is not mistaken for another.
-        PROPERTY_TAGS: property_value(properties, b"TAGS") or "",
-        PROPERTY_UNIQUE_KEY: property_value(properties, b"UNIQ_KEY") or "",
+        PROPERTY_TAGS: property_value(properties, PROPERTY_TAGS) or "",
+        PROPERTY_UNIQUE_KEY: property_value(properties, PROPERTY_UNIQUE_KEY) or "",
     }
     born_ms = int.from_bytes(raw[_AT_BORN : _AT_BORN + 8], "big", signed=True)
     return Draft(body=b"", properties=encode(words), born_ms=born_ms)
@@ -75,7 +75,7 @@ def may_hold_references(topic: str) -> bool:
 
 def may_contain_references(found: ReadResult | None) -> bool:
     """Whether there may be a reference in what was read: a quick look, which a body may deceive."""
-    return isinstance(found, Slice) and any(_MARK in bytes(run) for run in found.runs)
+    return isinstance(found, Slice) and any(_MARK in bytes(run) for run in found.buffers)
 
 
 async def resolve_references(store: Store, found: ReadResult, *, bytes_max: int) -> ReadResult:

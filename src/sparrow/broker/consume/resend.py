@@ -205,7 +205,7 @@ async def _groups(request: ResendMessages, topic: Topic, broker: Broker) -> list
         if (why := _why_not(group, broker)) is not None:
             raise Refused(f"nothing can be resent to group {group.name!r}: {why}")
         return [group]
-    readers = sorted({group for name, group in await broker.store.offsets() if name == topic.name})
+    readers = sorted({group for name, group in await broker.store.offsets.all() if name == topic.name})
     durable = [broker.groups.get(name) for name in readers if name not in SYSTEM_GROUPS]
     return [group for group in durable if group is not None and _why_not(group, broker) is None]
 
@@ -228,7 +228,8 @@ async def _target(group: Group, topic: Topic, broker: Broker) -> ResendTarget:
     """
     wanted = broker.clients.subscription_filter(group.name, topic.name)
     pops = (
-        wanted is None and await broker.store.mark(receipt_handles.pop_begun_mark(group.name, topic.name)) is not None
+        wanted is None
+        and await broker.store.marks.get(receipt_handles.pop_begun_mark(group.name, topic.name)) is not None
     )
     name = receipt_handles.pop_retry_topic(group.name, topic.name) if pops else RETRY_TOPIC_PREFIX + group.name
     return ResendTarget(group, Queue(name, 0), wanted)
@@ -238,7 +239,7 @@ async def _check_behind(selection: ResendSelection, targets: list[ResendTarget],
     """Who has not read them yet gets them anyway."""
     for target in targets:
         for queue, _, end in selection.spans:
-            committed = await broker.store.committed(target.group.name, queue)
+            committed = await broker.store.offsets.committed(target.group.name, queue)
             if committed is None or committed < end:
                 at = "has read nothing" if committed is None else f"is at offset {committed}"
                 raise Refused(

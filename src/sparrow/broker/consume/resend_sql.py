@@ -21,10 +21,11 @@ from sparrow.model.message import Draft
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Moved, Slice
-from sparrow.store.sql.drivers.database import LockConflict, SqlSession
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import row_of_draft
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.resend_ranges import ResendRange
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in
@@ -106,7 +107,7 @@ class SqlResender:
 
     async def _reads(self, group: str, topic: str, wanted: SubscriptionFilter | None) -> str:
         """Of which retry topic a group's retries are read: who pops has one for each topic."""
-        pops = wanted is None and await self._store.mark(receipt_handles.pop_begun_mark(group, topic)) is not None
+        pops = wanted is None and await self._store.marks.get(receipt_handles.pop_begun_mark(group, topic)) is not None
         return receipt_handles.pop_retry_topic(group, topic).removeprefix(RETRY_TOPIC_PREFIX) if pops else group
 
     async def _references(self, queue: Queue, each: ResendRange, wanted: SubscriptionFilter | None) -> list[Draft]:

@@ -51,9 +51,9 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
         )
     draft = record.draft_from_record(raw)
     words = {PROPERTY_WAIT_STORED: "false"}
-    if property_value(draft.properties, b"RETRY_TOPIC") is None:
+    if property_value(draft.properties, PROPERTY_RETRY_TOPIC) is None:
         words[PROPERTY_RETRY_TOPIC] = message.topic
-    if property_value(draft.properties, b"ORIGIN_MESSAGE_ID") is None:
+    if property_value(draft.properties, PROPERTY_ORIGIN_MESSAGE_ID) is None:
         words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
     times_max = group.retries_max
     said_max = request.reconsume_times_max
@@ -73,7 +73,7 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
         draft.properties = set_properties(draft.properties, {PROPERTY_DELAY_LEVEL: str(level)})
         appended = await await_append(broker.delay.schedule_level(queue, draft, level))
     # The consumer will commit past it: from then on this copy is all there is.
-    if (durable := broker.store.durable(appended.end)) is not None:
+    if (durable := broker.store.when_durable(appended.end)) is not None:
         await durable
     return EmptyHeader()
 
@@ -82,7 +82,7 @@ async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> Appe
     """Put a message to the group's dead letters."""
     topic = await broker.topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
     draft.properties = set_properties(draft.properties, {PROPERTY_DELAY_LEVEL: ""})
-    return await await_append(broker.store.append_soon(Queue(topic.name, 0), (draft,)))
+    return await await_append(broker.store.append_nowait(Queue(topic.name, 0), (draft,)))
 
 
 def has_exhausted_retries(request: SendMessage, group: Group) -> bool:

@@ -17,6 +17,8 @@ from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, ProtocolError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_CANCEL_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLLED_FROM,
@@ -29,7 +31,7 @@ from sparrow.store.spi import Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.checksum import body_crc
 from sparrow.wire.columns.properties import ParsedProperties
-from sparrow.wire.properties import property_value
+from sparrow.wire.properties import parse_whole_number, property_value
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +98,6 @@ def oldest_queue_offsets(store: LogStore, references: Ints, bounds: list[QueueBo
     return offsets
 
 
-def parse_whole_number(text: str | bytes | None) -> int | None:
-    """What a sender may have written anything into."""
-    return int(text) if text and text.isdigit() and text.isascii() and len(text) < 19 else None
-
-
 def copy_records(found: Slice) -> Iterator[memoryview]:
     """One by one, each a copy of its own: the log may be unmapped behind it."""
     data, at = memoryview(found.tobytes()), 0
@@ -130,7 +127,10 @@ def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     """A waiting message and where it is to go; nothing, where it does not say."""
     try:
         draft = record.draft_from_record(raw)
-        topic, number = property_value(draft.properties, b"REAL_TOPIC"), property_value(draft.properties, b"REAL_QID")
+        topic, number = (
+            property_value(draft.properties, PROPERTY_REAL_TOPIC),
+            property_value(draft.properties, PROPERTY_REAL_QUEUE_ID),
+        )
     except ProtocolError:
         topic = number = None
     else:
@@ -209,7 +209,7 @@ def _words(data: bytes, found: Slice) -> Iterable[tuple[bytes | None, bytes | No
 
 def _encoded(properties: bytes, name: str) -> bytes | None:
     try:
-        value = property_value(properties, name.encode())
+        value = property_value(properties, name)
     except ProtocolError:
         return None
     return None if value is None else value.encode()

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import heapq
 import logging
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from sparrow.broker.delay.delay_topics import (
     DELAY_QUEUES,
     TIMER_QUEUE_INDEX,
     is_due,
-    parse_whole_number,
     timer_reference,
 )
 from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
@@ -39,12 +37,13 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLL_TIMES,
     PROPERTY_TIMER_ROLLED_FROM,
+    PROPERTY_UNIQUE_KEY,
 )
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Slice
 from sparrow.wire import record
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +106,7 @@ class LogDelayScheduler:
 
     def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY)
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
@@ -122,11 +121,6 @@ class LogDelayScheduler:
         if due_ms <= max(self._now_ms(), self._taken_ms):
             return None
         return self._cancel(f"{topic}+{unique_key}", due_ms)
-
-    @staticmethod
-    def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
-        """By which a sender may take a timed message back (RocketMQ 5.3's recall handle)."""
-        return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
 
     def _append_delayed(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> AppendResult:
         # What only we may say is taken out, whoever said it.
@@ -155,19 +149,19 @@ class LogDelayScheduler:
     def _lower_mark_below(self, due_ms: int) -> None:
         if due_ms <= self._delivered_ms:
             self._delivered_ms = due_ms - 1
-            self._store.put_mark_nowait(DELIVERED_MARK, self._delivered_ms)
+            self._store.marks.put_nowait(DELIVERED_MARK, self._delivered_ms)
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find out what was waiting, and go on delivering."""
         self._found_end = self._store.written
-        self._delivered_ms = await self._store.mark(DELIVERED_MARK) or 0
-        wheel_ms = await self._store.mark(ROCKETMQ_WHEEL_MARK) or 0
+        self._delivered_ms = await self._store.marks.get(DELIVERED_MARK) or 0
+        wheel_ms = await self._store.marks.get(ROCKETMQ_WHEEL_MARK) or 0
         replaced = [_NOTHING]
         for source, queue in enumerate(DELAY_QUEUES):
             delivered_ms = self._delivered_ms if source != TIMER_QUEUE_INDEX else max(self._delivered_ms, wheel_ms)
-            first = max(await self._store.mark(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
+            first = max(await self._store.marks.get(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
             async for found in delay_topics.load_timers(self._store, source, first):
                 is_waiting = found.due_ms > delivered_ms
                 due_ms = found.due_ms[is_waiting]
@@ -295,10 +289,10 @@ class LogDelayScheduler:
                 log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
-        name = f"{topic}+{property_value(draft.properties, b'UNIQ_KEY')}"
+        name = f"{topic}+{property_value(draft.properties, PROPERTY_UNIQUE_KEY)}"
         due_ms = self._cancelled.get(name)
         return due_ms is not None and due_ms == parse_whole_number(
-            property_value(draft.properties, PROPERTY_TIMER_OUT_MS.encode())
+            property_value(draft.properties, PROPERTY_TIMER_OUT_MS)
         )
 
     def _save_delivered(self, now_ms: int) -> None:
@@ -306,7 +300,7 @@ class LogDelayScheduler:
         delivered_ms = now_ms if next_ms is None or next_ms > now_ms else next_ms - 1
         if delivered_ms > self._delivered_ms:
             self._delivered_ms = delivered_ms
-            self._store.put_mark_nowait(DELIVERED_MARK, delivered_ms)
+            self._store.marks.put_nowait(DELIVERED_MARK, delivered_ms)
             self._forget_cancelled()
 
     def _forget_cancelled(self) -> None:
@@ -330,8 +324,8 @@ class LogDelayScheduler:
     async def save_recovery_offsets(self) -> None:
         """Say of each source where the oldest message lies that still waits."""
         for source, first in enumerate(await self._oldest()):
-            if await self._store.mark(_pointer(source)) != first:
-                await self._store.put_mark(_pointer(source), first)
+            if await self._store.marks.get(_pointer(source)) != first:
+                await self._store.marks.put(_pointer(source), first)
 
     async def _oldest(self) -> list[int]:
         """The offset, in each source, of the oldest that waits; the end, where none does."""
@@ -373,7 +367,7 @@ class LogDelayScheduler:
         draft, queue = delay_topics.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
             return  # the cancellation may be out of sight for a restart by then
-        times = (parse_whole_number(property_value(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
+        times = (parse_whole_number(property_value(draft.properties, PROPERTY_TIMER_ROLL_TIMES)) or 0) + 1
         words = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
             PROPERTY_TIMER_ROLL_TIMES: str(times),

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
-from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.produce.dedup_sql import claim_send, deferred_send_key
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
@@ -25,11 +24,13 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_CANCEL_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLLED_FROM,
+    PROPERTY_UNIQUE_KEY,
     RETRY_TOPIC_PREFIX,
 )
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import AppendResult
-from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.row_codec import KEY_BYTES_MAX, row_of_columns, row_of_draft
 from sparrow.wire.properties import property_value, set_properties
@@ -44,8 +45,6 @@ _TROUBLE_S = 1.0
 class SqlDelayScheduler:
     """Takes messages in; delivers them while this broker leads."""
 
-    recall_handle = staticmethod(LogDelayScheduler.recall_handle)
-
     def __init__(self, store: SqlStore, *, horizon_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._horizon_ms, self._now_ms = store, horizon_ms, now_ms
 
@@ -58,7 +57,7 @@ class SqlDelayScheduler:
 
     def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[AppendResult] | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY)
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
@@ -78,7 +77,7 @@ class SqlDelayScheduler:
 
     async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> AppendResult:
         entry = row_of_draft(self._store.checked(draft), 0)
-        key = (property_value(draft.properties, b"UNIQ_KEY") or "").encode()[:KEY_BYTES_MAX]
+        key = (property_value(draft.properties, PROPERTY_UNIQUE_KEY) or "").encode()[:KEY_BYTES_MAX]
         at_ms = self._now_ms()
         database, named = self._store.database, {"due": due_ms, "topic": queue.topic, "key": key, "at": at_ms}
         once = deferred_send_key(queue, draft, "delayed")
@@ -166,7 +165,7 @@ class SqlDelayScheduler:
                 return await session.execute(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
 
             if queue not in self._store.catalog.lanes:  # another broker may have made its topic a moment ago
-                await self._store.topics()
+                await self._store.catalog.list_topics()
             if queue not in self._store.catalog.lanes:  # nobody could ever get it
                 log.warning("delayed messages are dropped: their topic is gone", extra={"queue": str(queue)})
                 await self._store.database.execute(f"DELETE FROM hermes_delay WHERE id IN ({ids})")

@@ -5,10 +5,11 @@ so (208): its message was acknowledged, got another handle, or its time is over 
 from __future__ import annotations
 
 from sparrow.broker.context import Broker
-from sparrow.broker.pop import receipt_handles, validation
-from sparrow.broker.pop.response import REVIVE_QUEUE
+from sparrow.broker.pop import receipt_handles
+from sparrow.broker.pop.response import REVIVE_QUEUE, stale_handle, success_frame
 from sparrow.broker.pop.state.fifo import FifoBatch
 from sparrow.broker.pop.state.in_flight import InFlightBatch
+from sparrow.broker.pop.validation import check_invisible_time
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, RequestContext, RequestHandler, encode_response
@@ -40,7 +41,7 @@ class AckHandler:
             bit = batch.bit(request.offset) if batch is not None else 0
             is_settled = batch is not None and bit != 0 and self._pop_state.settle(batch, bit) != 0
         return (
-            validation.success_frame(command)
+            success_frame(command)
             if is_settled
             else encode_response(command, _why(self._broker, queue, request.offset))
         )
@@ -54,9 +55,9 @@ class AckHandler:
             asked += len(offsets)
             settled += self._settle(ack, offsets)
         if settled == asked:
-            return validation.success_frame(command)
+            return success_frame(command)
         why = f"{asked - settled} of {asked} messages are not in flight by these handles; the others are acknowledged"
-        return encode_response(command, validation.stale_handle(why))
+        return encode_response(command, stale_handle(why))
 
     def _settle(self, ack: Ack, offsets: list[int]) -> int:
         queue = Queue(receipt_handles.popped_topic(ack.group, ack.topic, ack.retry), ack.queue_id)
@@ -106,8 +107,8 @@ def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
         )
     first, end = broker.store.bounds_nowait(queue)
     if not first <= offset < end:
-        return validation.stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
-    return validation.stale_handle(
+        return stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
+    return stale_handle(
         f"the handle of offset {offset} in queue {queue} stands for nothing: the message was acknowledged, "
         "got another handle, or its time is over and it comes again"
     )
@@ -118,7 +119,7 @@ async def change_invisible_time(
 ) -> ChangeInvisibleTimeResponse | HandlerResponse:
     """From now on the message is invisible for so long, by a new handle."""
     broker.pop_state.check_available()
-    validation.check_invisible_time(request.invisible_ms, least=0)
+    check_invisible_time(request.invisible_ms, least=0)
     handle = receipt_handles.parse_handle(request.handle)
     queue = Queue(receipt_handles.stored_topic_name(request.topic), request.queue_id)
     if handle.is_in_order:

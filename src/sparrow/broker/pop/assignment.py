@@ -61,7 +61,7 @@ async def set_request_mode(_: EmptyHeader, broker: Broker, call: RequestContext)
     broker.topics[said.topic]
     await broker.groups.get_or_create(said.consumer_group)
     share_with = _PULLS if said.mode == PULL else max(said.pop_share_queue_num, ALL_QUEUES)
-    await broker.store.put_mark(_mark(said.consumer_group, said.topic), share_with)
+    await broker.store.marks.put(_mark(said.consumer_group, said.topic), share_with)
     return EmptyHeader()
 
 
@@ -69,7 +69,7 @@ async def _share_with(broker: Broker, group: str, topic: str) -> int | None:
     """With how many others a popping member shares its queues, 0 or less: with all. None: they pull."""
     if topic.startswith(RETRY_TOPIC_PREFIX):
         return None
-    said = await broker.store.mark(_mark(group, topic))
+    said = await broker.store.marks.get(_mark(group, topic))
     return None if said is None or said == _PULLS else said
 
 

@@ -16,10 +16,11 @@ from sparrow.broker.consume.filtering import apply_selector, messages_to_examine
 from sparrow.broker.consume.references import may_contain_references, may_hold_references, resolve_references
 from sparrow.broker.context import Broker
 from sparrow.broker.pop import receipt_handles
+from sparrow.broker.pop.lane_deficits import STRICT_PRIORITY
 from sparrow.broker.pop.lane_fairness import LaneFairness
 from sparrow.broker.pop.response import REVIVE_QUEUE, PopResponse
 from sparrow.broker.pop.state.in_flight import InFlightBatch
-from sparrow.broker.produce.lanes import STRICT_PRIORITY, has_lanes
+from sparrow.broker.produce.lanes import has_lanes
 from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
 from sparrow.model.protocol import PROPERTY_POP_CHECKPOINT, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
@@ -195,7 +196,7 @@ class PopFetcher:
         if queue.topic != response.request.topic:
             offsets = self._add_retries(response, queue, offsets, found)
         else:
-            response.records += found.runs
+            response.records += found.buffers
         if not offsets:
             return found.next_offset
         response.slots_left -= len(offsets)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.lanes import (
+from sparrow.broker.pop.lane_deficits import (
     STRICT_PRIORITY,
     LaneDeficits,
     LanePlan,
@@ -17,7 +17,7 @@ from sparrow.broker.produce.lanes import (
     repay_deficit,
     starvation_candidates,
 )
-from sparrow.broker.query.messages import store_ms_of
+from sparrow.broker.query.store_time import store_ms_of
 from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Slice
@@ -41,7 +41,7 @@ class _Reader:
 class LaneFairness:
     def __init__(self, broker: Broker) -> None:
         self._store, self._topics, self._pop_state = broker.store, broker.topics, broker.pop_state
-        self._starvation_ms = broker.settings.starvation_ms
+        self._starvation_ms = broker.settings.lane_starvation_ms
         self._readers: dict[tuple[str, str], _Reader] = {}
 
     def next_plan(self, group: str, topic: str, *, places: int, now_ms: int) -> LanePlan:
@@ -99,4 +99,4 @@ class LaneFairness:
         found = self._store.read_nowait(queue, at, count_max=1, bytes_max=1)
         if found is None:
             return True  # so much has come since that it is on the disk only
-        return isinstance(found, Slice) and bool(found.sizes) and store_ms_of(found.runs[0]) < time_ms
+        return isinstance(found, Slice) and bool(found.sizes) and store_ms_of(found.buffers[0]) < time_ms

@@ -34,7 +34,7 @@ async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> H
             found = await broker.store.read(queue, at, count_max=room, bytes_max=bytes_left)
             found = await resolve_references(broker.store, found, bytes_max=bytes_left)
             if isinstance(found, Slice):
-                records += found.runs
+                records += found.buffers
                 room, bytes_left = room - len(found.sizes), bytes_left - sum(found.sizes)
                 at = found.next_offset
         rest += max(0, bounds.end - at)

@@ -12,8 +12,8 @@ from sparrow.broker.clients.subscriptions import SubscriptionFilter, parse_filte
 from sparrow.broker.consume.long_poll import ParkedRequest
 from sparrow.broker.context import Broker
 from sparrow.broker.pop.fetch import PopFetcher
-from sparrow.broker.pop.response import PopResponse
-from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, check_message_count, no_message_frame
+from sparrow.broker.pop.response import PopResponse, no_message_frame
+from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, check_message_count
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
@@ -227,7 +227,7 @@ class PopHandler:
     ) -> bool:
         """Whether it waits now. A broker that holds too many answers at once, with what 5.x calls polling full."""
         left_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ON_THE_WAY_MS
-        long_poll_ms = min(left_ms, request.poll_ms, self._broker.settings.hold_ms_max)
+        long_poll_ms = min(left_ms, request.poll_ms, self._broker.settings.long_poll_ms_max)
         queues = self._fetcher.queues(request.topic, request.queue_id)
         if not request.in_order:
             queues += filter(None, [self._fetcher.retry_queue(request.group, request.topic)])

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from struct import Struct
 
 from sparrow.broker.clients.subscriptions import SubscriptionFilter
 from sparrow.broker.pop import receipt_handles
 from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.model.queue import Queue, QueueOffset
+from sparrow.net.dispatcher import HandlerResponse, encode_response
 from sparrow.store.spi import ReadResult, Slice
 from sparrow.wire import record
+from sparrow.wire.codes import ADVERTISED_VERSION, ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, Serialization
 from sparrow.wire.headers import PopMessage, PopMessageResponse
 
 ANSWER_BYTES_MAX = 256 * 1024
 """What an answer holds; more only if a single message is larger."""
 REVIVE_QUEUE = 0
 """Ours has one queue; RocketMQ's has eight, and handles say which."""
+
+
+_JSON = Serialization.JSON
+_START = Struct(">II")
+_DONE = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":' + str(ADVERTISED_VERSION).encode() + b"}"
 
 
 class PopResponse:
@@ -86,3 +95,21 @@ class PopResponse:
             message_offsets=";".join(self.taken),
             order_counts=";".join(self.counts) or None,
         )
+
+
+def success_frame(command: RemotingCommand) -> bytes | None:
+    """Success with nothing more to say, filled into a form: acknowledgements come by the ten thousand."""
+    if command.serialization is not _JSON or command.flag & ONE_WAY_FLAG:
+        return encode_response(command, HandlerResponse())
+    header = _DONE % command.opaque
+    return b"%b%b" % (_START.pack(len(header) + 4, len(header)), header)
+
+
+def no_message_frame(command: RemotingCommand) -> bytes | None:
+    return encode_response(
+        command, HandlerResponse(code=ResponseCode.POLLING_TIMEOUT, remark="there was no message for the group")
+    )
+
+
+def stale_handle(why: str) -> HandlerResponse:
+    return HandlerResponse(code=ResponseCode.NO_MESSAGE, remark=why)

@@ -179,19 +179,19 @@ class Reviver:
         plain = draft.properties
         try:
             draft.properties = self._words(batch, raw, draft)
-            return self._store.append_soon(queue, (draft,))
+            return self._store.append_nowait(queue, (draft,))
         except Refused:  # no room for what we have to say about it: the message itself is more important
             draft.properties = plain
-            return self._store.append_soon(queue, (draft,))
+            return self._store.append_nowait(queue, (draft,))
 
     def _words(self, batch: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
         said = draft.properties
         words: dict[str, str] = {}
-        if property_value(said, b"RETRY_TOPIC") is None:
+        if property_value(said, PROPERTY_RETRY_TOPIC) is None:
             words[PROPERTY_RETRY_TOPIC] = batch.queue.topic
-        if property_value(said, b"1ST_POP_TIME") is None:
+        if property_value(said, PROPERTY_FIRST_POP_MS) is None:
             words[PROPERTY_FIRST_POP_MS] = str(batch.pop_ms)
-        if property_value(said, b"ORIGIN_MESSAGE_ID") is None:
+        if property_value(said, PROPERTY_ORIGIN_MESSAGE_ID) is None:
             message = record.decode(raw, verify_crc=False, expand=False)
             words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
         return set_properties(said, words)

@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-from struct import Struct
-
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted, Refused
-from sparrow.net.dispatcher import HandlerResponse, encode_response
-from sparrow.wire.codes import ADVERTISED_VERSION, ResponseCode
-from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, Serialization
 
 POP_MESSAGES_MAX = 32
 INVISIBLE_MS_MAX = 12 * 3_600_000
 """As long as RocketMQ's proxies allow. Retention must not get near what is in flight."""
-
-_JSON = Serialization.JSON
-_START = Struct(">II")
-_DONE = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":' + str(ADVERTISED_VERSION).encode() + b"}"
-
-
-def success_frame(command: RemotingCommand) -> bytes | None:
-    """Success with nothing more to say, filled into a form: acknowledgements come by the ten thousand."""
-    if command.serialization is not _JSON or command.flag & ONE_WAY_FLAG:
-        return encode_response(command, HandlerResponse())
-    header = _DONE % command.opaque
-    return b"%b%b" % (_START.pack(len(header) + 4, len(header)), header)
-
-
-def no_message_frame(command: RemotingCommand) -> bytes | None:
-    return encode_response(
-        command, HandlerResponse(code=ResponseCode.POLLING_TIMEOUT, remark="there was no message for the group")
-    )
-
-
-def stale_handle(why: str) -> HandlerResponse:
-    return HandlerResponse(code=ResponseCode.NO_MESSAGE, remark=why)
 
 
 def check_may_pop(broker: Broker, group_name: str, topic_name: str, queue_id: int) -> None:

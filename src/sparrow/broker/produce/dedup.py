@@ -36,10 +36,10 @@ class ProducerSequence(NamedTuple):
 
 def producer_sequence_of(properties: bytes) -> ProducerSequence | None:
     """None: a message that may be stored as often as it is sent."""
-    producer_id = property_value(properties, PROPERTY_PRODUCER_ID.encode())
+    producer_id = property_value(properties, PROPERTY_PRODUCER_ID)
     if producer_id is None:
         return None
-    number = property_value(properties, PROPERTY_SEQUENCE.encode())
+    number = property_value(properties, PROPERTY_SEQUENCE)
     if number is None or not number.isascii() or not number.isdigit():
         raise IllegalMessage(f"it names its producer ({PROPERTY_PRODUCER_ID}) but has no number ({PROPERTY_SEQUENCE})")
     return ProducerSequence(producer_id, int(number))

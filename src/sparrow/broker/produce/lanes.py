@@ -11,16 +11,12 @@ All of it pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
-
 import msgspec
 
 from sparrow.model.errors import IllegalMessage, Refused
 from sparrow.model.priority import (
     LANE_COUNT,
     LANES_SYS_FLAG,
-    Priority,
     parse_priority,
     priority_of_queue,
     read_queue_id,
@@ -31,8 +27,6 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import batch
 from sparrow.wire.properties import property_value
-
-_NAME = PROPERTY_PRIORITY.encode()
 
 
 def has_lanes(topic: Topic) -> bool:
@@ -66,79 +60,19 @@ def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
     return msgspec.structs.replace(wanted, read_queues=parts * LANE_COUNT)
 
 
-# -- sending ----------------------------------------------------------------------------------------------------------
-
-
 def lane_queue(part: Queue, properties: str) -> Queue:
     """The queue of a message sent to a part of a topic with lanes."""
-    word = property_value(properties.encode(), _NAME) if PROPERTY_PRIORITY in properties else None
+    word = property_value(properties.encode(), PROPERTY_PRIORITY) if PROPERTY_PRIORITY in properties else None
     return Queue(part.topic, read_queue_id(part.id, parse_priority(word)))
 
 
 def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
     """The queue of a batch, of which all go to one. `queue`: where those go that say nothing."""
     otherwise = priority_of_queue(queue.id)
-    words = {property_value(member.properties, _NAME) for member in batch.decode(body)}
+    words = {property_value(member.properties, PROPERTY_PRIORITY) for member in batch.decode(body)}
     priorities = {otherwise if word is None else parse_priority(word) for word in words}
     if len(priorities) > 1:
         found = ", ".join(priority.label for priority in sorted(priorities))
         raise IllegalMessage(f"its messages have priorities {found}: a batch goes to one lane, make one for each")
     priority = priorities.pop() if priorities else otherwise
     return Queue(queue.topic, read_queue_id(write_queue_id(queue.id), priority))
-
-
-# -- taking -----------------------------------------------------------------------------------------------------------
-
-GUARANTEED_TENTHS: Mapping[Priority, int] = {Priority.MIDDLE: 2, Priority.LOW: 1}
-"""Of a batch, for a lane that starves."""
-_WHOLE = 10
-_OWED_BATCHES_MAX = 2
-"""More is forgotten: a lane that could not be read for a while does not shut the others out afterwards."""
-
-LaneDeficits = Mapping[Priority, int]
-"""Tenths of places."""
-
-
-class LanePlan(NamedTuple):
-    """How one batch is filled."""
-
-    order: tuple[Priority, ...] = tuple(Priority)
-    reserved: Mapping[Priority, int] = {}
-    """Places that no other lane gets."""
-
-    def reserved_after(self, lane: Priority | None) -> int:
-        """Places that this lane, or with None somebody before them all, must leave to those whose turn is later."""
-        later = self.order if lane is None else self.order[self.order.index(lane) + 1 :]
-        return sum(self.reserved.get(each, 0) for each in later)
-
-
-STRICT_PRIORITY = LanePlan()
-
-
-def accrue_deficits(deficits: LaneDeficits, starving: Collection[Priority], *, places: int) -> LaneDeficits:
-    """What is owed with one more batch. A lane that does not starve is owed nothing."""
-    most = _OWED_BATCHES_MAX * _WHOLE * places
-    return {lane: min(deficits.get(lane, 0) + GUARANTEED_TENTHS[lane] * places, most) for lane in starving}
-
-
-def repay_deficit(deficits: LaneDeficits, lane: Priority, *, count: int) -> LaneDeficits:
-    """What is still owed when so many of a lane were taken."""
-    return {each: max(0, tenths - _WHOLE * count) if each is lane else tenths for each, tenths in deficits.items()}
-
-
-def plan_batch(deficits: LaneDeficits, *, places: int) -> LanePlan:
-    """How the next batch, of so many places, is to be filled."""
-    first = max(deficits, key=lambda lane: (deficits[lane], -lane), default=None)
-    if first is not None and deficits[first] >= _WHOLE * places:
-        return LanePlan((first, *(lane for lane in Priority if lane is not first)))
-    return LanePlan(reserved={lane: tenths // _WHOLE for lane, tenths in deficits.items()})
-
-
-def starvation_candidates(waiting: Iterable[int], *, places: int) -> list[Priority]:
-    """Lanes that a batch of so many places does not get to. `waiting`: messages in each lane, the highest first."""
-    before, found = 0, []
-    for lane, count in zip(Priority, waiting, strict=True):
-        if count and before >= places:
-            found.append(lane)
-        before += count
-    return found

@@ -21,7 +21,15 @@ from sparrow.broker.produce.lanes import has_lanes
 from sparrow.broker.produce.send import broker_only_topic
 from sparrow.model.errors import IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge, UnknownTopic
 from sparrow.model.priority import Priority, parse_priority, read_queue_id
-from sparrow.model.protocol import PROPERTY_PRIORITY, PROPERTY_REFERENCE
+from sparrow.model.protocol import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_PRIORITY,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REFERENCE,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+)
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import columns
@@ -34,12 +42,8 @@ _AT_CRC: int = columns.HEADER_DTYPE.fields["crc"][1]  # type: ignore[index]
 _AT_BORN_HOST: int = columns.HEADER_DTYPE.fields["born_host"][1]  # type: ignore[index]
 _AT_SYS_FLAG: int = columns.HEADER_DTYPE.fields["sys_flag"][1]  # type: ignore[index]
 _IPV4_BYTES = 8
-_DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS")
-_DUE = b"TIMER_DELIVER_MS"
-_DELIVERED = b"REAL_TOPIC"
-"""What a broker adds to a message that it keeps for later."""
-_REFERENCE, _PRIORITY = PROPERTY_REFERENCE.encode(), PROPERTY_PRIORITY.encode()
-_WORTH_A_LOOK = (b"DELAY\x01", b"TIMER_DEL", _REFERENCE + b"\x01")
+_DELAYS = (PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS)
+_WORTH_A_LOOK = (b"DELAY\x01", b"TIMER_DEL", PROPERTY_REFERENCE.encode() + b"\x01")
 
 
 class IncomingRecords(NamedTuple):
@@ -119,27 +123,29 @@ def _properties(data: bytearray, sizes: object) -> list[bytes]:
 
 
 def _check_properties(properties: bytes, now_ms: int) -> None:
-    if property_value(properties, _REFERENCE) is not None:
+    if property_value(properties, PROPERTY_REFERENCE) is not None:
         raise IllegalMessage(f"its property {PROPERTY_REFERENCE} is the broker's own: leave it out")
-    if property_value(properties, _DELIVERED) is not None:
+    if property_value(properties, PROPERTY_REAL_TOPIC) is not None:
         return  # a copy of a message that has waited before
     late = next((name for name in _DELAYS if property_value(properties, name) not in (None, "0")), None)
-    due = property_value(properties, _DUE)
+    due = property_value(properties, PROPERTY_TIMER_DELIVER_MS)
     if due is not None and not (due.isascii() and due.isdecimal() and int(due) <= now_ms):
-        late = _DUE  # one whose time has passed is simply delivered, as when it is sent
+        late = PROPERTY_TIMER_DELIVER_MS  # one whose time has passed is simply delivered, as when it is sent
     if late is not None:
         raise IllegalMessage(
-            f"its property {late.decode()} asks for a delivery time, which ready-made records cannot: send it by itself"
+            f"its property {late} asks for a delivery time, which ready-made records cannot: send it by itself"
         )
 
 
 def _laned(part: QueueBatch) -> Iterator[QueueBatch]:
     """A portion for a part of a topic, by lanes."""
     topic, number = part.queue
-    if _PRIORITY + b"\x01" not in bytes(part.data):
+    if PROPERTY_PRIORITY.encode() + b"\x01" not in bytes(part.data):
         yield part._replace(queue=Queue(topic, read_queue_id(number, Priority.MIDDLE)))
         return
-    words = [property_value(properties, _PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)]
+    words = [
+        property_value(properties, PROPERTY_PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)
+    ]
     lanes = np.array([parse_priority(word) for word in words])
     starts = columns.starts_from_sizes(part.sizes)
     for lane in Priority:

@@ -14,6 +14,7 @@ from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
 from sparrow.broker.consume import retry
 from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
+from sparrow.broker.delay.recall import recall_handle
 from sparrow.broker.produce.dedup import ProducerSequence, SendDeduplicator, producer_sequence_of
 from sparrow.broker.produce.lanes import has_lanes, lane_queue, lane_queue_for_batch
 from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
@@ -25,8 +26,13 @@ from sparrow.model.protocol import (
     PROPERTY_POP_CHECKPOINT,
     PROPERTY_PRODUCER_ID,
     PROPERTY_REGION,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORED,
     RETRY_TOPIC_PREFIX,
     TIMER_TOPIC,
@@ -48,7 +54,7 @@ from sparrow.wire.record import HIDDEN_FLAG, pack_host
 
 _MANY = 400
 """Messages in a batch from which on columns are quicker than objects."""
-_TIMES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+_TIMES = (PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
 _JSON = Serialization.JSON
 _START = Struct(">II")
 _FORM = (
@@ -148,7 +154,7 @@ class SendHandler:
         """Perhaps it was stored before the broker was started."""
         assert self._deduplicator is not None, "only a log must be looked through"
         await self._deduplicator.search_index(
-            request.topic, send_key, property_value(draft.properties, b"UNIQ_KEY") or ""
+            request.topic, send_key, property_value(draft.properties, PROPERTY_UNIQUE_KEY) or ""
         )
         said = self._send_new(request, command, channel, queue, draft, send_key)
         return said if isinstance(said, bytes) or said is None else await said
@@ -184,10 +190,12 @@ class SendHandler:
             or PROPERTY_TRANSACTION_PREPARED in words
             or request.sys_flag & HIDDEN_FLAG
         ):
-            return self._store.append_soon(queue, (draft,))
+            return self._store.append_nowait(queue, (draft,))
         properties = draft.properties
-        level = _number(properties, b"DELAY") or 0
-        is_half = property_value(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
+        level = _number(properties, PROPERTY_DELAY_LEVEL) or 0
+        is_half = property_value(properties, PROPERTY_TRANSACTION_PREPARED) == "true" and not (
+            request.reconsume_times > 0 and level > 0
+        )
         if is_half:
             return self._broker.transactions.append_half(queue, draft)
         if request.sys_flag & HIDDEN_FLAG:
@@ -196,7 +204,7 @@ class SendHandler:
             return self._broker.delay.schedule_level(queue, draft, level)
         due_ms = self._due_ms(properties)
         waiting = self._broker.delay.schedule_at(queue, draft, due_ms) if due_ms is not None else None
-        return waiting or self._store.append_soon(queue, (draft,))
+        return waiting or self._store.append_nowait(queue, (draft,))
 
     def _is_worn_out(self, request: SendMessage, topic: Topic) -> bool:
         """A consumer in order gives a message up only after all its tries, and then for good (RocketMQ 5.1.4)."""
@@ -207,11 +215,11 @@ class SendHandler:
 
     def _due_ms(self, properties: bytes) -> int | None:
         """When a message wants to be delivered. Of several ways to say so the first of these counts, as in RocketMQ."""
-        if (seconds := _number(properties, b"TIMER_DELAY_SEC")) is not None:
+        if (seconds := _number(properties, PROPERTY_TIMER_DELAY_S)) is not None:
             return self._broker.now_ms() + seconds * 1000
-        if (ms := _number(properties, b"TIMER_DELAY_MS")) is not None:
+        if (ms := _number(properties, PROPERTY_TIMER_DELAY_MS)) is not None:
             return self._broker.now_ms() + ms
-        return _number(properties, b"TIMER_DELIVER_MS")
+        return _number(properties, PROPERTY_TIMER_DELIVER_MS)
 
     async def _bury(
         self, request: SendMessage, command: RemotingCommand, channel: Channel, queue: Queue, draft: Draft
@@ -246,7 +254,7 @@ class SendHandler:
 
     def _token_of(self, command: RemotingCommand) -> int:
         """The number of the token that signed it."""
-        token = self._store.tokens_nowait().get(decode_ext_fields(command.ext).get("AccessKey", ""))
+        token = self._store.tokens.all_nowait().get(decode_ext_fields(command.ext).get("AccessKey", ""))
         return token.id if token is not None else 0
 
     def _append_batch(
@@ -268,7 +276,7 @@ class SendHandler:
                 queue = lane_queue_for_batch(queue, body)
             is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
             if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
-                return self._store.append_soon(queue, self._drafts(request, command, channel))
+                return self._store.append_nowait(queue, self._drafts(request, command, channel))
             encoded = columns_batch.batch_to_records(
                 body,
                 topic=request.topic,
@@ -315,7 +323,7 @@ class SendHandler:
     ) -> FrameResult:
         """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
         self._counters.count_send(request.topic, len(appended.physical_offsets), len(command.body))
-        durable = self._store.durable(appended.end)
+        durable = self._store.when_durable(appended.end)
         if durable is None or (PROPERTY_WAIT_STORED in request.properties and _wants_no_wait(request)):
             return self._sent(command, queue, appended, properties)
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
@@ -366,11 +374,13 @@ class SendHandler:
             if frame is not None:
                 return frame
         ids = columns_batch.joined_offset_ids(self._id_prefix, appended.physical_offsets)
-        unique = property_value(properties, b"UNIQ_KEY") if properties is not None else None
+        unique = property_value(properties, PROPERTY_UNIQUE_KEY) if properties is not None else None
         handle = None
-        due_ms = _number(properties, b"TIMER_OUT_MS") if properties and appended.queue.topic == TIMER_TOPIC else None
+        due_ms = (
+            _number(properties, PROPERTY_TIMER_OUT_MS) if properties and appended.queue.topic == TIMER_TOPIC else None
+        )
         if due_ms is not None:
-            handle = self._broker.delay.recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
+            handle = recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
         header = SendMessageResponse(ids, queue.id, appended.offset, unique, DEFAULT_REGION, True, recall_handle=handle)
         return encode_response(command, HandlerResponse(header, code=code, remark=remark))
 
@@ -415,23 +425,23 @@ def _ended(properties: bytes) -> bytes:
     return properties + b"\x02" if properties and properties[-1] != 2 else properties
 
 
-def _number(properties: bytes, name: bytes) -> int | None:
+def _number(properties: bytes, name: str) -> int | None:
     """A property that is a number; None if there is none, or it is not one."""
-    found = property_value(properties, name) if name in properties else None
+    found = property_value(properties, name)
     if found is None:
         return None
     try:
         return int(found)
     except ValueError:
-        if name == b"DELAY":
+        if name == PROPERTY_DELAY_LEVEL:
             return None
-        raise IllegalMessage(f"its property {name.decode()} is no number: {found[:80]!r}") from None
+        raise IllegalMessage(f"its property {name} is no number: {found[:80]!r}") from None
 
 
 def _is_for_later(properties: bytes) -> bool:
     """Whether a message asks for a delivery time."""
-    return bool(_number(properties, b"DELAY")) or any(has_property(properties, name) for name in _TIMES)
+    return bool(_number(properties, PROPERTY_DELAY_LEVEL)) or any(has_property(properties, name) for name in _TIMES)
 
 
 def _wants_no_wait(request: SendMessage) -> bool:
-    return property_value(request.properties.encode(), b"WAIT") == "false"
+    return property_value(request.properties.encode(), PROPERTY_WAIT_STORED) == "false"

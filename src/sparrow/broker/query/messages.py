@@ -10,7 +10,7 @@ from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import Slice, Store
+from sparrow.store.spi import Slice
 from sparrow.wire import record
 from sparrow.wire.bodies import ConsumeQueueEntries, ConsumeQueueEntry
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -94,21 +94,6 @@ def _tags_code(message: StoredMessage) -> int:
     """In a queue of delayed messages, the time of delivery stands in its place."""
     delay_ms = level_delay_ms(message.topic, message.queue_id)
     return tags_code(message.tags) if delay_ms is None else message.store_ms + delay_ms
-
-
-async def store_ms_at(store: Store, queue: Queue, offset: int) -> int | None:
-    """When that message of a queue was stored; None if there is no such message."""
-    found = await store.read(queue, offset, count_max=1, bytes_max=1)
-    if not isinstance(found, Slice) or not found.sizes:
-        return None
-    return store_ms_of(found.runs[0])
-
-
-def store_ms_of(head: bytes | memoryview) -> int:
-    """The store time in a record, read without taking the rest apart."""
-    sys_flag = int.from_bytes(head[record.SYS_FLAG_POSITION : record.SYS_FLAG_POSITION + 4], "big")
-    at = record.STORE_TIME_POSITION + (12 if sys_flag & record.BORN_HOST_IPV6_FLAG else 0)
-    return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {

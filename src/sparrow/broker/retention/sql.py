@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from sparrow.model.errors import SparrowError
-from sparrow.store.sql.drivers.database import LockConflict
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sparrow.broker.clients.registry import ClientRegistry, OnlineClient
-from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import (
     PROPERTY_CHECK_TIMES,
@@ -16,6 +15,7 @@ from sparrow.wire import record
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import CheckTransaction
 from sparrow.wire.message_ids import format_offset_id
+from sparrow.wire.properties import parse_whole_number
 
 
 class TransactionCheckBack:

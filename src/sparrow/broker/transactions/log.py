@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import copy_records, parse_whole_number
+from sparrow.broker.delay.delay_topics import copy_records
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import (
     CHECKED_TAG,
@@ -28,11 +28,13 @@ from sparrow.broker.transactions.half_messages import (
     half_message_of,
     read_physical_offset,
 )
+from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     CHECK_LIMIT_TOPIC,
     PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     TRANSACTION_GROUP,
@@ -44,7 +46,7 @@ from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
@@ -56,15 +58,6 @@ _NAMED_AT_ONCE = 20_000
 _SUMMED_UP_AFTER = 1_000
 """Op records, at least, until all that is unfinished is named once more."""
 _OF_RETENTION = 0.9
-
-
-class TransactionNotEnded(Refused):
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the transaction cannot be ended: {self.why}"
 
 
 class LogTransactionCoordinator:
@@ -116,7 +109,7 @@ class LogTransactionCoordinator:
         if half.physical_offset != request.half_physical_offset:
             raise TransactionNotEnded(f"no half message lies at {request.half_physical_offset}")
         draft = record.draft_from_record(await self._record(offset, half))
-        if property_value(draft.properties, b"PGROUP") != request.group:
+        if property_value(draft.properties, PROPERTY_PRODUCER_GROUP) != request.group:
             raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
         # Nothing awaits from here on: of two words on one transaction, one finds it unfinished.
         if offset not in self._halves:
@@ -130,7 +123,7 @@ class LogTransactionCoordinator:
         found = self._store.read_nowait(HALF_QUEUE, offset, count_max=1)
         raw: memoryview | bytes | None = None
         if isinstance(found, Slice) and found.sizes:
-            raw = bytes(found.runs[0])
+            raw = bytes(found.buffers[0])
         elif found is None:
             raw = await self._store.record_at(half.physical_offset)
         if raw is None or read_physical_offset(raw) != half.physical_offset:
@@ -138,7 +131,10 @@ class LogTransactionCoordinator:
         return raw
 
     def _commit(self, half: HalfMessage, draft: Draft) -> AppendResult:
-        topic, queue_id = property_value(draft.properties, b"REAL_TOPIC"), property_value(draft.properties, b"REAL_QID")
+        topic, queue_id = (
+            property_value(draft.properties, PROPERTY_REAL_TOPIC),
+            property_value(draft.properties, PROPERTY_REAL_QUEUE_ID),
+        )
         number = parse_whole_number(queue_id)
         if topic is None or number is None:
             raise TransactionNotEnded("its half message does not say where it was to go")
@@ -199,8 +195,8 @@ class LogTransactionCoordinator:
                 half.next_check_ms = self._now_ms() + self._settings.transaction_check_interval_ms
 
     async def _begin(self, mark: str, queue: Queue) -> int:
-        said = await self._store.mark(mark)
-        return said if said is not None else await self._store.committed(TRANSACTION_GROUP, queue) or 0
+        said = await self._store.marks.get(mark)
+        return said if said is not None else await self._store.offsets.committed(TRANSACTION_GROUP, queue) or 0
 
     async def _reload_half(self, offset: int) -> None:
         """A half that was unfinished already when the rest was last summed up."""
@@ -315,7 +311,7 @@ class LogTransactionCoordinator:
 
     async def write_summary(self, *, at_once: bool = False) -> None:
         """Name all that is unfinished, so that nothing before need be read at a start."""
-        begin = await self._store.mark(OP_MARK) or 0
+        begin = await self._store.marks.get(OP_MARK) or 0
         new = self._store.bounds_nowait(OP_QUEUE).end - begin
         if self._unwritten or new <= 1 or (not at_once and new < max(_SUMMED_UP_AFTER, len(self._halves) // 4)):
             return
@@ -323,5 +319,5 @@ class LogTransactionCoordinator:
         # What readers cannot see yet cannot be finished either, and is read from the half mark on.
         end = self._store.bounds_nowait(HALF_QUEUE).end
         first = self._append_checked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
-        self._store.put_mark_nowait(HALF_MARK, end)
-        self._store.put_mark_nowait(OP_MARK, self._store.bounds_nowait(OP_QUEUE).end if first is None else first)
+        self._store.marks.put_nowait(HALF_MARK, end)
+        self._store.marks.put_nowait(OP_MARK, self._store.bounds_nowait(OP_QUEUE).end if first is None else first)

@@ -12,26 +12,32 @@ import logging
 from collections.abc import Callable
 
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred_send_key
 from sparrow.broker.transactions.check_back import TransactionCheckBack
-from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S
-from sparrow.broker.transactions.log import TransactionNotEnded
+from sparrow.broker.transactions.half_messages import HALF_QUEUE
+from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
-from sparrow.model.protocol import PROPERTY_CHECK_TIMES, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from sparrow.model.protocol import (
+    PROPERTY_CHECK_IMMUNITY_S,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import AppendResult
 from sparrow.store.sql.append.insert import insert_returning_id
-from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import RowRecordEncoder, draft_of_row, row_of_draft
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
@@ -79,7 +85,7 @@ class SqlTransactionCoordinator:
         number = await insert_returning_id(
             self._store.database,
             "hermes_half",
-            producer_group=property_value(draft.properties, b"PGROUP") or "",
+            producer_group=property_value(draft.properties, PROPERTY_PRODUCER_GROUP) or "",
             topic=queue.topic,
             queue_id=queue.id,
             body=entry.body,
@@ -123,7 +129,7 @@ class SqlTransactionCoordinator:
                 await finished(session)
             return None
         if Queue(topic, queue_id) not in self._store.catalog.lanes:  # made on another broker, a moment ago
-            await self._store.topics()
+            await self._store.catalog.list_topics()
         draft, _ = draft_of_row(body, source_ip, properties)
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = number

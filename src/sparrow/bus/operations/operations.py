@@ -253,7 +253,7 @@ class Operations(_Steps):
         except RuntimeError:
             pass
         else:
-            raise Refused("this would block the event loop: use `await bus.operations...` there")
+            raise Refused("this would block the event loop: use `await bus.aio.operations...`")
         database = self._context.database
         try:
             step: TransactionWork | RatePause = next(steps)

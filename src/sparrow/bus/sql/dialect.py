@@ -46,13 +46,14 @@ class BusTableNames:
     queue: str
     inbox: str
     lock: str
+    schema_version: str
 
     @classmethod
     def of(cls, kind: DatabaseKind, space: str) -> BusTableNames:
         """`space` is a schema where there are schemas, else a prefix that ends in a dot inside the name."""
         if '"' in space or "`" in space:
             raise SettingsError("schema or table_prefix", space, "the bus", "a name without quotes")
-        names = ("published", "received", "queue", "inbox", "lock")
+        names = ("published", "received", "queue", "inbox", "lock", "schema_version")
         if kind == "postgresql":
             return cls(*(f'"{space}"."{name}"' for name in names))
         return cls(*(f'"{space}.{name}"' for name in names))

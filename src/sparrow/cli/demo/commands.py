@@ -61,7 +61,7 @@ def demo(
 
 
 async def _serve(settings: Settings, data: Path, seconds: float, stop: asyncio.Event, *, with_spark: bool) -> None:
-    async with Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log) as platform:
+    async with Platform(data, name_server=settings.name_server, broker=settings.broker, log=settings.log) as platform:
         print_name_server(platform.name_servers)
         print_broker(settings.broker.name, str(platform.address))
         typer.echo(f"Data directory: {data}. Press Ctrl-C to stop.")
@@ -117,7 +117,7 @@ class Demo:
 
     def _order(self) -> Message:
         body = json.dumps({"cents": random.randrange(100, 100_000)})
-        return Message.of(ORDERS_TOPIC, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
+        return Message(ORDERS_TOPIC, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
 
     def _handler(self, name: str) -> MessageHandler:
         async def handle(message: StoredMessage) -> None:

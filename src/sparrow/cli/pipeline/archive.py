@@ -25,7 +25,7 @@ Examples:
 
 [bold]sparrow pipeline archive s3a://bucket/archive --pattern 'shop[.].*' --every 1m[/bold]
 
-With [bold]retention_waits_for = "sparrow_archive"[/bold], a broker deletes only messages that are archived.
+With [bold]retention_group = "sparrow_archive"[/bold], a broker deletes only messages that are archived.
 """
 
 

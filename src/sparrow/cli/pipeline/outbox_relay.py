@@ -15,7 +15,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY
 
 if TYPE_CHECKING:
-    from sparrow.bus import EventBus
+    from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import GroupBacklog
     from sparrow.bus.relay.relay import EventRelay
     from sparrow.bus.transports.spi import Envelope, TransportConsumer
@@ -60,21 +60,21 @@ class BulkRelay:
                 # The column Queue also shows that a row is being sent; this saves one write per row.
                 status_writes="compact",
             )
-            bus.settings = bus.context.settings = settings
-            bus.context.use(replace(bus.context.sql, writes_progress_states=False))
+            bus.core.settings = settings
+            bus.core.context.use(replace(bus.core.context.sql, writes_progress_states=False))
             retry_timeout_ms = int(settings.send_timeout_s * 1_000 / 2)
             appender = BulkAppender(
                 self.name_servers, client=self.client, topic_queues=4, retry_timeout_ms=retry_timeout_ms
             )
             transport = BulkTransport(self.name_servers, appender, form=self.form, version=settings.version)
-            bus.context.transport = transport
-            relay = EventRelay(bus.context)
+            bus.core.context.transport = transport
+            relay = EventRelay(bus.core.context)
             try:
                 await self._until_nothing_is_due(bus, relay)
             finally:
                 await relay.stop(settings.send_timeout_s)
                 await transport.close()
-            totals = bus.context.probe.totals
+            totals = bus.core.context.probe.totals
             failed = totals['bus_retries_total{place="send"}'] + totals['bus_failed_total{side="published"}']
             return RelayCounts(totals["bus_sent_total"], failed)
 
@@ -110,7 +110,7 @@ class BulkRelay:
         from sparrow.bus.sql.outbox import outgoing_group
         from sparrow.bus.sql.statistics import backlog
 
-        found = await bus.database.run(lambda db: backlog(db, bus.context.sql, "published"))
+        found = await bus.database.run(lambda db: backlog(db, bus.core.context.sql, "published"))
         group = outgoing_group(self.version or bus.settings.version)
         return [each for each in found if each.group == group]
 

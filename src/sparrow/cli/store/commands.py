@@ -39,7 +39,7 @@ def info(
 
 async def _topics(store: LogStore) -> Table:
     table = Table("topic", "queue", "first", "end", "committed by")
-    for name, topic in sorted((await store.topics()).items()):
+    for name, topic in sorted((await store.catalog.list_topics()).items()):
         for number in range(max(topic.read_queues, topic.write_queues)):
             queue = Queue(name, number)
             first, end = await store.bounds(queue)
@@ -47,8 +47,8 @@ async def _topics(store: LogStore) -> Table:
                 continue
             groups = [
                 f"{group} {offset:,}"
-                for group in sorted(await store.groups())
-                if (offset := await store.committed(group, queue)) is not None
+                for group in sorted(await store.catalog.list_groups())
+                if (offset := await store.offsets.committed(group, queue)) is not None
             ]
             table.add_row(name, str(number), f"{first:,}", f"{end:,}", ", ".join(groups))
     return table

@@ -13,7 +13,7 @@ from sparrow.cli.server.up import load_settings
 from sparrow.settings import LogSettings, SqlSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Store
-from sparrow.store.sql.drivers.database import DatabaseUrl, is_database_url, parse_database_url
+from sparrow.store.sql.drivers.url import DatabaseUrl, is_database_url, parse_database_url
 
 _LARGEST_BYTES = (1 << 24) - 1
 """Whatever one store has taken, the other takes."""

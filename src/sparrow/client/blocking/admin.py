@@ -19,8 +19,7 @@ from sparrow.model.protocol import PERM_READ, PERM_WRITE
 from sparrow.model.queue import QueueBounds, QueueRef
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group
-from sparrow.wire.bodies import ConsumeDirectlyResult
-from sparrow.wire.signing import TokenDescription
+from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@
    record, such as Spark, never see a file of a failed batch.
 3. Progress is in the checkpoint, by default `PATH/_checkpoint`. An archive belongs to one checkpoint: the file sink
    skips batches by number, so another checkpoint would lose messages. The job refuses it.
-4. The job commits its progress to a consumer group after the files are written, so `retention_waits_for` can name this
+4. The job commits its progress to a consumer group after the files are written, so `retention_group` can name this
    group.
 """
 

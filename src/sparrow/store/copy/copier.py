@@ -116,17 +116,17 @@ class _Copier:
         at = (await self._target.bounds(target)).end
         if at == 0:
             if end > first:
-                await self._target.put_mark(self._mark(target, "from"), first)
-                await self._target.put_mark(self._mark(target, "to"), 0)
+                await self._target.marks.put(self._mark(target, "from"), first)
+                await self._target.marks.put(self._mark(target, "to"), 0)
             return _QueueCopy(source, target, first, 0, end)
-        base = await self._target.mark(self._mark(target, "from"))
-        ours_to = await self._target.mark(self._mark(target, "to"))
+        base = await self._target.marks.get(self._mark(target, "from"))
+        ours_to = await self._target.marks.get(self._mark(target, "to"))
         if base is None or ours_to is None or not ours_to <= at <= ours_to + BATCH_MESSAGES or base + at > end:
             raise _not_ours(target)
         if base + at < first:  # retention was quicker
             self._notes.append(f"{source}: {first - base - at:,} messages were gone before they could be copied")
             base = first - at
-            await self._target.put_mark(self._mark(target, "from"), base)
+            await self._target.marks.put(self._mark(target, "from"), base)
         lap = _QueueCopy(source, target, base, ours_to, end)
         await self._check_tail(lap, at)
         lap.at = at
@@ -156,7 +156,7 @@ class _Copier:
             if drafts:
                 await self._append(lap, drafts)
                 lap.at += len(drafts)
-                await self._target.put_mark(self._mark(lap.target, "to"), lap.at)
+                await self._target.marks.put(self._mark(lap.target, "to"), lap.at)
                 yield len(drafts)
 
     async def _drafts(self, lap: _QueueCopy, count: int) -> list[Draft]:
@@ -177,7 +177,7 @@ class _Copier:
             # Damage in a log, a hole in a table, or retention was quicker. What follows moves up.
             self._notes.append(f"{lap.source}: {start - place:,} messages from {place:,} on are not there")
             lap.base += start - place
-            await self._target.put_mark(self._mark(lap.target, "from"), lap.base)
+            await self._target.marks.put(self._mark(lap.target, "from"), lap.base)
         return [await self._standalone.draft(raw, lap.source.topic) for raw in _without_holes(records)]
 
     async def _append(self, lap: _QueueCopy, drafts: Sequence[Draft]) -> None:
@@ -206,33 +206,37 @@ class _Copier:
 
     async def _groups(self, laps: list[_QueueCopy], *, all_groups: bool) -> tuple[int, int]:
         by_queue = {lap.source: lap for lap in laps}
-        offsets, groups = 0, set(await self._source.groups()) if all_groups else set()
-        for (topic, group), places in (await self._source.offsets()).items():
+        offsets, groups = 0, set(await self._source.catalog.list_groups()) if all_groups else set()
+        for (topic, group), places in (await self._source.offsets.all()).items():
             for queue_id, offset in places.items():
                 lap = by_queue.get(Queue(topic, queue_id))
                 if lap is None:
                     continue
                 groups.add(group)
                 wanted = min(max(offset - lap.base, 0), lap.at)
-                known = await self._target.committed(group, lap.target)
+                known = await self._target.offsets.committed(group, lap.target)
                 if known is None or known < wanted:
-                    await self._target.commit(group, lap.target, wanted)
+                    await self._target.offsets.commit(group, lap.target, wanted)
                     offsets += 1
-        there = await self._target.groups()
-        new = [known for name, known in (await self._source.groups()).items() if name in groups and name not in there]
+        there = await self._target.catalog.list_groups()
+        new = [
+            known
+            for name, known in (await self._source.catalog.list_groups()).items()
+            if name in groups and name not in there
+        ]
         for known_group in new:
-            await self._target.put_group(known_group)
+            await self._target.catalog.put_group(known_group)
         return len(new), offsets
 
     async def _tokens(self) -> int:
-        there = dict(await self._target.tokens())
+        there = dict(await self._target.tokens.all())
         copied = 0
-        for name, token in (await self._source.tokens()).items():
+        for name, token in (await self._source.tokens.all()).items():
             if name not in there:
                 taken = {known.id for known in there.values()}
                 number = token.id if token.id not in taken else max(taken) + 1
                 there[name] = msgspec.structs.replace(token, id=number)
-                await self._target.put_token(there[name])
+                await self._target.tokens.put(there[name])
                 copied += 1
             elif (there[name].kind, there[name].secret) != (token.kind, token.secret):
                 self._notes.append(f"token {name!r} is there already, and another one: it was left as it is")

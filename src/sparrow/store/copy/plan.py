@@ -44,7 +44,7 @@ async def plan_copy(
     source: Store, *, chosen: Collection[str], renames: Mapping[str, str], checked: Callable[[str], object]
 ) -> CopyPlan:
     """The topics to be copied, all if none are chosen. `checked` raises `IllegalName` where a name may not go."""
-    known = await source.topics()
+    known = await source.catalog.list_topics()
     for name in (*chosen, *renames):
         if name not in known:
             raise UnknownTopic(name)
@@ -96,10 +96,10 @@ async def create_target_topic(target: Store, move: TopicCopy) -> Callable[[int],
     """Create the topic where it goes, with room for all its queues; which queue goes into which."""
     wanted = msgspec.structs.replace(move.topic, name=move.to)
     had_lanes = bool(wanted.sys_flag & LANES_SYS_FLAG)
-    known = (await target.topics()).get(move.to)
+    known = (await target.catalog.list_topics()).get(move.to)
     if known is None:
-        await target.put_topic(wanted)
-        known = (await target.topics())[move.to]
+        await target.catalog.put_topic(wanted)
+        known = (await target.catalog.list_topics())[move.to]
     has_lanes = bool(known.sys_flag & LANES_SYS_FLAG)
     if had_lanes and not has_lanes:
         raise Refused(f"topic {move.to!r} is there already, without the three priorities that this one has")
@@ -112,7 +112,7 @@ async def create_target_topic(target: Store, move: TopicCopy) -> Callable[[int],
     parts = -(-count // LANE_COUNT) if had_lanes else count
     room = known.read_queues // LANE_COUNT if has_lanes else known.read_queues
     if room < (parts if has_lanes else count):
-        await target.put_topic(
+        await target.catalog.put_topic(
             msgspec.structs.replace(
                 known,
                 write_queues=max(parts, known.write_queues),

@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar, Unpack
 
 import numpy as np
@@ -24,8 +23,6 @@ from sparrow import clock
 from sparrow.model.errors import Closed, Refused, SparrowError, StoreFailed, UnknownTopic
 from sparrow.model.message import LOOPBACK_HOST, Draft, Host
 from sparrow.model.queue import Queue, QueueBounds, QueueOffset
-from sparrow.model.token import Token, validate_token_name
-from sparrow.model.topic import Group, Topic, validate_group_name, validate_topic_name
 from sparrow.settings import LogSettings, Watermark
 from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.log import search
@@ -42,17 +39,12 @@ from sparrow.store.log.periodic_tasks import PeriodicTask, PeriodicTaskThread
 from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.recovery import rebuild_views, recover
+from sparrow.store.log.state.catalog import LogCatalog
+from sparrow.store.log.state.group_offsets import LogGroupOffsets
+from sparrow.store.log.state.marks import LogMarks
 from sparrow.store.log.state.state_store import StateStore
-from sparrow.store.log.state.updates import (
-    STATE_QUEUE,
-    GroupUpdate,
-    MarkUpdate,
-    OffsetsUpdate,
-    QueueEndsUpdate,
-    StateUpdate,
-    TokenUpdate,
-    TopicUpdate,
-)
+from sparrow.store.log.state.tokens import LogTokens
+from sparrow.store.log.state.updates import StateUpdate
 from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult
 from sparrow.wire import record
 
@@ -91,7 +83,7 @@ class LogStore:
         try:
             self._open(store_host, on_growth, archived_to, now_ms, disk_ratio)
         except BaseException:
-            self._folder.left(in_order=False)
+            self._folder.release(is_clean=False)
             raise
         self._flusher.start()
         self._maintenance_thread.start()
@@ -130,9 +122,12 @@ class LogStore:
             self._writer,
             self._reader,
             now_ms,
-            ledger_keep_days=self.settings.ledger_keep_days,
+            ledger_retention_days=self.settings.ledger_retention_days,
         )
-        self._groups = AtomicAppends(self._writer, self._state, self._failed)
+        self.catalog = LogCatalog(self._state, self._wait_durable, self._delete_topic)
+        self.tokens, self.marks = LogTokens(self._state, self._wait_durable), LogMarks(self._state)
+        self.offsets = LogGroupOffsets(self._state.tables, self._writer.lock)
+        self._atomic_appends = AtomicAppends(self._writer, self._state, self._failed)
         self._maintenance = LogMaintenance(
             self.path,
             self.settings,
@@ -146,7 +141,7 @@ class LogStore:
             archived_to=archived_to,
             disk_ratio=disk_ratio,
         )
-        self._maintenance_thread = PeriodicTaskThread("keeper", self._maintenance.chores())
+        self._maintenance_thread = PeriodicTaskThread("keeper", self._maintenance.tasks())
         # Its own thread: pages must be ready in time, and waiters told, whatever else there is to do.
         self._segment_thread = PeriodicTaskThread(
             "warmer",
@@ -155,13 +150,13 @@ class LogStore:
                 PeriodicTask("expire", 0.05, self._flusher.expire),
             ],
         )
-        self._log.on_pages_low = functools.partial(self._segment_thread.hurry, "prepare segments")
+        self._log.on_pages_low = functools.partial(self._segment_thread.run_soon, "prepare segments")
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
         self._writer.newest_ms = found.newest_ms
-        if found.is_as_left:
-            self._maintenance.is_as_left()
-        self._state.recall()
-        self._folder.entered()
+        if found.is_unchanged:
+            self._maintenance.trust_checkpoint()
+        self._state.reload()
+        self._folder.mark_open()
         self._maintenance.watch_disk()
         self._maintenance.checkpoint()
 
@@ -170,8 +165,6 @@ class LogStore:
     def append_nowait(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         """Append a batch. It is written; `durable` tells when it is as safe as the policy promises."""
         return self._writer.append(self._appendable(queue), drafts)
-
-    append_soon = append_nowait
 
     @property
     def message_bytes_max(self) -> int:
@@ -192,20 +185,20 @@ class LogStore:
             raise Closed(f"the store {self.path}")
         return self._reader.read(self._queues.get(queue), offset, hot_only=True, **limits)
 
-    def durable(self, end: int) -> asyncio.Future[None] | None:
+    def when_durable(self, end: int) -> asyncio.Future[None] | None:
         """Done once the log is on disk up to `end`. None: there is nothing to wait for, by policy or because it is."""
-        return None if self.settings.flush == "async" else self._flusher.durable(end)
+        return None if self.settings.flush == "async" else self._flusher.when_durable(end)
 
     def _appendable(self, queue: Queue) -> ConsumeQueue:
         found = self._queues.get(queue)
         if found is None:
-            if queue.topic not in self._state.state.topics:
+            if queue.topic not in self._state.tables.topics:
                 raise UnknownTopic(queue.topic)
             if not 0 <= queue.id < 1 << 31:
                 raise Refused(f"{queue.id} is no queue id: they start at 0")
             with self._writer.lock:
-                found = self._queues.of(queue)
-        if found.is_ours:
+                found = self._queues.get_or_create(queue)
+        if found.is_internal:
             raise Refused(f"topic {queue.topic!r} is the store's own")
         return found
 
@@ -215,7 +208,7 @@ class LogStore:
         if held_bytes > _UNFILED_BYTES:
             self._file_keys()
         elif held_bytes:
-            self._maintenance_thread.hurry("file keys")
+            self._maintenance_thread.run_soon("file keys")
 
     def _file_keys(self) -> None:
         with self._maintenance_thread.paused():
@@ -225,16 +218,7 @@ class LogStore:
 
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         appended = self.append_nowait(queue, drafts)
-        await self._safe(appended.end)
-        return appended
-
-    async def append_encoded(
-        self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
-    ) -> AppendResult:
-        if self._writer.key_backlog.held_bytes > _UNFILED_BYTES:
-            await self._in_thread(self._file_keys)
-        appended = self.append_encoded_nowait(queue, data, sizes, verify_crc=verify_crc)
-        await self._safe(appended.end)
+        await self._wait_durable(appended.end)
         return appended
 
     async def append_atomically(
@@ -248,7 +232,7 @@ class LogStore:
         else:
             end = await self._in_thread(self._append_group, scope, number, portions, verify_crc=verify_crc)
         # Refused or not: what the answer tells must be as safe as if it were the first.
-        await self._safe(self._state.state.ledger_record_at(scope) + 1 if end is None else end)
+        await self._wait_durable(self._state.tables.ledger_record_at(scope) + 1 if end is None else end)
         return end is not None
 
     def _append_group(
@@ -270,19 +254,19 @@ class LogStore:
             check_body_sizes(run, self.settings.message_bytes_max)
             held_bytes += run.keys.held_bytes if run.keys is not None else 0
             runs.append(run)
-        end = self._groups.append(scope, number, runs)
+        end = self._atomic_appends.append(scope, number, runs)
         self._hurry_keys()
         return end
 
     async def ledger(self, scope: str) -> int | None:
-        noted = self._state.state.ledger.get(scope)
+        noted = self._state.tables.ledger.get(scope)
         if noted is None:
             return None
-        await self._safe(self._state.state.ledger_record_at(scope) + 1)
+        await self._wait_durable(self._state.tables.ledger_record_at(scope) + 1)
         return noted.number
 
-    async def _safe(self, end: int) -> None:
-        future = self.durable(end)
+    async def _wait_durable(self, end: int) -> None:
+        future = self.when_durable(end)
         if future is not None:
             await future
 
@@ -331,100 +315,25 @@ class LogStore:
             return None
         return await self._in_thread(self._reader.record_at, physical_offset)
 
-    # -- state --------------------------------------------------------------------------------------------------------
+    # -- topics -------------------------------------------------------------------------------------------------------
 
-    async def topics(self) -> Mapping[str, Topic]:
-        return dict(self._state.state.topics)
+    async def _delete_topic(self, name: str, updates: list[StateUpdate]) -> int:
+        return await self._in_thread(self._drop_topic, name, updates)
 
-    async def put_topic(self, topic: Topic) -> None:
-        if validate_topic_name(topic.name) == STATE_QUEUE.topic:
-            raise Refused(f"topic {topic.name!r} is the store's own")
-        await self._say([TopicUpdate(topic.name, topic)])
-
-    async def delete_topic(self, name: str) -> None:
-        if name not in self._state.state.topics:
-            raise UnknownTopic(name)
-        gone: list[StateUpdate] = [TopicUpdate(name, None)]
-        gone += [OffsetsUpdate(topic, group, None) for topic, group in self._state.state.offsets if topic == name]
-        gone += [QueueEndsUpdate(topic, None) for topic in self._state.state.ends if topic == name]
-        await self._safe(await self._in_thread(self._drop_topic, name, gone))
-
-    def _drop_topic(self, name: str, words: list[StateUpdate]) -> int:
-        # No checkpoint in between: it would count queues in that the log says are gone.
+    def _drop_topic(self, name: str, updates: list[StateUpdate]) -> int:
+        # No checkpoint in between: it would include queues that the log says are deleted.
         with self._maintenance_thread.paused():
             with self._writer.lock:
-                end = self._state.say(words)
+                end = self._state.append(updates)
                 self._queues.drop_topic(name)
             self._maintenance.checkpoint()
         return end
 
-    async def groups(self) -> Mapping[str, Group]:
-        return dict(self._state.state.groups)
-
-    async def put_group(self, group: Group) -> None:
-        validate_group_name(group.name)
-        await self._say([GroupUpdate(group.name, group)])
-
-    async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
-        gone: list[StateUpdate] = [GroupUpdate(name, None)]
-        if not keeps_offsets:
-            gone += [OffsetsUpdate(topic, group, None) for topic, group in self._state.state.offsets if group == name]
-        await self._say(gone)
-
-    async def tokens(self) -> Mapping[str, Token]:
-        return dict(self._state.state.tokens)
-
-    def tokens_nowait(self) -> Mapping[str, Token]:
-        """The same, as it stands at any moment: a change is seen through it at once."""
-        return MappingProxyType(self._state.state.tokens)
-
-    async def put_token(self, token: Token) -> None:
-        validate_token_name(token.name)
-        await self._say([TokenUpdate(token)])
-
-    async def _say(self, words: list[StateUpdate]) -> None:
-        await self._safe(self._state.say(words))
-
-    async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
-        return self._state.committed(group, queue)
-
-    async def offsets(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
-        with self._writer.lock:  # a topic may be going away in another thread
-            return {
-                of: {queue_id: QueueOffset(at) for queue_id, at in kept.items()}
-                for of, kept in self._state.state.offsets.items()
-            }
-
-    async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """Counts at once; reaches the log within `offsets_interval_ms`, together with other commits."""
-        return self._state.commit(group, queue, offset)
-
-    def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
-        return self._state.committed(group, queue)
-
     def consumed_to(self, group: str) -> int | None:
-        """The physical offset below which a group needs nothing of the topics it reads. None: it reads none yet."""
+        """Return the physical offset below which a group needs nothing of its topics; None if it reads no topic."""
         written = self._log.written
-        with self._writer.lock:
-            offsets = {topic: dict(at) for (topic, name), at in self._state.state.offsets.items() if name == group}
+        offsets = self.offsets.of_group(group)
         return consumed_to(written, self._queues, offsets) if offsets else None
-
-    def offsets_record_at(self, group: str, topic: str) -> int:
-        """Where the log's newest word on a group's offsets stands: it knows nothing of what came later."""
-        return self._state.state.offsets_record_at(topic, group)
-
-    def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        return self._state.commit(group, queue, offset)
-
-    async def mark(self, name: str) -> int | None:
-        return self._state.state.marks.get(name)
-
-    async def put_mark(self, name: str, value: int) -> None:
-        self.put_mark_nowait(name, value)
-
-    def put_mark_nowait(self, name: str, value: int) -> None:
-        """In the log behind everything appended so far: if the mark survives a crash, so did that."""
-        self._state.say([MarkUpdate(name, value)])
 
     # -- retention and replication ------------------------------------------------------------------------------------
 
@@ -453,7 +362,7 @@ class LogStore:
 
     def replicated_to(self, physical_offset: int) -> None:
         """Enough replicas have everything below the offset: said by whoever ships the log."""
-        self._writer.reached("replicated", min(physical_offset, self._log.written))
+        self._writer.advance_watermark("replicated", min(physical_offset, self._log.written))
 
     def raw(self, physical_offset: int, length_max: int) -> bytes:
         """The log's own bytes, from one segment: what a replica is sent."""
@@ -474,15 +383,15 @@ class LogStore:
             (self.path / files.STATE_SNAPSHOT_FILE).unlink(missing_ok=True)
             comes_back = self._state.deletes_topic_after(end)
             self._log.truncate(end)
-            self._writer.cut(end)
-            self._flusher.cut(end)
+            self._writer.truncate(end)
+            self._flusher.truncate(end)
             if comes_back:
                 rebuild_views(self._log, self._queues, self._index)
             else:
                 for queue in self._queues:
                     queue.truncate(end)
                 self._index.truncate(end)
-            self._state.recall()
+            self._state.reload()
             self._maintenance.after_truncate()
             self._maintenance.checkpoint()
 
@@ -491,7 +400,7 @@ class LogStore:
     def _failed(self, cause: Exception) -> SparrowError:
         error = StoreFailed(self.path, str(cause))
         with self._writer.lock:
-            self._writer.refusing = error
+            self._writer.refusal = error
         return error
 
     async def close(self) -> None:
@@ -505,7 +414,7 @@ class LogStore:
         self._maintenance_thread.stop()
         self._segment_thread.stop()
         self._threads.shutdown()
-        in_order = not isinstance(self._writer.refusing, StoreFailed)
+        in_order = not isinstance(self._writer.refusal, StoreFailed)
         try:
             if in_order:
                 self._finish()
@@ -513,16 +422,16 @@ class LogStore:
             in_order = False
             log.error("the store could not be closed in order", extra={"cause": str(cause)})
         finally:
-            self._writer.refusing = Closed(f"the store {self.path}")
+            self._writer.refusal = Closed(f"the store {self.path}")
             self._flusher.stop()
             self._log.close()
-            self._folder.left(in_order=in_order)
+            self._folder.release(is_clean=in_order)
 
     def _finish(self) -> None:
         with self._writer.lock:
             with self._writer.allowing_full_disk():
                 self._state.flush_offsets()
-            self._writer.refusing = Closed(f"the store {self.path}")
+            self._writer.refusal = Closed(f"the store {self.path}")
         self._flusher.sync()
         self._maintenance.checkpoint()
         self._index.close()

@@ -10,43 +10,36 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Unpack
 
 from sparrow import clock
 from sparrow.model.errors import Busy, Closed, Refused, SparrowError, TooLarge, UnknownTopic
 from sparrow.model.message import LOOPBACK_HOST, Draft, Host
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
-from sparrow.model.token import Token
-from sparrow.model.topic import Group, Topic, validate_group_name
 from sparrow.settings import SqlSettings
 from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.spi import AppendResult, AtEnd, BrokerStore, Moved, QueueRecords, ReadLimits, ReadResult
 from sparrow.store.sql.append import atomic_append
+from sparrow.store.sql.append.batch_ids import AssignedIds
 from sparrow.store.sql.append.dedup import producer_sequence_of
 from sparrow.store.sql.append.insert import insert_with_ids
 from sparrow.store.sql.append.lane_writer import LaneWriter
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    DuplicateKey,
-    LockConflict,
-    MissingPartition,
-    SqlSession,
-    StoreDatabase,
-    StoreDatabaseUnreachable,
-    open_database,
-)
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase, open_database
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict, MissingPartition, StoreDatabaseUnreachable
+from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.maintenance import retention
 from sparrow.store.sql.read import search
 from sparrow.store.sql.read.lane_poller import LanePoller
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.row_codec import NewRow, row_of_draft
-from sparrow.store.sql.schema.table_names import Lane, is_internal_topic, split_physical_offset
-from sparrow.store.sql.state import tokens
-from sparrow.store.sql.state.catalog import StoreCatalog, upsert
+from sparrow.store.sql.schema.table_names import is_internal_topic
+from sparrow.store.sql.state.catalog import CatalogHooks, StoreCatalog
 from sparrow.store.sql.state.committed_offsets import CommittedOffsets
 from sparrow.store.sql.state.leases import Leases
+from sparrow.store.sql.state.marks import SqlMarks
 from sparrow.store.sql.state.resend_ranges import ResendRanges
+from sparrow.store.sql.state.tokens import SqlTokens
 from sparrow.wire import record
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
@@ -73,12 +66,19 @@ class SqlStore:
         now_ms: Callable[[], int],
     ) -> None:
         self.database, self.settings = database, settings
-        self.catalog = StoreCatalog(database, partition_rows=settings.partition_rows, now_ms=now_ms)
+        self.catalog = StoreCatalog(
+            database,
+            partition_rows=settings.partition_rows,
+            now_ms=now_ms,
+            hooks=CatalogHooks(self._see_lanes, self._before_topic_delete, self._forget_offsets),
+        )
+        self.catalog.reload = self._refresh
+        self.tokens, self.marks = SqlTokens(database), SqlMarks(database)
         self.leases = Leases(database, owner, settings.lease_ms)
         self.resend_ranges = ResendRanges(database, self.catalog, now_ms=now_ms)
         self.epoch = 0
         """With which offsets are committed: of the lease of whoever leads, as far as is known here."""
-        self.committing = CommittedOffsets(database, self.catalog, epoch=lambda: self.epoch, now_ms=now_ms)
+        self.offsets = CommittedOffsets(database, self.catalog, epoch=lambda: self.epoch, now_ms=now_ms)
         self.on_refresh: Callable[[], None] = lambda: None
         """Told when topics and groups were read again."""
         self.on_restart: Callable[[], None] = lambda: None
@@ -86,7 +86,6 @@ class SqlStore:
         self._now_ms, self._on_growth = now_ms, on_growth
         self._store_host = record.pack_host(store_host)
         self._writer_id = secrets.randbits(62)
-        self._tokens: dict[str, Token] = {}
         self._views: dict[int, LaneView] = {}
         self._writers: dict[int, LaneWriter] = {}
         self._poller = LanePoller(
@@ -128,7 +127,7 @@ class SqlStore:
         )
         try:
             await _patiently(store.catalog.prepare)
-            await store.tokens()
+            await store.tokens.all()
             store._see_lanes()
             await store._poller.poll(list(store._views.values()))
             await store._poller.start()
@@ -146,13 +145,13 @@ class SqlStore:
         """Behind the newest message of the newest lane: physical offsets are lanes and ids here."""
         return max((view.lane.physical_offset(view.next_id) for view in self._views.values()), default=0)
 
-    def durable(self, end: int) -> asyncio.Future[None] | None:
+    def when_durable(self, end: int) -> asyncio.Future[None] | None:
         """What is placed is committed already."""
         return None
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
-    def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[AppendResult]:
+    def append_nowait(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[AppendResult]:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
         entries = [row_of_draft(self.checked(draft), draft.token or self.catalog.anonymous_token) for draft in drafts]
@@ -225,7 +224,7 @@ class SqlStore:
             for portion in portions
         ]
         is_lost, tries = False, 0
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         while True:
             try:
                 done = await atomic_append.append_atomically(
@@ -269,7 +268,7 @@ class SqlStore:
         self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]
     ) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         is_tried = False
         while True:
             try:
@@ -286,7 +285,7 @@ class SqlStore:
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         if not drafts:
             raise Refused("a batch without messages cannot be appended")
-        return await self.append_soon(queue, drafts)
+        return await self.append_nowait(queue, drafts)
 
     def _appended(self, placed: AssignedIds, count: int, topic: str) -> AppendResult:
         if placed.lane not in self.catalog.lanes_by_number:  # deleted while the answer was on its way
@@ -326,7 +325,7 @@ class SqlStore:
                 self.database,
                 self.catalog,
                 writer_id=self._writer_id,
-                wait_s=self.settings.wait_ms / 1000,
+                wait_s=self.settings.database_wait_ms / 1000,
                 now_ms=self._now_ms,
                 on_stored=self._stored,
             )
@@ -396,79 +395,7 @@ class SqlStore:
         rows = await view.rows(self.database, message_id - 1, 1)
         return view.records.encode_row(rows[0])[0] if rows and rows[0][0] == message_id else None
 
-    # -- state --------------------------------------------------------------------------------------------------------
-
-    async def topics(self) -> Mapping[str, Topic]:
-        await self._refresh()
-        return dict(self.catalog.topics)
-
-    async def put_topic(self, topic: Topic) -> None:
-        """Create it, or change what is configured. Here it has three priorities, whatever was asked."""
-        await self.catalog.put_topic(topic)
-        self._see_lanes()
-
-    async def delete_topic(self, name: str) -> None:
-        if name not in self.catalog.topics:
-            raise UnknownTopic(name)
-        gone = [lane.number for queue, lane in self.catalog.lanes.items() if queue[0] == name]
-        for number in gone:
-            if (writer := self._writers.pop(number, None)) is not None:
-                await writer.close()
-        self.committing.forget_topic(name)
-        await self.catalog.delete_topic(name)
-        self._see_lanes()
-
-    async def groups(self) -> Mapping[str, Group]:
-        return dict(self.catalog.groups)
-
-    async def put_group(self, group: Group) -> None:
-        validate_group_name(group.name)
-        await self.catalog.put_group(group)
-
-    async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
-        await self.catalog.delete_group(name)
-        if not keeps_offsets:
-            await self.committing.forget_group(name)
-
-    async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
-        return await self.committing.committed(group, queue)
-
-    def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
-        """As far as is known here."""
-        return self.committing.known(group, queue)
-
-    async def offsets(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
-        return await self.committing.all()
-
-    async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """Counts at once; reaches the database a moment later, together with others."""
-        if self.committing.known(group, queue) is None:
-            await self.committing.committed(group, queue)
-        return self.committing.commit(group, queue, offset)
-
-    def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        return self.committing.commit(group, queue, offset)
-
-    async def mark(self, name: str) -> int | None:
-        found = await self.database.fetch("SELECT value FROM hermes_mark WHERE name = :name", name=name)
-        return int(found[0][0]) if found else None
-
-    async def put_mark(self, name: str, value: int) -> None:
-        await upsert(self.database, "hermes_mark", key="name", name=name, value=value)
-
-    async def tokens(self) -> Mapping[str, Token]:
-        found = await tokens.all_tokens(self.database)
-        self._tokens.clear()
-        self._tokens.update(found)
-        return found
-
-    def tokens_nowait(self) -> Mapping[str, Token]:
-        """Always as new as what was last read: others see a token within a second."""
-        return self._tokens
-
-    async def put_token(self, token: Token) -> None:
-        await tokens.put_token(self.database, token)
-        await self.tokens()
+    # -- retention ----------------------------------------------------------------------------------------------------
 
     async def trim(self) -> int:
         """Delete what is older than it need be; how many messages went."""
@@ -495,8 +422,17 @@ class SqlStore:
     async def _refresh(self) -> None:
         await self.catalog.refresh()
         self._see_lanes()
-        await self.tokens()
+        await self.tokens.all()
         self.on_refresh()
+
+    async def _before_topic_delete(self, name: str) -> None:
+        for number in [lane.number for queue, lane in self.catalog.lanes.items() if queue[0] == name]:
+            if (writer := self._writers.pop(number, None)) is not None:
+                await writer.close()
+        self.offsets.forget_topic(name)
+
+    async def _forget_offsets(self, group: str) -> None:
+        await self.offsets.forget_group(group)
 
     def _see_lanes(self) -> None:
         lanes = self.catalog.lanes_by_number
@@ -509,7 +445,7 @@ class SqlStore:
     async def _restarted(self) -> None:
         for view in self._views.values():
             view.forget()
-        self.committing.forget()
+        self.offsets.forget()
         await self._poller.poll(list(self._views.values()))
         self.on_restart()
 
@@ -520,7 +456,7 @@ class SqlStore:
         for writer in list(self._writers.values()):
             await writer.close()
         await self._poller.stop()
-        await self.committing.close()
+        await self.offsets.close()
         await self.database.close()
 
     async def __aenter__(self) -> SqlStore:

@@ -18,7 +18,7 @@ import msgspec
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.message import Draft
 from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
-from sparrow.store.sql.schema.table_names import Lane
+from sparrow.store.sql.lanes import Lane
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in
 

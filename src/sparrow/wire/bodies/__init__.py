@@ -61,6 +61,7 @@ from sparrow.wire.bodies.stats import (
     TopicOffset,
     TopicStats,
 )
+from sparrow.wire.bodies.tokens import IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.bodies.topics import (
     GroupConfig,
     GroupConfigList,
@@ -107,6 +108,7 @@ __all__ = [
     "GroupSubscription",
     "GroupTable",
     "HeartbeatData",
+    "IssueToken",
     "KvTable",
     "LockQueues",
     "LockedQueues",
@@ -122,10 +124,13 @@ __all__ = [
     "QueueData",
     "QueueRef",
     "QueueTimeSpan",
+    "RevokeToken",
     "RouteData",
     "SetRequestMode",
     "StatsItem",
     "SubscriptionData",
+    "TokenDescription",
+    "TokenList",
     "TopicConfig",
     "TopicConfigList",
     "TopicList",

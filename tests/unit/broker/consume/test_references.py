@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[LogStore]:
 @pytest.fixture(autouse=True)
 async def topics(store: LogStore) -> None:
     for name in ("T", "%RETRY%g"):
-        await store.put_topic(Topic(name=name))
+        await store.catalog.put_topic(Topic(name=name))
 
 
 async def read(store: LogStore, queue: Queue, offset: int = 0) -> Slice:

@@ -3,7 +3,7 @@
 import random
 
 import pyarrow as pa
-import pytest
+from tests.support.cases import each_case
 
 from sparrow.client import trace_records
 from sparrow.client.trace_records import (
@@ -110,7 +110,7 @@ def test_a_slice_of_an_array_is_read_as_what_it_is() -> None:
     assert parents.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         b"Pub\x011\x01r\x01g\x01t\x01id\x01tag\x01k\x01host\x015\x016\x010\x01true",  # before 4.3: no offset id

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow import clock
 from sparrow.model.errors import Refused
@@ -18,7 +19,7 @@ def test_keys_come_in_any_case_as_spark_lowers_them() -> None:
     assert SourceOptions.parse({**LEAST, "maxoffsetspertrigger": "5"}).batch_rows_max == 5
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "sentence"),
     [
         ({"subscribe": "orders"}, "'nameserver' is missing"),

@@ -34,8 +34,8 @@ class Clock:
 async def opened(path, settings=SMALL, **parts) -> LogStore:
     store = await asyncio.to_thread(LogStore, path, settings, **parts)
     for name in ("A", "B"):
-        if name not in await store.topics():
-            await store.put_topic(Topic(name=name))
+        if name not in await store.catalog.list_topics():
+            await store.catalog.put_topic(Topic(name=name))
     return store
 
 
@@ -128,7 +128,7 @@ async def test_deleting_a_topic_forgets_what_its_readers_waited_for(tmp_path):
     settings = small(visible_after="replicated")
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
         store.append_nowait(A, [draft("0"), draft("1")])
-        await store.delete_topic("A")
+        await store.catalog.delete_topic("A")
         grown.clear()
         store.replicated_to(store.written)
         assert A not in dict(grown)
@@ -140,8 +140,8 @@ async def test_deleting_a_topic_forgets_what_its_readers_waited_for(tmp_path):
 async def test_every_view_follows_a_cut(tmp_path):
     async with await opened(tmp_path) as store:
         appended = [store.append_nowait(A, [draft(f"{n}" + "x" * 300, keys="k")]) for n in range(30)]
-        await store.put_topic(Topic(name="C"))
-        await store.put_group(Group(name="g"))
+        await store.catalog.put_topic(Topic(name="C"))
+        await store.catalog.put_group(Group(name="g"))
         store.append_nowait(B, [draft("b", keys="k")])
         end = appended[11].end
         await asyncio.to_thread(store.truncate, end)
@@ -151,8 +151,8 @@ async def test_every_view_follows_a_cut(tmp_path):
             assert [body[:2].rstrip(b"x") for body in await read_all(store, A)] == [b"%d" % n for n in range(12)]
             assert [record.decode(d).queue_offset for d in await store.find_by_key("A", "k")] == list(range(12))
             assert await store.find_by_key("B", "k") == []
-            assert set(await store.topics()) == {"A", "B"}
-            assert not await store.groups()
+            assert set(await store.catalog.list_topics()) == {"A", "B"}
+            assert not await store.catalog.list_groups()
             assert await store.record_at(appended[12].physical_offsets[0]) is None
             await store.close()
             store = await opened(tmp_path)
@@ -175,22 +175,22 @@ async def test_a_cut_takes_what_readers_were_still_waiting_for(tmp_path):
 async def test_a_topic_whose_making_is_cut_off_is_gone(tmp_path):
     async with await opened(tmp_path) as store:
         end = store.written
-        await store.put_topic(Topic(name="C"))
+        await store.catalog.put_topic(Topic(name="C"))
         store.append_nowait(Queue("C", 0), [draft("x")])
         await asyncio.to_thread(store.truncate, end)
-        assert set(await store.topics()) == {"A", "B"}
+        assert set(await store.catalog.list_topics()) == {"A", "B"}
         with pytest.raises(UnknownTopic):
             store.append_nowait(Queue("C", 0), [draft("x")])
     async with await opened(tmp_path) as store:
-        assert set(await store.topics()) == {"A", "B"}
+        assert set(await store.catalog.list_topics()) == {"A", "B"}
 
 
 async def test_cutting_off_a_topics_deletion_brings_its_messages_back(tmp_path):
     async with await opened(tmp_path) as store:
         end = store.append_nowait(A, [draft("0"), draft("1", keys="k")]).end
-        await store.delete_topic("A")
+        await store.catalog.delete_topic("A")
         await asyncio.to_thread(store.truncate, end)
-        assert set(await store.topics()) == {"A", "B"}
+        assert set(await store.catalog.list_topics()) == {"A", "B"}
         assert await read_all(store, A) == [b"0", b"1"]
         assert store.append_nowait(A, [draft("2")]).offset == 2
 
@@ -209,8 +209,8 @@ async def test_state_outlives_the_segments_it_was_said_in(tmp_path):
     now = Clock()
     settings = small(retention_hours=1)
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        await store.put_group(Group(name="g", retries_max=3))
-        await store.commit("g", A, 5)
+        await store.catalog.put_group(Group(name="g", retries_max=3))
+        await store.offsets.commit("g", A, 5)
         for n in range(40):
             now.now_ms += HOUR_MS // 10
             store.append_nowait(A, [draft(f"{n}" + "x" * 400, keys="k")])
@@ -223,9 +223,9 @@ async def test_state_outlives_the_segments_it_was_said_in(tmp_path):
         assert store.bounds_nowait(A) == QueueBounds(first, end)
         assert await read_all(store, A) == kept
         assert [body[:2] for body in kept] == [b"%d" % n for n in range(first, end)]
-        assert set(await store.topics()) == {"A", "B"}
-        assert await store.groups() == {"g": Group(name="g", retries_max=3)}
-        assert await store.committed("g", A) == 5
+        assert set(await store.catalog.list_topics()) == {"A", "B"}
+        assert await store.catalog.list_groups() == {"g": Group(name="g", retries_max=3)}
+        assert await store.offsets.committed("g", A) == 5
         found = [record.decode(data).queue_offset for data in await store.find_by_key("A", "k", limit=100)]
         assert found == list(range(first, end))
 
@@ -234,7 +234,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
     """Whoever comes between taking the words and saying them must not be overwritten by them."""
     now = Clock()
     async with await opened(tmp_path, small(retention_hours=1), now_ms=now) as store:
-        await store.commit("g", A, 1)
+        await store.offsets.commit("g", A, 1)
         store._state.flush_offsets()
         for _ in range(8):
             now.now_ms += HOUR_MS
@@ -257,20 +257,20 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
                     self.others.pop()()
 
         gap = Gap(store._writer.lock)
-        said = store._state.state.rewrite_before
+        said = store._state.tables.updates_before
 
         def rewrite_before(place):
             words = said(place)
-            gap.others.append(lambda: asyncio.run(store.commit("g", A, 7)))
+            gap.others.append(lambda: asyncio.run(store.offsets.commit("g", A, 7)))
             return words
 
         with store._maintenance_thread.paused(), store._writer.lock:
-            store._state.state.rewrite_before = rewrite_before
+            store._state.tables.updates_before = rewrite_before
             store._writer.lock = gap
         trimming = threading.Thread(target=store._trim)
         trimming.start()
         await asyncio.to_thread(trimming.join)
-        assert await store.committed("g", A) == 7
+        assert await store.offsets.committed("g", A) == 7
 
 
 async def test_damage_at_the_head_of_a_segment_does_not_stop_retention(tmp_path):
@@ -336,7 +336,7 @@ DEAD = Queue("%DLQ%g", 0)
 async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
     """One dead letter and one message of A for each of the last ten hours."""
     store = await opened(path, small(**settings), now_ms=now)
-    await store.put_topic(Topic(name=DEAD.topic, read_queues=1, write_queues=1))
+    await store.catalog.put_topic(Topic(name=DEAD.topic, read_queues=1, write_queues=1))
     for n in range(10):
         for queue in (DEAD, A):
             store.append_nowait(queue, [draft(f"{n}", keys="k")])
@@ -346,7 +346,7 @@ async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
 
 async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         assert store.bounds_nowait(DEAD) == QueueBounds(0, 10)
         await store.trim()
         assert store.bounds_nowait(DEAD) == QueueBounds(8, 10)  # the other of three hours is that old this very moment
@@ -361,31 +361,31 @@ async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_
 
 async def test_dead_letters_expire_without_being_asked_to(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
-        store._maintenance_thread.hurry("expire dead letters")
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
+        store._maintenance_thread.run_soon("expire dead letters")
         await eventually(lambda: store.bounds_nowait(DEAD) == QueueBounds(8, 10))
 
 
 async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path / "store", now, dead_letter_hours=3) as store:
+    async with await with_dead_letters(tmp_path / "store", now, dead_letter_retention_hours=3) as store:
         await store.trim()
         crashed = crashed_copy(store, tmp_path / "crashed")
     shutil.copytree(tmp_path / "store", tmp_path / "without views")
     shutil.rmtree(tmp_path / "without views" / "consumequeue")
     for path in (tmp_path / "store", crashed, tmp_path / "without views"):
-        async with await opened(path, small(dead_letter_hours=3), now_ms=now) as store:
+        async with await opened(path, small(dead_letter_retention_hours=3), now_ms=now) as store:
             assert store.bounds_nowait(DEAD) == QueueBounds(8, 10)
             assert store.append_nowait(DEAD, [draft("next")]).offset == 10
 
 
 async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=0) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=0) as store:
         await store.trim()
         assert store.bounds_nowait(DEAD) == QueueBounds(10, 10)
         assert await store.read(DEAD, 10) == AtEnd(QueueBounds(10, 10))
-    async with await opened(tmp_path, small(dead_letter_hours=1), now_ms=now) as store:
+    async with await opened(tmp_path, small(dead_letter_retention_hours=1), now_ms=now) as store:
         assert store.append_nowait(DEAD, [draft("next")]).offset == 10
         now.now_ms += HOUR_MS - 1
         await store.trim()
@@ -394,7 +394,7 @@ async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tm
 
 async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         await store.trim()
         fifth = store._queues.get(DEAD).physical_offset_at(5)
         await asyncio.to_thread(store.truncate, fifth)
@@ -405,7 +405,7 @@ async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
 
 async def test_the_logs_own_retention_takes_dead_letters_that_are_to_be_kept_longer(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=100, retention_hours=1) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=100, retention_hours=1) as store:
         for _ in range(6):
             store.append_nowait(B, [draft(bytes(2000))])
             now.now_ms += HOUR_MS
@@ -431,7 +431,7 @@ async def test_everything_written_survives_a_kill(tmp_path):
         store.append_nowait(A, [draft(f"{n}" + "x" * 200, keys="k")])
         if n == 25:
             store._maintenance.checkpoint()
-    await store.commit("g", A, 30)
+    await store.offsets.commit("g", A, 30)
     store._state.flush_offsets()
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
@@ -439,7 +439,7 @@ async def test_everything_written_survives_a_kill(tmp_path):
         assert store.damage == []
         assert [body.rstrip(b"x") for body in await read_all(store, A)] == [b"%d" % n for n in range(50)]
         assert len(await store.find_by_key("A", "k", limit=100)) == 50
-        assert await store.committed("g", A) == 30
+        assert await store.offsets.committed("g", A) == 30
 
 
 async def test_after_a_clean_stop_nothing_is_read_again(tmp_path, caplog):
@@ -459,12 +459,12 @@ async def test_after_a_clean_stop_nothing_is_read_again(tmp_path, caplog):
 @pytest.mark.parametrize("was_clean", [True, False])
 async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
     store = await opened(tmp_path / "store")
-    await store.put_topic(Topic(name="Gone"))
+    await store.catalog.put_topic(Topic(name="Gone"))
     store.append_nowait(Queue("Gone", 0), [draft("x", keys="k")])
-    await store.delete_topic("Gone")
+    await store.catalog.delete_topic("Gone")
     for n in range(30):
         store.append_nowait(A, [draft(f"{n}" + "x" * 200, keys="k")])
-    await store.commit("g", A, 3)
+    await store.offsets.commit("g", A, 3)
     store._state.flush_offsets()
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -477,8 +477,8 @@ async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
     async with await opened(path) as store:
         assert [body.rstrip(b"x") for body in await read_all(store, A)] == [b"%d" % n for n in range(30)]
         assert len(await store.find_by_key("A", "k", limit=100)) == 30
-        assert set(await store.topics()) == {"A", "B"}
-        assert await store.committed("g", A) == 3
+        assert set(await store.catalog.list_topics()) == {"A", "B"}
+        assert await store.offsets.committed("g", A) == 3
         assert store.bounds_nowait(Queue("Gone", 0)) == QueueBounds(0, 0)
 
 
@@ -514,26 +514,26 @@ async def test_a_snapshot_of_words_that_were_lost_is_not_believed_later(tmp_path
     """The disk kept the snapshot but lost the end of the log; the log then grew past that place with other words."""
     store = await opened(tmp_path / "store")
     end = store.written
-    await store.put_topic(Topic(name="Lost"))
+    await store.catalog.put_topic(Topic(name="Lost"))
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
     (copy / "sparrow.checkpoint").unlink()
     overwrite(segment_path(copy, 0), end, bytes(4096 - end))
     store = await opened(copy)
-    assert set(await store.topics()) == {"A", "B"}
-    await store.put_topic(Topic(name="New1"))
-    await store.put_topic(Topic(name="New2"))
+    assert set(await store.catalog.list_topics()) == {"A", "B"}
+    await store.catalog.put_topic(Topic(name="New1"))
+    await store.catalog.put_topic(Topic(name="New2"))
     again = crashed_copy(store, tmp_path / "again")
     await store.close()
     async with await opened(again) as store:
-        assert set(await store.topics()) == {"A", "B", "New1", "New2"}
+        assert set(await store.catalog.list_topics()) == {"A", "B", "New1", "New2"}
 
 
 async def test_a_message_sent_while_its_topic_is_deleted_is_refused_or_kept_out(tmp_path):
     async with await opened(tmp_path, small(flush="sync")) as store:
         await store.append(A, [draft("0")])
-        deleting = asyncio.ensure_future(store.delete_topic("A"))
+        deleting = asyncio.ensure_future(store.catalog.delete_topic("A"))
         refused = 0
         while not deleting.done():
             try:
@@ -557,11 +557,11 @@ async def test_nobody_but_the_store_writes_into_its_state(tmp_path):
         with pytest.raises(Refused):
             store.append_nowait(STATE_QUEUE, [draft("not a word")])
         with pytest.raises((Refused, IllegalName)):
-            await store.put_topic(Topic(name=STATE_QUEUE.topic))
+            await store.catalog.put_topic(Topic(name=STATE_QUEUE.topic))
     finally:
         await store.close()
     async with await opened(tmp_path) as store:
-        assert set(await store.topics()) == {"A", "B"}
+        assert set(await store.catalog.list_topics()) == {"A", "B"}
 
 
 async def test_half_messages_are_in_the_log_but_in_no_queue(tmp_path):

@@ -51,7 +51,7 @@ class Small:
             free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
             os.posix_fallocate(file.fileno(), 0, free)
 
-    def make_room(self) -> None:
+    def allocate(self) -> None:
         self._limit = DISK_BYTES
         (self.path / "ballast").unlink(missing_ok=True)
 
@@ -84,7 +84,7 @@ async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_p
         settings = small(segment_bytes=SEGMENT_BYTES)
         store = await asyncio.to_thread(LogStore, tmp_path / "store", settings)
         try:
-            await store.put_topic(Topic(name="T"))
+            await store.catalog.put_topic(Topic(name="T"))
             disk.fill()
             count = await append_until_full(store)
             assert count > 0
@@ -95,7 +95,7 @@ async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_p
                 found = await store.read(Q, offset)
                 read, offset = read + bodies(found), found.next_offset
             assert [int(body[:6]) for body in read] == list(range(count))
-            disk.make_room()
+            disk.allocate()
 
             def is_taken() -> bool:
                 try:
@@ -117,15 +117,15 @@ async def test_a_store_closed_on_a_full_disk_lets_go_of_its_folder_and_loses_not
         # Slots are the largest part of an index that was never written out.
         settings = small(segment_bytes=SEGMENT_BYTES, index_slots=4096, index_entries=64)
         store = await asyncio.to_thread(LogStore, tmp_path / "store", settings)
-        await store.put_topic(Topic(name="T"))
-        await store.commit("g", Q, 1)
+        await store.catalog.put_topic(Topic(name="T"))
+        await store.offsets.commit("g", Q, 1)
         disk.fill()
         count = await append_until_full(store)
         try:
             await store.close()
         except (OSError, SparrowError):
             pytest.fail("closing is to do what it can")
-        disk.make_room()
+        disk.allocate()
         with LogStore(tmp_path / "store", settings) as store:
             assert store.bounds_nowait(Q).end == count
 
@@ -146,7 +146,7 @@ RATIOS = {"disk_clean_ratio": 0.75, "disk_force_ratio": 0.85, "disk_refuse_ratio
 async def test_writes_are_refused_above_one_ratio_and_taken_again_below_another(tmp_path):
     gauge = Gauge(0.5)
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         for ratio, is_taken in [(0.90, True), (0.91, False), (0.88, False), (0.85, True), (0.88, True), (0.95, False)]:
             gauge.ratio = ratio
             store._maintenance.watch_disk()
@@ -156,9 +156,9 @@ async def test_writes_are_refused_above_one_ratio_and_taken_again_below_another(
                 with pytest.raises(StoreFull):
                     store.append_nowait(Q, [draft("x")])
                 assert bodies(await store.read(Q, 0))
-        await store.commit("g", Q, 2)
+        await store.offsets.commit("g", Q, 2)
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
-        assert await store.committed("g", Q) == 2, "what groups said still goes into the log at the end"
+        assert await store.offsets.committed("g", Q) == 2, "what groups said still goes into the log at the end"
         with pytest.raises(StoreFull):
             store.append_nowait(Q, [draft("x")])
 
@@ -166,7 +166,7 @@ async def test_writes_are_refused_above_one_ratio_and_taken_again_below_another(
 async def test_the_keeper_watches_the_disk_by_itself(tmp_path):
     gauge = Gauge(0.5)
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         gauge.ratio = 0.95
 
         def is_refused() -> bool:
@@ -185,12 +185,12 @@ async def test_a_store_too_full_for_writes_may_still_delete_old_segments(tmp_pat
     """Else it would stay full for ever: the state in the oldest segment must be said again before that one goes."""
     gauge = Gauge(0.5)
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         for _ in range(5):
             store.append_nowait(Q, [draft(bytes(2000))])
         gauge.ratio = 0.95
         store._maintenance.watch_disk()
         assert await store.trim() == 4096
-        assert set(await store.topics()) == {"T"}
+        assert set(await store.catalog.list_topics()) == {"T"}
         with pytest.raises(StoreFull):
             store.append_nowait(Q, [draft("x")])

@@ -17,7 +17,7 @@ A, B, OTHER = Queue("orders", 0), Queue("orders", 1), Queue("other", 0)
 async def store(tmp_path: Path):
     async with LogStore(tmp_path, SMALL) as opened:
         for name in ("orders", "other"):
-            await opened.put_topic(Topic(name=name))
+            await opened.catalog.put_topic(Topic(name=name))
         yield opened
 
 
@@ -35,17 +35,17 @@ async def test_a_group_that_reads_nothing_yet_has_passed_nothing(store: LogStore
 async def test_the_oldest_message_before_it_counts_whichever_queue_it_is_in(store: LogStore) -> None:
     for queue in (A, B, OTHER, A, B):
         await store.append(queue, [Draft(body=b"x")])
-    await store.commit("archive", A, 1)
+    await store.offsets.commit("archive", A, 1)
     assert store.consumed_to("archive") == await place(store, B, 0), "it has not come to the topic's other queue"
-    await store.commit("archive", B, 1)
+    await store.offsets.commit("archive", B, 1)
     assert store.consumed_to("archive") == await place(store, A, 1)
-    await store.commit("archive", A, 2)
+    await store.offsets.commit("archive", A, 2)
     assert store.consumed_to("archive") == await place(store, B, 1)
 
 
 async def test_topics_it_does_not_read_hold_nothing_back(store: LogStore) -> None:
     await store.append(A, [Draft(body=b"1")])
-    await store.commit("archive", A, 1)
+    await store.offsets.commit("archive", A, 1)
     await store.append(OTHER, [Draft(body=b"x")])
     assert store.consumed_to("archive") == store.written
 
@@ -53,12 +53,12 @@ async def test_topics_it_does_not_read_hold_nothing_back(store: LogStore) -> Non
 async def test_a_message_that_readers_do_not_see_yet_is_not_passed(tmp_path: Path) -> None:
     settings = SMALL.model_copy(update={"visible_after": "replicated"})
     async with LogStore(tmp_path, settings) as store:
-        await store.put_topic(Topic(name="orders"))
+        await store.catalog.put_topic(Topic(name="orders"))
         await store.append(A, [Draft(body=b"1")])
         start = store.consumed_to("archive")
         assert start is None
         store.replicated_to(store.written)
-        await store.commit("archive", A, 1)
+        await store.offsets.commit("archive", A, 1)
         end = store.written
         await store.append(A, [Draft(body=b"2")])
         assert store.consumed_to("archive") == end

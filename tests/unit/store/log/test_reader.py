@@ -19,7 +19,7 @@ BODY_AT = 88
 async def written(tmp_path):
     """Ten messages in a closed store: where they lie."""
     with LogStore(tmp_path, SMALL) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         return [store.append_nowait(Q, [draft(f"{n} body", keys=f"k{n}")]).physical_offsets[0] for n in range(10)]
 
 
@@ -55,7 +55,7 @@ async def test_damage_is_reported_once_however_often_it_is_met(tmp_path, written
 
 async def test_what_this_process_wrote_is_read_at_once_and_what_is_far_behind_is_not(tmp_path):
     with LogStore(tmp_path, small(hot_bytes=1000)) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         for n in range(20):
             store.append_nowait(Q, [draft(f"{n}", tags="t" * 50)])
         assert bodies(store.read_nowait(Q, 19)) == [b"19"]
@@ -66,7 +66,7 @@ async def test_what_this_process_wrote_is_read_at_once_and_what_is_far_behind_is
 
 async def test_a_closed_store_does_not_make_up_bytes(tmp_path):
     store = LogStore(tmp_path, SMALL)
-    await store.put_topic(Topic(name="T"))
+    await store.catalog.put_topic(Topic(name="T"))
     store.append_nowait(Q, [draft("real")])
     store.close_blocking()
     try:

@@ -36,7 +36,7 @@ def now():
 @pytest.fixture
 async def store(tmp_path, now):
     async with LogStore(tmp_path, SMALL, now_ms=now) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         yield store
 
 
@@ -82,7 +82,7 @@ async def test_times_are_found_over_segments_and_queue_files(store, now):
 
 async def test_times_are_found_in_what_retention_left(tmp_path, now):
     async with LogStore(tmp_path, small(retention_hours=1), now_ms=now) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         append_at(store, now, range(3_600_000, 360_000_000, 3_600_000))
         assert await store.trim() > 0
         first, end = store.bounds_nowait(Q)
@@ -95,7 +95,7 @@ async def test_times_are_found_in_what_retention_left(tmp_path, now):
 
 async def test_a_search_does_not_see_past_what_readers_may_see(tmp_path, now):
     async with LogStore(tmp_path, small(visible_after="replicated"), now_ms=now) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         append_at(store, now, TIMES[:3])
         store.replicated_to(store.written)
         append_at(store, now, TIMES[3:])
@@ -148,9 +148,9 @@ async def test_both_ends_of_a_time_range_belong_to_it(store, now):
 async def test_messages_of_a_deleted_topic_are_not_found_even_if_it_is_made_again(store):
     store.append_nowait(Q, [draft("old", keys="k")])
     assert await found(store, "k") == [b"old"]
-    await store.delete_topic("T")
+    await store.catalog.delete_topic("T")
     assert await found(store, "k") == []
-    await store.put_topic(Topic(name="T"))
+    await store.catalog.put_topic(Topic(name="T"))
     assert await found(store, "k") == []
     store.append_nowait(Q, [draft("new", keys="k")])
     assert await found(store, "k") == [b"new"]
@@ -166,7 +166,7 @@ async def test_half_messages_are_not_found(store):
 
 async def test_what_readers_may_not_see_yet_takes_no_place_among_the_newest(tmp_path):
     async with LogStore(tmp_path, small(visible_after="replicated")) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         store.append_nowait(Q, [draft(f"{n}", keys="k") for n in range(3)])
         store.replicated_to(store.written)
         store.append_nowait(Q, [draft(f"{n}", keys="k") for n in range(3, 6)])

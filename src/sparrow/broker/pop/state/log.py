@@ -63,7 +63,9 @@ class LogPopState:
 
     async def load(self) -> None:
         """Hear again what is in flight, and how far groups had got by it."""
-        offset = max(await self._store.mark(JOURNAL_START_MARK) or 0, (await self._store.bounds(self._queue)).first)
+        offset = max(
+            await self._store.marks.get(JOURNAL_START_MARK) or 0, (await self._store.bounds(self._queue)).first
+        )
         reached: dict[tuple[str, Queue], int] = {}
         while isinstance(
             found := await self._store.read(self._queue, offset, count_max=_HEARD_AT_ONCE, bytes_max=16 << 20), Slice
@@ -71,7 +73,7 @@ class LogPopState:
             for message in record.decode_all(found.tobytes(), verify_crc=False):
                 word = decode_entry(message.body)
                 self._hear(message.queue_offset, word)
-                if isinstance(word, BatchPopped) and message.physical_offset > self._store.offsets_record_at(
+                if isinstance(word, BatchPopped) and message.physical_offset > self._store.offsets.record_at(
                     word.group, word.topic
                 ):
                     key = word.group, Queue(word.topic, word.queue_id)
@@ -83,9 +85,9 @@ class LogPopState:
     def _go_on_behind(self, reached: dict[tuple[str, Queue], int]) -> None:
         """A killed broker had not said the last second's offsets: what was handed out since is not handed out again."""
         for (group, queue), end in reached.items():
-            committed = self._store.committed_nowait(group, queue)
+            committed = self._store.offsets.committed_nowait(group, queue)
             if queue.topic in self._topics and (committed is None or committed < end):
-                self._store.commit_nowait(group, queue, end)
+                self._store.offsets.commit_nowait(group, queue, end)
 
     def _hear(self, number: int, word: JournalEntry | None) -> None:
         match word:
@@ -126,10 +128,10 @@ class LogPopState:
         return None
 
     def position(self, group: str, queue: Queue) -> int | None:
-        return self._store.committed_nowait(group, queue)
+        return self._store.offsets.committed_nowait(group, queue)
 
     def advance(self, group: str, queue: Queue, offset: int) -> None:
-        self._store.commit_nowait(group, queue, offset)
+        self._store.offsets.commit_nowait(group, queue, offset)
 
     # -- in any order -------------------------------------------------------------------------------------------------
 
@@ -217,7 +219,7 @@ class LogPopState:
 
     def put_mark(self, name: str, value: int) -> None:
         """Something to be known after a restart, too."""
-        self._store.put_mark_nowait(name, value)
+        self._store.marks.put_nowait(name, value)
 
     def save(self) -> None:
         """Say how far back the next start must read; what would make that far is written anew."""
@@ -226,7 +228,7 @@ class LogPopState:
         numbers = (self.in_flight.oldest(), self.fifo.oldest(), int(self._store.bounds_nowait(self._queue).end))
         oldest = min(number for number in numbers if number is not None)
         if oldest != self._saved:
-            self._store.put_mark_nowait(JOURNAL_START_MARK, oldest)
+            self._store.marks.put_nowait(JOURNAL_START_MARK, oldest)
             self._saved = oldest
 
     def _roll(self) -> None:

@@ -23,7 +23,7 @@ from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBa
 from sparrow.model.errors import Busy, SparrowError, Unavailable
 from sparrow.model.priority import LANE_COUNT
 from sparrow.model.queue import Queue
-from sparrow.store.sql.drivers.database import LockConflict
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class SqlPopState:
             # Whoever leads next is to find what was acknowledged here.
             with contextlib.suppress(SparrowError, LockConflict, TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_S):
-                    await self._store.committing.flush()
+                    await self._store.offsets.flush()
 
     def forget(self) -> None:
         """What was in flight is handed out again, by whoever leads, from the stored offsets on."""
@@ -116,14 +116,14 @@ class SqlPopState:
         return (
             lane is not None
             and lane.number == place.lane
-            and self._store.committed_nowait(group, queue) == place.observed_offset
+            and self._store.offsets.committed_nowait(group, queue) == place.observed_offset
         )
 
     async def _loaded(self, group: str, queues: Iterable[Queue]) -> None:
         """`queues` may look at what topics there are: that is asked first."""
         if not self._knows_topics:
             with _as_busy():
-                await self._store.topics()  # whoever led before may just have made a retry topic
+                await self._store.catalog.list_topics()  # whoever led before may just have made a retry topic
             self._knows_topics = self._leads
         keys = [(group, queue) for queue in queues if self._is_unknown(group, queue)]
         self._load(keys)
@@ -159,10 +159,10 @@ class SqlPopState:
     async def _ask(self, keys: Sequence[_Key], term: int) -> None:
         with _as_busy():
             # What we have said ourselves must be there, or it would look as if the group had been sent back.
-            await self._store.committing.flush()
+            await self._store.offsets.flush()
             for group, queue in keys:
                 await self._store.bounds(queue)  # others may have stored something a moment ago
-                stored = await self._store.committed(group, queue)
+                stored = await self._store.offsets.committed(group, queue)
                 if term != self._term:
                     return
                 self._take_over(group, queue, stored)
@@ -176,7 +176,7 @@ class SqlPopState:
         if place is None or place.lane != lane.number or place.stored_offset != stored:
             # New here, or sent elsewhere: what the group had in flight before holds up nothing any more.
             place = self._places[group, queue] = AckFloor(lane.number, stored)
-        place.observed_offset = self._store.committed_nowait(group, queue)
+        place.observed_offset = self._store.offsets.committed_nowait(group, queue)
         self._say(group, queue, place)
 
     def position(self, group: str, queue: Queue) -> int | None:
@@ -200,7 +200,7 @@ class SqlPopState:
                 self._load([(group, queue)])
             return
         was_far_ahead = _is_ahead(place.position, place.stored_offset)
-        self._store.commit_nowait(group, queue, floor)
+        self._store.offsets.commit_nowait(group, queue, floor)
         place.stored_offset = place.observed_offset = floor
         if was_far_ahead:
             self._long_polls.wake(queue)
@@ -262,7 +262,7 @@ class SqlPopState:
 
     async def _mark(self, name: str, value: int) -> None:
         try:
-            await self._store.put_mark(name, value)
+            await self._store.marks.put(name, value)
         except (SparrowError, LockConflict) as error:
             log.warning("a mark of pops is not stored", extra={"name": name, "why": str(error)})
 

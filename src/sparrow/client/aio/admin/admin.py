@@ -39,7 +39,14 @@ from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group, validate_group_name, validate_topic_name
 from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import ClusterTable, ConsumeDirectlyResult
+from sparrow.wire.bodies import (
+    ClusterTable,
+    ConsumeDirectlyResult,
+    IssueToken,
+    RevokeToken,
+    TokenDescription,
+    TokenList,
+)
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import (
@@ -58,7 +65,6 @@ from sparrow.wire.headers import (
     UpdateTopic,
 )
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenDescription, TokenList
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -496,7 +502,7 @@ class Admin:
         # Whoever has it goes first: the secret is its own, and the others take it over.
         for broker_name, address in sorted(masters.items(), key=lambda master: not has_it[master[1]]):
             body = bodies.write(IssueToken(name, kind, secret_key))
-            answer = await self.session.invoke(address, TokenCode.ISSUE_TOKEN, None, body)
+            answer = await self.session.invoke(address, RequestCode.ISSUE_TOKEN, None, body)
             given = bodies.read(TokenDescription, answer.body).secret_key
             if given is None or secret_key not in (None, given):
                 raise Refused(
@@ -523,10 +529,10 @@ class Admin:
         if not having:
             raise Refused(f"there is no token {name!r}")
         body = bodies.write(RevokeToken(name))
-        await _all(self.session.invoke(address, TokenCode.REVOKE_TOKEN, None, body) for address in having)
+        await _all(self.session.invoke(address, RequestCode.REVOKE_TOKEN, None, body) for address in having)
 
     async def _tokens_on(self, address: str) -> dict[str, TokenDescription]:
-        answer = await self.session.invoke(address, TokenCode.LIST_TOKENS)
+        answer = await self.session.invoke(address, RequestCode.LIST_TOKENS)
         return {token.name: token for token in bodies.read(TokenList, answer.body).tokens}
 
     # -- brokers ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sparrow.client.aio.produce.message_batch import BatchKey, MessageBatch, Ope
 from sparrow.client.aio.produce.message_encoder import MessageEncoder, must_be_sent_alone
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.model.errors import Closed, Refused
-from sparrow.model.message import Message
+from sparrow.model.message import AnyMessage
 from sparrow.model.protocol import PROPERTY_PRIORITY
 from sparrow.model.queue import QueueRef
 
@@ -40,7 +40,7 @@ class Accumulator:
 
     def add(
         self,
-        message: Message,
+        message: AnyMessage,
         queue: QueueRef | None,
         cost: int,
         timeout_ms: int | None = None,
@@ -78,7 +78,7 @@ class Accumulator:
 
     def _add_alone(
         self,
-        message: Message,
+        message: AnyMessage,
         key: BatchKey,
         queue: QueueRef | None,
         cost: int,

@@ -1,7 +1,7 @@
 """Sends messages.
 
     async with Producer("127.0.0.1:9876") as producer:
-        result = await producer.send(Message.of("orders", b"..."))
+        result = await producer.send(Message("orders", b"..."))
 
 1. What `send` returns is stored: on which broker and where, says the result. How safe, says its status.
 2. A message is sent again, on another broker first, when a broker fails; its unique id stays, so consumers can tell.
@@ -36,7 +36,7 @@ from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
 from sparrow.client.queue_selection import QueueSelector, by_sharding_key
 from sparrow.client.request_reply import make_reply
 from sparrow.model.errors import Busy, Closed, Refused, Unavailable
-from sparrow.model.message import Message, StoredMessage
+from sparrow.model.message import AnyMessage, StoredMessage
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult, TransactionState
@@ -185,7 +185,7 @@ class Producer:
 
     async def send(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,
@@ -216,7 +216,7 @@ class Producer:
 
     def send_soon(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,
@@ -245,7 +245,7 @@ class Producer:
         return task
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: QueueRef | None = None, timeout_ms: int | None = None
+        self, messages: Sequence[AnyMessage], *, queue: QueueRef | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """All messages, of one topic, in one request to one queue: stored together, one after the other, or not."""
         self._check_open()
@@ -267,7 +267,7 @@ class Producer:
         return results
 
     async def send_one_way(
-        self, message: Message, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
+        self, message: AnyMessage, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
     ) -> None:
         """Handed to the connection when this returns. Nobody will say whether it arrived."""
         self._check_open()
@@ -339,11 +339,11 @@ class Producer:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def transaction(self, message: Message, *, queue: QueueRef | None = None) -> AsyncIterator[SendResult]:
+    async def transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> AsyncIterator[SendResult]:
         """Delivered when the block ends well, and never when it raises.
 
         ```python
-        async with producer.transaction(Message.of("orders", body)):
+        async with producer.transaction(Message("orders", body)):
             await database.execute(...)
         ```
         """
@@ -356,7 +356,7 @@ class Producer:
         await self.end_transaction(sent, TransactionState.COMMIT)
 
     async def send_in_transaction(
-        self, message: Message, work: Callable[[Message], Any], *, queue: QueueRef | None = None
+        self, message: AnyMessage, work: Callable[[AnyMessage], Any], *, queue: QueueRef | None = None
     ) -> SendResult:
         """The same with a function, plain or async. It returns an `TransactionState`, or nothing, which commits;
         raising rolls
@@ -372,7 +372,7 @@ class Producer:
         await self.end_transaction(sent, outcome)
         return sent
 
-    async def begin_transaction(self, message: Message, *, queue: QueueRef | None = None) -> SendResult:
+    async def begin_transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> SendResult:
         """Store a message out of sight. Whoever begins must end, if only as `TransactionState.UNKNOWN`."""
         self._check_open()
         half = self._transactions.begin(message)
@@ -390,7 +390,7 @@ class Producer:
 
     async def request(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,
@@ -400,7 +400,7 @@ class Producer:
         self._check_open()
         patience_ms = timeout_ms or self.timeout_ms
 
-        async def send(asked: Message) -> None:
+        async def send(asked: AnyMessage) -> None:
             # The reply may come by any broker of the topic: each must have heard of us before there is one.
             await self._sender.route(asked.topic)
             if self._beating is not None:
@@ -442,7 +442,7 @@ class Producer:
 
     async def _send_charged(
         self,
-        message: Message,
+        message: AnyMessage,
         queue: QueueRef | None,
         selector: QueueSelector | None,
         timeout_ms: int | None,
@@ -459,7 +459,7 @@ class Producer:
 
     async def _send_alone(
         self,
-        message: Message,
+        message: AnyMessage,
         queue: QueueRef | None,
         selector: QueueSelector | None,
         timeout_ms: int | None,
@@ -483,13 +483,13 @@ class Producer:
             if self._tracer is not None:
                 self._tracer.published(message, message_id, begun, result)
 
-    def _selector_for(self, message: Message, selector: QueueSelector | None) -> QueueSelector | None:
+    def _selector_for(self, message: AnyMessage, selector: QueueSelector | None) -> QueueSelector | None:
         selector = selector or self._selector
         if selector is None and message.properties and PROPERTY_SHARDING_KEY in message.properties:
             return self._by_sharding_key
         return selector
 
-    async def _selected(self, message: Message, selector: QueueSelector | None) -> QueueRef | None:
+    async def _selected(self, message: AnyMessage, selector: QueueSelector | None) -> QueueRef | None:
         """The queue a selector wants; None when any will do."""
         selector = self._selector_for(message, selector)
         return None if selector is None else selector((await self._sender.route(message.topic)).write_queues, message)
@@ -497,7 +497,7 @@ class Producer:
     def _gather(
         self,
         accumulator: Accumulator,
-        message: Message,
+        message: AnyMessage,
         cost: int,
         queue: QueueRef | None,
         selector: QueueSelector | None,
@@ -517,7 +517,7 @@ class Producer:
             self._budget.release(cost)
             raise
 
-    def _followed(self, message: Message, sending: SendFuture) -> SendFuture:
+    def _followed(self, message: AnyMessage, sending: SendFuture) -> SendFuture:
         if self._tracer is not None:
             self._tracer.follow(message, sending)
         return sending

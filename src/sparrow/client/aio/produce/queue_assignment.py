@@ -12,10 +12,10 @@ from sparrow.client.aio.produce.message_batch import SendFuture
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import SparrowError
-from sparrow.model.message import Message
+from sparrow.model.message import AnyMessage
 from sparrow.model.queue import QueueRef
 
-_Waiting = tuple[Message, QueueSelector, int, int | None, SendFuture]
+_Waiting = tuple[AnyMessage, QueueSelector, int, int | None, SendFuture]
 """A message, who chooses its queue, what it is charged, its time-out, and who waits for it."""
 
 
@@ -31,7 +31,7 @@ class QueueAssigner:
         self._unrouted: dict[str, list[_Waiting]] = {}
         """Messages whose queue cannot be chosen before the route is known."""
 
-    def add(self, message: Message, selector: QueueSelector, cost: int, timeout_ms: int | None) -> SendFuture:
+    def add(self, message: AnyMessage, selector: QueueSelector, cost: int, timeout_ms: int | None) -> SendFuture:
         """Now if the route is known, else once it is: in the order in which they came."""
         future: SendFuture = asyncio.get_running_loop().create_future()
         topic = message.topic

@@ -20,8 +20,8 @@ from sparrow.store.spi import QueueRecords
 from sparrow.store.sql.append.bulk_insert import insert_rows
 from sparrow.store.sql.append.insert import take_ids
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow, row_of_draft
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.catalog import insert_if_absent
 from sparrow.wire import columns, record
 

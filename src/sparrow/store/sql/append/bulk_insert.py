@@ -5,9 +5,11 @@ from __future__ import annotations
 from binascii import hexlify
 from collections.abc import Iterator, Sequence
 
-from sparrow.store.sql.drivers.database import Dialect, SqlSession, StoreDatabase
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.drivers.url import Dialect
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _ROWS = 500
 _BYTES = 1 << 20

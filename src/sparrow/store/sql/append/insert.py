@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import AssignedIds, SqlSession, StoreDatabase
+from sparrow.store.sql.append.batch_ids import AssignedIds
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _ROWS_A_STATEMENT = 50
 

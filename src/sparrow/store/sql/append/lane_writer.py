@@ -18,18 +18,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sparrow.model.errors import Busy, Closed, SparrowError, TooLarge
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    BatchId,
+from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import (
     DatabaseRefused,
     DuplicateKey,
     LockConflict,
     MissingPartition,
-    StoreDatabase,
     StoreDatabaseUnreachable,
 )
+from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow
-from sparrow.store.sql.schema.table_names import Lane, split_physical_offset
 from sparrow.store.sql.state.catalog import StoreCatalog
 
 log = logging.getLogger(__name__)

@@ -20,22 +20,21 @@ from asyncmy import errors
 from asyncmy.constants import CLIENT
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    BatchId,
-    ColumnValue,
+from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
+from sparrow.store.sql.drivers.database import ColumnValue
+from sparrow.store.sql.drivers.errors import (
     DatabaseRefused,
-    DatabaseUrl,
-    Dialect,
     DuplicateKey,
     LockConflict,
     MissingPartition,
     StoreDatabaseUnreachable,
-    to_pyformat_style,
 )
+from sparrow.store.sql.drivers.parameter_styles import to_pyformat_style
 from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, PooledSession
+from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _DUPLICATE, _NO_PARTITION = 1062, 1526
 _CONFLICTS = frozenset({1205, 1213})
@@ -237,7 +236,9 @@ def append_sql(lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId]
         f"SELECT next_id-{count},last_ts INTO @b,@t FROM hermes_lane WHERE lane={number};"
     )
     if tickets:
-        places = ",".join(f"({t.lane(lane)},{t.producer},{t.seq},@b+{t.offset(lane)},{t.size},@t)" for t in tickets)
+        places = ",".join(
+            f"({t.stored_lane(lane)},{t.producer},{t.seq},@b+{t.stored_offset(lane)},{t.size},@t)" for t in tickets
+        )
         start += f"INSERT INTO hermes_batch VALUES {places};"
     start += f'INSERT INTO "{lane.table}" (id,body,source_ip,token,ref_key,"timestamp",properties) VALUES '
     end = ";"

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from sparrow.store.sql.drivers.database import ColumnValue, StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.database import ColumnValue
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 
 
 class DriverFunctions(NamedTuple):

@@ -10,22 +10,21 @@ from typing import Any
 import asyncpg
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    BatchId,
-    ColumnValue,
+from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
+from sparrow.store.sql.drivers.database import ColumnValue
+from sparrow.store.sql.drivers.errors import (
     DatabaseRefused,
-    DatabaseUrl,
-    Dialect,
     DuplicateKey,
     LockConflict,
     MissingPartition,
     StoreDatabaseUnreachable,
-    to_numeric_style,
 )
+from sparrow.store.sql.drivers.parameter_styles import to_numeric_style
 from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, PooledSession
+from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 _LOST = frozenset({"57P01", "57P02", "57P03", "53300", "25P03"})
@@ -90,10 +89,10 @@ class PostgresDatabase:
             [entry.ref_key for entry in entries],
             [entry.properties for entry in entries],
             *(len(entries), now_ms, lane.number),
-            [ticket.lane(lane) for ticket in tickets],
+            [ticket.stored_lane(lane) for ticket in tickets],
             [ticket.producer for ticket in tickets],
             [ticket.seq for ticket in tickets],
-            [ticket.offset(lane) for ticket in tickets],
+            [ticket.stored_offset(lane) for ticket in tickets],
             [ticket.size for ticket in tickets],
         ]
         if keys:

@@ -13,19 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    BatchId,
-    ColumnValue,
-    DatabaseRefused,
-    DatabaseUrl,
-    Dialect,
-    DuplicateKey,
-    LockConflict,
-    StoreDatabaseUnreachable,
-)
+from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
+from sparrow.store.sql.drivers.database import ColumnValue
+from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, LockConflict, StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _Result = TypeVar("_Result")
 _BUSY_S = 5
@@ -102,7 +96,10 @@ class SqliteDatabase:
             base_id, store_ms = found[0]
             connection.executemany(
                 "INSERT INTO hermes_batch VALUES (?, ?, ?, ?, ?, ?)",
-                [(t.lane(lane), t.producer, t.seq, base_id + t.offset(lane), t.size, store_ms) for t in tickets],
+                [
+                    (t.stored_lane(lane), t.producer, t.seq, base_id + t.stored_offset(lane), t.size, store_ms)
+                    for t in tickets
+                ],
             )
             connection.executemany(
                 f'INSERT INTO "{lane.table}" VALUES (?, ?, ?, ?, ?, ?, ?)',

@@ -16,11 +16,13 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.model.priority import Priority
 from sparrow.model.topic import Topic
-from sparrow.store.sql.drivers.database import DatabaseRefused, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.maintenance.id_ranges import IdRange, missing_ids
 from sparrow.store.sql.maintenance.lane_check import CheckFinding, check_lane
 from sparrow.store.sql.schema import ddl
-from sparrow.store.sql.schema.table_names import Lane, table_suffix
+from sparrow.store.sql.schema.table_names import table_suffix
 from sparrow.store.sql.state.catalog import has_lanes
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.maintenance.id_ranges import IdRange, merge_ranges, missing_ids, subtract
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 IDS_PER_QUERY = 50_000
 KEYS_PER_QUERY = 5_000

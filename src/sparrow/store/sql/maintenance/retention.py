@@ -1,6 +1,6 @@
 """Retention: old messages go, a partition at a time; on SQLite, which has none, a thousand rows at a time.
 
-1. A message is kept for `retention_hours`. With `waits_for_groups` it is also kept while a group has it before it, or
+1. A message is kept for `retention_hours`. With `retains_unread` it is also kept while a group has it before it, or
    is to be sent it again; a group that was silent for 30 days is not waited for.
 2. First readers are told (`first_id`), then they are given time to hear of it, and only then messages go. Whoever is
    killed in between leaves work for the next time, and nothing else.
@@ -21,14 +21,16 @@ from typing import TypeVar
 import msgspec
 
 from sparrow.settings import SqlSettings
-from sparrow.store.sql.drivers.database import DatabaseRefused, LockConflict, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.schema.partitions import (
     add_partitions,
     drop_detached_partitions,
     drop_partitions,
     list_partitions,
 )
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog
 
 log = logging.getLogger(__name__)
@@ -126,7 +128,7 @@ async def _move_first(
         return 0
     first_id, next_id = bounds
     kept_from = next_id
-    if settings.waits_for_groups:
+    if settings.retains_unread:
         kept_from = await _wanted_from(database, lane, resends, next_id, now_ms - SILENT_GROUP_MS)
     older_than = now_ms - int(settings.retention_hours * 3_600_000)
     to = await _old_to(database, lane, first_id, kept_from, older_than)

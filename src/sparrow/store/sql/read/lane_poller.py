@@ -17,7 +17,8 @@ from uuid import uuid4
 from sparrow import clock
 from sparrow.model.errors import SparrowError
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.drivers.database import LockConflict, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.state.catalog import upsert_text
 

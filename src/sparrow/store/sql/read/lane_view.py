@@ -7,10 +7,11 @@ from typing import Any
 
 from sparrow.model.queue import Queue, QueueBounds, QueueOffset
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
-from sparrow.store.sql.drivers.database import AssignedIds, StoreDatabase
+from sparrow.store.sql.append.batch_ids import AssignedIds
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.read.tail_cache import TaggedRecord, TailCache
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow, RowRecordEncoder
-from sparrow.store.sql.schema.table_names import Lane
 
 _EXAMINED_MIN = 800
 """Messages looked at in one read that wants only some tags: else a rare tag would cost many reads."""

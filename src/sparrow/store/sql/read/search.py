@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from sparrow.model.queue import QueueBounds, QueueOffset
 from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _OF_MESSAGE = ", ".join(f"m.{name.strip()}" for name in MESSAGE_COLUMNS.split(","))
 

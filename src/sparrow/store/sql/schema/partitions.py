@@ -15,7 +15,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from sparrow.store.sql.drivers.database import DatabaseRefused, DuplicateKey, LockConflict, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, LockConflict
 from sparrow.store.sql.schema.ddl import PARTITIONS_AHEAD
 
 _TRIES_MAX = 10

@@ -7,18 +7,21 @@ are gone. Whoever finds one half-way finishes it. Only what is `active` is serve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from sparrow.model.errors import StorageError, UnknownTopic
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.queue import Queue
-from sparrow.model.topic import Group, Topic
-from sparrow.store.sql.drivers.database import DatabaseRefused, StoreDatabase
-from sparrow.store.sql.drivers.database import Dialect as DatabaseKind
+from sparrow.model.topic import Group, Topic, validate_group_name
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused
+from sparrow.store.sql.drivers.url import Dialect as DatabaseKind
+from sparrow.store.sql.lanes import Lane, LaneKind, physical_offset_of
 from sparrow.store.sql.schema import ddl, partitions
-from sparrow.store.sql.schema.table_names import Lane, LaneKind, is_internal_topic, physical_offset_of, table_suffix
+from sparrow.store.sql.schema.table_names import is_internal_topic, table_suffix
 
 _ANONYMOUS = " anonymous"
 """No token of a user's starts with a blank."""
@@ -26,11 +29,35 @@ _MAKING = 0x5BA77083
 """The lock of whoever makes tables: any number that other programs on the server are unlikely to use."""
 
 
+async def _nothing(_name: str = "") -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class CatalogHooks:
+    """What a store does when its catalog changes."""
+
+    lanes_changed: Callable[[], None] = lambda: None
+    before_topic_delete: Callable[[str], Awaitable[None]] = _nothing
+    forget_offsets: Callable[[str], Awaitable[None]] = _nothing
+    """Delete the committed offsets of a group."""
+
+
 class StoreCatalog:
     """What is known of a database's topics; `refresh` asks again."""
 
-    def __init__(self, database: StoreDatabase, *, partition_rows: int, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        database: StoreDatabase,
+        *,
+        partition_rows: int,
+        now_ms: Callable[[], int],
+        hooks: CatalogHooks | None = None,
+    ) -> None:
         self._database, self._partition_rows, self._now_ms = database, partition_rows, now_ms
+        self._hooks = hooks or CatalogHooks()
+        self.reload: Callable[[], Awaitable[None]] = self.refresh
+        """Refresh the catalog and everything in the store that depends on it."""
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.lanes: dict[tuple[str, int], Lane] = {}
@@ -121,10 +148,20 @@ class StoreCatalog:
             raise UnknownTopic(queue.topic)
         return found
 
+    async def list_topics(self) -> Mapping[str, Topic]:
+        await self.reload()
+        return dict(self.topics)
+
+    async def list_groups(self) -> Mapping[str, Group]:
+        return dict(self.groups)
+
     # -- changes ------------------------------------------------------------------------------------------------------
 
     async def put_topic(self, topic: Topic) -> None:
-        """Create it, or change what is configured; parts are only ever added."""
+        """Create it, or change what is configured; parts are only ever added.
+
+        A topic of a user always has three priorities here.
+        """
         spelled = table_suffix(topic.name)
         topic = _with_lanes(topic)
         before = self.topics.get(topic.name)
@@ -141,6 +178,7 @@ class StoreCatalog:
         )
         await self._build(spelled, topic, is_new=before is None or before.write_queues != topic.write_queues)
         await self.refresh()
+        self._hooks.lanes_changed()
 
     async def _build(self, spelled: str, topic: Topic, *, is_new: bool) -> None:
         database = self._database
@@ -186,10 +224,12 @@ class StoreCatalog:
     async def delete_topic(self, name: str) -> None:
         if name not in self.topics:
             raise UnknownTopic(name)
+        await self._hooks.before_topic_delete(name)
         spelled = table_suffix(name)
         await self._database.execute("UPDATE hermes_topic SET state = 'deleting' WHERE topic = :topic", topic=spelled)
         await self._tear_down(spelled)
         await self.refresh()
+        self._hooks.lanes_changed()
 
     async def _tear_down(self, spelled: str) -> None:
         database = self._database
@@ -212,15 +252,18 @@ class StoreCatalog:
         await database.execute("DELETE FROM hermes_topic WHERE topic = :topic", topic=spelled)
 
     async def put_group(self, group: Group) -> None:
+        validate_group_name(group.name)
         options = msgspec.json.encode(group).decode()
         async with self._changing:
             await upsert(self._database, "hermes_group", key="name", name=group.name, options=options)
             self.groups[group.name] = group
 
-    async def delete_group(self, name: str) -> None:
+    async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
         async with self._changing:
             await self._database.execute("DELETE FROM hermes_group WHERE name = :name", name=name)
             self.groups.pop(name, None)
+        if not keeps_offsets:
+            await self._hooks.forget_offsets(name)
 
     async def ensure_partitions(self, lane: Lane, count: int) -> None:
         """Take care that the next `count` messages of a lane find their partition."""

@@ -19,14 +19,10 @@ from typing import NamedTuple
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.drivers.database import (
-    DatabaseRefused,
-    LockConflict,
-    SqlSession,
-    StoreDatabase,
-    StoreDatabaseUnreachable,
-)
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict, StoreDatabaseUnreachable
+from sparrow.store.sql.lanes import Lane
+from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog, insert_if_absent_sql
 
 log = logging.getLogger(__name__)
@@ -90,12 +86,18 @@ class CommittedOffsets:
         self._flush_lock = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
 
-    def known(self, group: str, queue: Queue) -> QueueOffset | None:
-        """As this process knows it, without asking."""
+    def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
+        """Return the offset as this process knows it, without a query."""
         return self._known.get((group, queue))
 
-    def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """What stood there before, as far as this process knows."""
+    async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """Commit an offset and return the previous one. It takes effect at once and is saved with the next flush."""
+        if self.committed_nowait(group, queue) is None:
+            await self.committed(group, queue)
+        return self.commit_nowait(group, queue, offset)
+
+    def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """Commit an offset and return the previous one as far as this process knows it."""
         lane = self._catalog.lane(queue)
         if offset < 0:
             raise Refused(f"{offset} is no offset: they start at 0")

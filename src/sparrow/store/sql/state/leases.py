@@ -6,7 +6,8 @@ carries the epoch: a holder that slept too long changes nothing any more.
 
 from __future__ import annotations
 
-from sparrow.store.sql.drivers.database import Dialect, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.url import Dialect
 from sparrow.store.sql.state.catalog import insert_if_absent
 
 _NOW_MS: dict[Dialect, str] = {

@@ -14,7 +14,8 @@ from sparrow.model.errors import Refused
 from sparrow.model.priority import read_queue_id
 from sparrow.store.sql.append.insert import take_ids
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.lanes import Lane
+from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog, insert_if_absent
 
 IDS_PER_ROW = 500

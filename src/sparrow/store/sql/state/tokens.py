@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparrow.model.token import Token, parse_token_kind, validate_token_name
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.state.catalog import insert_if_absent
@@ -9,31 +11,47 @@ from sparrow.store.sql.state.catalog import insert_if_absent
 _COLUMNS = "id, token, type, secret_hash, created_at, revoked_at"
 
 
-async def all_tokens(database: StoreDatabase) -> dict[str, Token]:
-    """By name; without the one that stands for messages that came without a token."""
-    found = await database.fetch(f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id")
-    return {token.name: token for token in (_token(*row) for row in found)}
+class SqlTokens:
+    """The tokens of a database, and a copy of them in memory."""
 
+    def __init__(self, database: StoreDatabase) -> None:
+        self._database = database
+        self._known: dict[str, Token] = {}
 
-async def put_token(database: StoreDatabase, token: Token) -> None:
-    """Issue a token under its name, or say that it is revoked. The database chooses its number."""
-    validate_token_name(token.name)
-    is_new = await insert_if_absent(
-        database,
-        "meta_token",
-        token=token.name,
-        type=parse_token_kind(token.kind),
-        secret_hash=token.secret,
-        created_at=token.created_ms,
-        revoked_at=token.revoked_ms,
-    )
-    if not is_new:
-        await database.execute(
-            "UPDATE meta_token SET revoked_at = :revoked WHERE token = :token AND type = :type",
-            revoked=token.revoked_ms,
-            token=token.name,
-            type=token.kind,
+    async def all(self) -> Mapping[str, Token]:
+        """Read all tokens, by name, without the one that stands for messages sent without a token."""
+        rows = await self._database.fetch(
+            f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id"
         )
+        found = {token.name: token for token in (_token(*row) for row in rows)}
+        self._known.clear()
+        self._known.update(found)
+        return found
+
+    def all_nowait(self) -> Mapping[str, Token]:
+        """Return the tokens as last read; changes of other brokers appear within a second."""
+        return self._known
+
+    async def put(self, token: Token) -> None:
+        """Issue a token under its name, or revoke it. The database chooses its number."""
+        validate_token_name(token.name)
+        is_new = await insert_if_absent(
+            self._database,
+            "meta_token",
+            token=token.name,
+            type=parse_token_kind(token.kind),
+            secret_hash=token.secret,
+            created_at=token.created_ms,
+            revoked_at=token.revoked_ms,
+        )
+        if not is_new:
+            await self._database.execute(
+                "UPDATE meta_token SET revoked_at = :revoked WHERE token = :token AND type = :type",
+                revoked=token.revoked_ms,
+                token=token.name,
+                type=token.kind,
+            )
+        await self.all()
 
 
 def _token(number: int, name: str, kind: str, secret: bytes, created_ms: int, revoked_ms: int | None) -> Token:

@@ -48,7 +48,7 @@ def disk(monkeypatch):
 
 async def opened(path, **changes) -> LogStore:
     store = await asyncio.to_thread(LogStore, path, small(flush="sync", flush_interval_ms=LATER_MS, **changes))
-    await store.put_topic(Topic(name="T"))
+    await store.catalog.put_topic(Topic(name="T"))
     return store
 
 
@@ -74,14 +74,14 @@ async def test_those_who_wait_meanwhile_share_the_next_sync_and_are_released_in_
 async def test_what_is_durable_already_is_not_waited_for(tmp_path):
     async with await opened(tmp_path) as store:
         appended = await store.append(Q, [draft("x")])
-        assert store.durable(appended.end) is None
+        assert store.when_durable(appended.end) is None
 
 
 async def test_the_asynchronous_policy_waits_for_nothing_but_flushes_soon(tmp_path):
     with LogStore(tmp_path, small(flush_interval_ms=5)) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         appended = store.append_nowait(Q, [draft("x")])
-        assert store.durable(appended.end) is None
+        assert store.when_durable(appended.end) is None
         await eventually(lambda: store.watermark("durable") >= appended.end)
 
 
@@ -109,7 +109,7 @@ async def test_after_a_failed_sync_all_who_wait_are_told_and_nothing_more_is_tak
     with pytest.raises(StoreFailed):
         await store.append(Q, [draft("no")])
     with pytest.raises(StoreFailed):
-        await store.put_topic(Topic(name="no"))
+        await store.catalog.put_topic(Topic(name="no"))
     assert bodies(await store.read(Q, 0))[0] == b"safe", "reads go on"
     await store.close()
     assert (tmp_path / "abort").exists(), "the next start must not trust this stop"
@@ -119,7 +119,7 @@ async def test_a_sync_that_fails_under_the_keeper_stops_the_store_as_well(tmp_pa
     """The kernel tells of a failed write-back once. Whoever hears of it first must not keep it to himself."""
     store = await asyncio.to_thread(LogStore, tmp_path, small(flush="async", flush_interval_ms=LATER_MS))
     try:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         store.append_nowait(Q, [draft("x")])
         disk.failure = OSError(5, "Input/output error")
         with store._maintenance_thread.paused(), pytest.raises((OSError, StoreFailed)):

@@ -30,7 +30,7 @@ SETTINGS = small()
 @pytest.fixture
 async def store(tmp_path: Path) -> Iterator[LogStore]:
     async with LogStore(tmp_path / "store", SETTINGS) as opened:
-        await opened.put_topic(Topic(name="orders"))
+        await opened.catalog.put_topic(Topic(name="orders"))
         yield opened
 
 
@@ -197,18 +197,18 @@ async def test_a_topic_whose_deletion_the_log_tells_is_gone_whatever_its_files_s
 ) -> None:
     fill(store, 10)
     store._maintenance.checkpoint()
-    store._state.say([TopicUpdate("orders", None)])
+    store._state.append([TopicUpdate("orders", None)])
     copy = crashed_copy(store, tmp_path / "copy")
     assert "orders" not in StoreDirectory(copy).topics()
     assert StoreDirectory(copy).bounds("orders") == {}
-    store._state.say([TopicUpdate("orders", Topic(name="orders"))])
+    store._state.append([TopicUpdate("orders", Topic(name="orders"))])
 
 
 async def test_a_topic_made_again_begins_again(store: LogStore) -> None:
     fill(store, 10)
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 10)}
-    await store.delete_topic("orders")
-    await store.put_topic(Topic(name="orders"))
+    await store.catalog.delete_topic("orders")
+    await store.catalog.put_topic(Topic(name="orders"))
     appended = store.append_nowait(QUEUE, [draft("new"), draft("newer")])
     directory = StoreDirectory(store.path)
     assert directory.bounds("orders") == {0: (0, 2)}

@@ -16,6 +16,7 @@ from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.recovery import recover
+from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import (
     STATE_QUEUE,
@@ -48,15 +49,18 @@ class Parts:
         )
         reader = LogReader(found.log, hot_bytes=1 << 20, checked_from=found.checked_from)
         self.memory = StateStore(path, found.queues, self.writer, reader, lambda: 1)
-        self.state = self.memory.state
+        self.state = self.memory.tables
+        self.offsets = LogGroupOffsets(self.state, self.writer.lock)
 
     def append(self, queue: Queue, *bodies: bytes | str) -> int:
         """The physical offset of the first."""
-        return self.writer.append(self.queues.of(queue), [draft(body) for body in bodies]).physical_offsets[0]
+        return self.writer.append(self.queues.get_or_create(queue), [draft(body) for body in bodies]).physical_offsets[
+            0
+        ]
 
     def say(self, *words) -> int:
         """Where the record starts that says them."""
-        self.memory.say(list(words))
+        self.memory.append(list(words))
         return self.queues.get(STATE_QUEUE).physical_offset_at(self.queues.get(STATE_QUEUE).end - 1)
 
     def say_topic(self, name: str) -> int:
@@ -68,7 +72,7 @@ def opened(path):
     """Opened, with everything heard again."""
     parts = Parts(path)
     try:
-        parts.memory.recall()
+        parts.memory.reload()
         yield parts
     finally:
         parts.log.close()
@@ -97,10 +101,10 @@ def test_everything_comes_back_from_words_alone(tmp_path):
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"A": TOPICS["A"]}
         assert parts.state.groups == {"g": Group(name="g", retries_max=3)}
-        assert parts.memory.committed("g", A0) == 5
-        assert parts.memory.committed("g", A1) == 7
-        assert parts.memory.committed("g", Queue("A", 2)) is None
-        assert parts.memory.committed("other", A0) is None
+        assert parts.offsets.committed_nowait("g", A0) == 5
+        assert parts.offsets.committed_nowait("g", A1) == 7
+        assert parts.offsets.committed_nowait("g", Queue("A", 2)) is None
+        assert parts.offsets.committed_nowait("other", A0) is None
 
 
 def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_path):
@@ -113,7 +117,7 @@ def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_pa
     damage(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"A": TOPICS["A"], "B": TOPICS["B"]}
-        assert parts.memory.committed("g", A0) == 5
+        assert parts.offsets.committed_nowait("g", A0) == 5
     (tmp_path / files.STATE_SNAPSHOT_FILE).unlink()
     assert known(tmp_path) == {"B"}
 
@@ -163,11 +167,11 @@ def test_a_snapshot_is_made_only_if_something_was_said(tmp_path):
 def test_recalling_again_hears_nothing_twice_and_forgets_what_was_never_said(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.memory.commit("g", A0, 3)
+        parts.offsets.commit_nowait("g", A0, 3)
         end = parts.log.written
-        parts.memory.recall()
+        parts.memory.reload()
         assert set(parts.state.topics) == {"A"}
-        assert parts.memory.committed("g", A0) is None
+        assert parts.offsets.committed_nowait("g", A0) is None
         assert parts.log.written == end
 
 
@@ -218,9 +222,9 @@ def test_topics_known_only_by_their_queues_come_back_and_are_said(tmp_path, capl
 def test_a_queue_that_has_neither_topic_nor_messages_is_dropped(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.queues.of(A0)
-        parts.queues.of(Queue("Nobodys", 0))
-        parts.memory.recall()
+        parts.queues.get_or_create(A0)
+        parts.queues.get_or_create(Queue("Nobodys", 0))
+        parts.memory.reload()
         assert [queue.queue for queue in parts.queues] == [STATE_QUEUE, A0]
         assert set(parts.state.topics) == {"A"}
 
@@ -274,7 +278,7 @@ def test_an_emptied_queue_of_a_deleted_topic_starts_anew(emptied):
         parts.say_topic("A")
     with opened(emptied) as parts:
         assert parts.state.ends == {}
-        assert parts.queues.of(A0).bounds == QueueBounds(0, 0)
+        assert parts.queues.get_or_create(A0).bounds == QueueBounds(0, 0)
 
 
 # -- deletions behind a place -----------------------------------------------------------------------------------------
@@ -297,22 +301,22 @@ def test_only_a_deletion_behind_the_place_counts(tmp_path):
 def test_a_commit_counts_at_once_and_tells_what_stood_there(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        assert parts.memory.commit("g", A0, 5) is None
-        assert parts.memory.commit("g", A0, 3) == 5
-        assert parts.memory.commit("g", A0, 3) == 3
-        assert parts.memory.committed("g", A0) == 3
+        assert parts.offsets.commit_nowait("g", A0, 5) is None
+        assert parts.offsets.commit_nowait("g", A0, 3) == 5
+        assert parts.offsets.commit_nowait("g", A0, 3) == 3
+        assert parts.offsets.committed_nowait("g", A0) == 3
 
 
 def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         for n in range(10):
-            parts.memory.commit("g", A0, n)
-            parts.memory.commit("g", A1, n)
+            parts.offsets.commit_nowait("g", A0, n)
+            parts.offsets.commit_nowait("g", A1, n)
         said = parts.queues.get(STATE_QUEUE).end
         parts.memory.flush_offsets()
         assert parts.queues.get(STATE_QUEUE).end == said + 1
-        parts.memory.commit("g", A0, 9)
+        parts.offsets.commit_nowait("g", A0, 9)
         parts.memory.flush_offsets()
         assert parts.queues.get(STATE_QUEUE).end == said + 1
     with opened(tmp_path) as parts:
@@ -322,14 +326,14 @@ def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
 def test_offsets_that_could_not_be_said_are_said_the_next_time(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.memory.commit("g", A0, 5)
-        parts.writer.refusing = StoreFull(tmp_path, "for a test")
+        parts.offsets.commit_nowait("g", A0, 5)
+        parts.writer.refusal = StoreFull(tmp_path, "for a test")
         with pytest.raises(StoreFull):
             parts.memory.flush_offsets()
-        parts.writer.refusing = None
+        parts.writer.refusal = None
         parts.memory.flush_offsets()
     with opened(tmp_path) as parts:
-        assert parts.memory.committed("g", A0) == 5
+        assert parts.offsets.committed_nowait("g", A0) == 5
 
 
 def test_a_commit_that_makes_no_sense_is_refused_and_leaves_nothing(tmp_path):
@@ -341,5 +345,5 @@ def test_a_commit_that_makes_no_sense_is_refused_and_leaves_nothing(tmp_path):
             ("no group", A0, 0, IllegalName),
         ):
             with pytest.raises(error):
-                parts.memory.commit(group, queue, offset)
-        assert (parts.state.offsets, parts.state.unsaid) == ({}, set())
+                parts.offsets.commit_nowait(group, queue, offset)
+        assert (parts.state.offsets, parts.state.unflushed_offsets) == ({}, set())

@@ -19,43 +19,43 @@ GONE = msgspec.structs.replace(C, revoked_ms=9)
 
 def test_the_newest_word_on_a_token_counts():
     state = StateTables()
-    state.hear([TokenUpdate(P), TokenUpdate(C)], 100)
-    state.hear([TokenUpdate(GONE)], 200)
+    state.apply([TokenUpdate(P), TokenUpdate(C)], 100)
+    state.apply([TokenUpdate(GONE)], 200)
     assert state.tokens == {P.name: P, C.name: GONE}
-    assert state.rewrite_before(150) == [TokenUpdate(P)]
+    assert state.updates_before(150) == [TokenUpdate(P)]
 
 
 def test_a_token_comes_back_from_its_record_and_from_a_snapshot():
     ((_, body),) = encode_updates([TokenUpdate(P), TokenUpdate(GONE)])
     assert decode_updates(body, 0) == [TokenUpdate(P), TokenUpdate(GONE)]
     state, again = StateTables(), StateTables()
-    state.hear([TokenUpdate(P), TokenUpdate(GONE)], 100)
+    state.apply([TokenUpdate(P), TokenUpdate(GONE)], 100)
     again.restore(state.snapshot(7, 400))
     assert again.tokens == state.tokens
-    assert again.rewrite_before(1000) == state.rewrite_before(1000)
-    again.forget()
+    assert again.updates_before(1000) == state.updates_before(1000)
+    again.clear()
     assert again.tokens == {}
 
 
 async def test_tokens_are_kept_as_they_were_put(tmp_path):
     async with LogStore(tmp_path, small()) as store:
-        assert await store.tokens() == {}
-        await store.put_token(P)
-        await store.put_token(C)
-        before = await store.tokens()
-        await store.put_token(GONE)
+        assert await store.tokens.all() == {}
+        await store.tokens.put(P)
+        await store.tokens.put(C)
+        before = await store.tokens.all()
+        await store.tokens.put(GONE)
         assert before == {P.name: P, C.name: C}, "what was told does not change afterwards"
-        assert await store.tokens() == {P.name: P, C.name: GONE}
+        assert await store.tokens.all() == {P.name: P, C.name: GONE}
     async with LogStore(tmp_path, small()) as store:
-        assert await store.tokens() == {P.name: P, C.name: GONE}
+        assert await store.tokens.all() == {P.name: P, C.name: GONE}
 
 
 async def test_a_change_is_seen_at_once_by_who_looks_without_waiting(tmp_path):
     async with LogStore(tmp_path, small()) as store:
-        looking = store.tokens_nowait()
-        await store.put_token(C)
+        looking = store.tokens.all_nowait()
+        await store.tokens.put(C)
         assert looking == {C.name: C}
-        await store.put_token(GONE)
+        await store.tokens.put(GONE)
         assert looking == {C.name: GONE}
         with pytest.raises(TypeError):
             looking["another"] = P  # type: ignore[index]
@@ -64,21 +64,21 @@ async def test_a_change_is_seen_at_once_by_who_looks_without_waiting(tmp_path):
 async def test_a_name_that_no_token_may_have_is_refused(tmp_path):
     async with LogStore(tmp_path, small()) as store:
         with pytest.raises(IllegalName):
-            await store.put_token(msgspec.structs.replace(P, name="a\nb"))
-        assert await store.tokens() == {}
+            await store.tokens.put(msgspec.structs.replace(P, name="a\nb"))
+        assert await store.tokens.all() == {}
 
 
 async def test_retention_takes_messages_and_leaves_tokens(tmp_path):
     now = [1_700_000_000_000]
     settings = small(retention_hours=1)
     async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:
-        await store.put_token(P)
-        await store.put_token(GONE)
-        await store.put_topic(Topic(name="T"))
+        await store.tokens.put(P)
+        await store.tokens.put(GONE)
+        await store.catalog.put_topic(Topic(name="T"))
         for _ in range(3 * settings.segment_bytes // 1024):
             await store.append(Queue("T", 0), [draft(bytes(1000))])
         now[0] += 2 * 3_600_000
         assert await store.trim() > 0
         assert store.first > 0, "the segment with the first words is gone"
     async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:
-        assert await store.tokens() == {P.name: P, C.name: GONE}
+        assert await store.tokens.all() == {P.name: P, C.name: GONE}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparrow.broker.query.messages import store_ms_of
+from sparrow.broker.query.store_time import store_ms_of
 from sparrow.model.message import Host, StoredMessage
 from sparrow.wire import record
 

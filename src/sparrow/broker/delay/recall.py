@@ -1,0 +1,48 @@
+"""Recall handles of delayed messages, and the handler that cancels a delivery by its handle (RocketMQ 5.3)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from sparrow.broker.context import Broker
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import RecallMessage, RecallMessageResponse
+
+
+def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
+    """Return the handle with which a sender can cancel a delayed message."""
+    return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
+
+
+async def recall_message(
+    request: RecallMessage, broker: Broker, _call: RequestContext
+) -> RecallMessageResponse | HandlerResponse:
+    """Take back a timed message that is not due yet."""
+    try:
+        version, topic, name, due, unique_key = base64.urlsafe_b64decode(request.handle).decode().split(" ", 4)
+        due_ms = int(due)
+    except (binascii.Error, ValueError):
+        return HandlerResponse(
+            code=ResponseCode.ILLEGAL_OPERATION, remark=f"{request.handle[:80]!r} is no recall handle"
+        )
+    if version != "v1" or topic != request.topic:
+        return HandlerResponse(
+            code=ResponseCode.ILLEGAL_OPERATION, remark=f"the handle is not of topic {request.topic!r}"
+        )
+    if name != broker.name:
+        return HandlerResponse(
+            code=ResponseCode.ILLEGAL_OPERATION, remark=f"the handle is of broker {name[:80]!r}: ask that one"
+        )
+    appended = await broker.delay.cancel(topic, unique_key, due_ms)
+    if appended is None:
+        return HandlerResponse(
+            code=ResponseCode.ILLEGAL_OPERATION, remark="it is too late: the message has been delivered"
+        )
+    if (durable := broker.store.when_durable(appended.end)) is not None:
+        await durable
+    return RecallMessageResponse(unique_key)
+
+
+HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.RECALL_MESSAGE: recall_message}

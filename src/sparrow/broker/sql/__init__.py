@@ -1,1 +1,0 @@
-"""What a broker does differently on a database, where several brokers may share the work."""

@@ -1,0 +1,28 @@
+"""Access tokens of a log store: the `Tokens` of the store interface."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+
+from sparrow.model.token import Token, validate_token_name
+from sparrow.store.log.state.state_store import StateStore
+from sparrow.store.log.state.updates import TokenUpdate
+
+
+class LogTokens:
+    """Reads from the state tables; writes through the log."""
+
+    def __init__(self, state: StateStore, wait_durable: Callable[[int], Awaitable[None]]) -> None:
+        self._state, self._wait_durable = state, wait_durable
+
+    async def all(self) -> Mapping[str, Token]:
+        return dict(self._state.tables.tokens)
+
+    def all_nowait(self) -> Mapping[str, Token]:
+        """Return a read-only view that shows every change at once."""
+        return MappingProxyType(self._state.tables.tokens)
+
+    async def put(self, token: Token) -> None:
+        validate_token_name(token.name)
+        await self._wait_durable(self._state.append([TokenUpdate(token)]))

@@ -1,0 +1,101 @@
+"""Lane deficits: which lanes starve, what they are guaranteed, and which lane is read first."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrow.broker.pop.lane_deficits import (
+    GUARANTEED_TENTHS,
+    LanePlan,
+    accrue_deficits,
+    plan_batch,
+    repay_deficit,
+    starvation_candidates,
+)
+from sparrow.model.priority import Priority
+
+HIGH, MIDDLE, LOW = Priority
+STRICT = (HIGH, MIDDLE, LOW)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "starve"),
+    [
+        ((10, 5, 5), [MIDDLE, LOW]),
+        ((9, 5, 5), [LOW]),
+        ((4, 5, 5), []),
+        ((0, 10, 1), [LOW]),
+        ((10, 0, 1), [LOW]),
+        ((0, 0, 99), []),
+        ((99, 0, 0), []),
+    ],
+)
+def test_only_lanes_that_a_batch_does_not_get_to_may_starve(waiting, starve):
+    assert starvation_candidates(waiting, places=10) == starve
+
+
+def test_without_starving_the_order_is_strict_and_nothing_is_kept():
+    assert plan_batch(accrue_deficits({LOW: 500}, [], places=10), places=10) == LanePlan(STRICT, {})
+
+
+def test_a_lane_that_starves_has_its_tenths_kept_in_every_batch():
+    chosen = plan_batch(accrue_deficits({}, [MIDDLE, LOW], places=10), places=10)
+    assert chosen == LanePlan(STRICT, {MIDDLE: 2, LOW: 1})
+    assert [chosen.reserved_after(lane) for lane in (None, HIGH, MIDDLE, LOW)] == [3, 3, 1, 0]
+
+
+def test_in_batches_of_one_a_lane_that_starves_is_the_first_in_one_of_ten():
+    deficits, firsts = {}, []
+    for _ in range(20):
+        deficits = accrue_deficits(deficits, [LOW], places=1)
+        chosen = plan_batch(deficits, places=1)
+        firsts.append(chosen.order[0])
+        deficits = repay_deficit(deficits, chosen.order[0], count=1)
+    assert firsts == ([HIGH] * 9 + [LOW]) * 2
+
+
+def test_a_lane_that_got_nothing_for_long_is_the_first_and_then_no_more_than_that():
+    deficits = {}
+    for _ in range(1_000):
+        deficits = accrue_deficits(deficits, [LOW], places=32)
+    assert plan_batch(deficits, places=32).order == (LOW, HIGH, MIDDLE)
+    assert (
+        sum(
+            plan_batch(deficits, places=32).order[0] is LOW
+            for deficits in [deficits, repay_deficit(deficits, LOW, count=32)]
+        )
+        == 2
+    )
+    assert plan_batch(repay_deficit(deficits, LOW, count=64), places=32).order == STRICT
+
+
+def filled(chosen: LanePlan, waiting: dict[Priority, int], places: int) -> dict[Priority, int]:
+    """Fill a batch as a pop does."""
+    taken = dict.fromkeys(Priority, 0)
+    for lane in chosen.order:
+        free = places - sum(taken.values()) - chosen.reserved_after(lane)
+        taken[lane] = max(0, min(free, waiting[lane]))
+    return taken
+
+
+@given(st.lists(st.integers(1, 32), min_size=1, max_size=80), st.sets(st.sampled_from([MIDDLE, LOW]), min_size=1))
+def test_whatever_the_batches_are_who_starves_gets_a_share_and_high_gets_most(batches, starving):
+    """With more in every lane than can be taken."""
+    deficits, got, promised = {}, dict.fromkeys(Priority, 0), 0
+    for places in batches:
+        deficits = accrue_deficits(deficits, starving, places=places)
+        taken = filled(plan_batch(deficits, places=places), dict.fromkeys(Priority, 1_000), places)
+        assert sum(taken.values()) == places
+        promised += places
+        for lane, count in taken.items():
+            got[lane] += count
+            if count:
+                deficits = repay_deficit(deficits, lane, count=count)
+    for lane in starving:
+        assert got[lane] >= promised * GUARANTEED_TENTHS[lane] // 10 - 2 * max(batches)
+    assert got[HIGH] >= promised * 7 // 10 - 4 * max(batches)
+    if len(set(batches)) == 1:
+        for lane in starving:
+            assert abs(got[lane] - promised * GUARANTEED_TENTHS[lane] / 10) <= 2 * batches[0]
+    if LOW not in starving:
+        assert got[LOW] == 0
