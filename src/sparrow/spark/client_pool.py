@@ -35,6 +35,7 @@ class PooledClient:
         return self._loop.run(coroutine, timeout_s)
 
     def close(self) -> None:
+        """Close the session and release the event loop."""
         try:
             self._loop.run(self.session.close())
         finally:

@@ -23,6 +23,8 @@ _SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "mergesch
 
 
 class Option(NamedTuple):
+    """One option of a data source."""
+
     name: str
     """The name that users write."""
     field: str
@@ -65,12 +67,14 @@ def _unknown_option(name: str, known: Sequence[str]) -> str:
 
 
 def parse_text(value: str) -> str:
+    """Return the value unless it is empty."""
     if not value:
         raise ValueError("the value is empty")
     return value
 
 
 def parse_boolean(value: str) -> bool:
+    """Parse `true` or `false`."""
     try:
         return {"true": True, "false": False}[value.lower()]
     except KeyError:
@@ -85,12 +89,15 @@ def parse_count(value: str) -> int:
 
 
 def parse_positive(value: str) -> int:
+    """Parse an integer that is 1 or more."""
     if not value.isdecimal() or int(value) < 1:
         raise ValueError("use a number of 1 or more")
     return int(value)
 
 
 def choice_parser(*choices: str) -> Callable[[str], str]:
+    """Return a parser for one of these values, in any case."""
+
     def parse_choice(value: str) -> str:
         for choice in choices:
             if value.lower() == choice.lower():

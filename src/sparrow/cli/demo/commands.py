@@ -81,6 +81,7 @@ class Demo:
         self._latency_ms = 0.0
 
     async def run(self, seconds: float, stop: asyncio.Event) -> None:
+        """Run until the time is over or `stop` is set."""
         started = time.monotonic()
         first, second = (Consumer(BILLING_GROUP, self._name_servers, start="last") for _ in range(2))
         async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as stack:

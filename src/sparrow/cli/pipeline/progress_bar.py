@@ -47,6 +47,7 @@ def bar_extent(done: JobProgress) -> tuple[int, int | None]:
 
 
 def progress_text(done: JobProgress) -> str:
+    """Return the counts as text, for the right of the bar."""
     parts = []
     if done.rows or done.lag is not None:
         parts.append(f"{done.rows:,} rows")

@@ -71,10 +71,13 @@ class TableVersion(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str:
+        """The folder of the version."""
         return f"v{self.number:08}"
 
 
 class CompactResult(msgspec.Struct, frozen=True):
+    """Result of a compaction run."""
+
     read: int
     """Messages that arrived since the run before."""
     keys: int
@@ -126,6 +129,7 @@ def latest_by_key(messages: DataFrame) -> DataFrame:
 
 
 def drop_empty_bodies(rows: DataFrame) -> DataFrame:
+    """Remove rows with an empty body."""
     from pyspark.sql import functions as F
 
     return rows.where(F.length("body") > 0)

@@ -55,6 +55,8 @@ _REPORT_KEYS = ("group", "origin", "tag", "cause", "hour")
 
 
 class DeadLettersJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the dead-letter job."""
+
     name_servers: str
     group: str | None = None
     """None: all groups."""
@@ -82,6 +84,8 @@ class DeadLetterCount(msgspec.Struct, frozen=True):
 
 
 class DeadLetterReport(msgspec.Struct, frozen=True):
+    """Dead letters by group, topic, tag, cause and hour."""
+
     lines: list[DeadLetterCount]
     """Lines in descending order of their count."""
     letters: int
@@ -90,6 +94,8 @@ class DeadLetterReport(msgspec.Struct, frozen=True):
 
 
 class RedriveResult(msgspec.Struct, frozen=True):
+    """Result of a redrive."""
+
     read: int
     sent: int | None
     """None: Spark no longer has the numbers of all batches."""

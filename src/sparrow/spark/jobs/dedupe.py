@@ -43,6 +43,8 @@ _VALUE, _EVENT_TIME = "_same", "_counted"
 
 
 class DedupeJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the deduplication job."""
+
     name_servers: str
     sources: tuple[str, ...]
     target: str
@@ -65,6 +67,8 @@ class DedupeJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DedupeResult(msgspec.Struct, frozen=True):
+    """Result of a deduplication run."""
+
     read: int
     dropped: int | None
     """None: Spark no longer has the numbers of all batches."""

@@ -33,6 +33,8 @@ _COUNTS_SCHEMA = "sent long, failed long, seconds double"
 
 
 class OutboxJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the outbox job."""
+
     tasks: int | None = None
     """Number of concurrent relays; None: one per core."""
 
@@ -52,6 +54,8 @@ class TaskRelay(Protocol):
 
 
 class OutboxResult(msgspec.Struct, frozen=True):
+    """Result of an outbox run."""
+
     sent: int
     failed: int
     left: int
@@ -61,6 +65,7 @@ class OutboxResult(msgspec.Struct, frozen=True):
 
     @property
     def rows_per_s(self) -> float:
+        """Events sent per second, in the slowest task's time."""
         return self.sent / self.seconds if self.seconds else 0.0
 
 

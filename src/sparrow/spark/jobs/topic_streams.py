@@ -28,6 +28,7 @@ INTERVAL_MIN_S = 1.0
 
 
 def check_topics(sources: Sequence[str], target: str) -> None:
+    """Raise `Refused` if there is no source, or if the target is also a source."""
     if not sources:
         raise Refused("no source topic: name at least one topic to read")
     if target in sources:

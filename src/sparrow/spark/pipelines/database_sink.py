@@ -23,6 +23,8 @@ _ROWS_AT_ONCE = 1_000
 
 
 class TableWriter:
+    """Writes results to a table, and the batch number to the ledger table, in one transaction."""
+
     def __init__(self, sink: Sink, *, scope: str) -> None:
         self._sink, self._scope = sink, f"{scope}.{sink.name}"
 

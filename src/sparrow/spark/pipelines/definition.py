@@ -78,6 +78,8 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sources, steps and sinks, with common settings."""
+
     name: str
     sources: list[Source]
     sinks: list[Sink]
@@ -92,10 +94,12 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def is_stream(self) -> bool:
+        """Whether any source is a stream."""
         return any(source.stream for source in self.sources)
 
     @property
     def is_endless(self) -> bool:
+        """Whether the pipeline runs until it is stopped."""
         return self.is_stream and self.trigger != "available-now"
 
 
@@ -131,6 +135,7 @@ def load(path: Path | str) -> Pipeline:
 
 
 def from_toml(document: dict[str, Any], where: str) -> Pipeline:
+    """Convert the content of a TOML file to a pipeline."""
     try:
         file = msgspec.convert(document, _File)
         return msgspec.convert(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class PipelineResult(msgspec.Struct, frozen=True):
+    """Result of a pipeline run."""
+
     rows: int
     """Rows read by all streams; 0 without streams."""
     sinks: int

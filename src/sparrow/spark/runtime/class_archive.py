@@ -41,6 +41,8 @@ JAVA_BASE_ARCHIVES = ("lib/server/classes.jsa", "lib/server/classes_nocoops.jsa"
 
 
 class ClassArchiveFailed(StorageError):
+    """The class archive could not be built."""
+
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(path, why)
         self.path, self.why = path, why
@@ -58,6 +60,7 @@ def spark_home(environ: Mapping[str, str]) -> Path | None:
 
 
 def archive_path(java: Java, spark: Path, cache: Path) -> Path:
+    """Return the path of the archive for this Java and Spark."""
     jars = spark / "jars"
     changed_ns = jars.stat().st_mtime_ns if jars.is_dir() else 0
     key = hashlib.sha256(f"{spark.resolve()} {changed_ns}".encode()).hexdigest()[:12]
@@ -74,6 +77,7 @@ def options_to_use(java: Java, archive: Path) -> list[str]:
 
 
 def options_to_build(java: Java, archive: Path, draft: Path) -> list[str]:
+    """Return the Java options that write the archive at exit."""
     base = [f"-XX:SharedArchiveFile={path}" for path in _base(java, archive)]
     return [*base, f"-XX:ArchiveClassesAtExit={draft}", *QUIET_OPTIONS]
 

@@ -46,11 +46,15 @@ PackProgress = Callable[[int, int], None]  # bytes packed, total bytes
 
 
 class PackagedFile(NamedTuple):
+    """A file of the archive."""
+
     name: str  # relative to site-packages
     path: Path
 
 
 class PackagingFailed(SettingsError):
+    """An installed package cannot be packaged."""
+
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, None, "this Python environment", "an installation by pip")
         self.name, self.why = name, why
@@ -182,6 +186,7 @@ def requirement_name(requirement: str) -> str | None:
 
 
 def canonical_name(name: str) -> str:
+    """Return the canonical name of a distribution."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -204,11 +209,13 @@ def distribution_files(name: str) -> Iterator[PackagedFile]:
 
 
 def is_editable(installed: Distribution) -> bool:
+    """Return whether the distribution is installed in editable mode."""
     url = json.loads(installed.read_text("direct_url.json") or "{}")
     return bool(url.get("dir_info", {}).get("editable"))
 
 
 def package_files(package: str) -> Iterator[PackagedFile]:
+    """Yield the files of an importable package."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise PackagingFailed(package, "it cannot be imported")

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
 
 
 def join_path(path: str, *names: str) -> str:
+    """Join a path or URL and names."""
     return "/".join([path.rstrip("/"), *names])
 
 
 def path_exists(spark: SparkSession, path: str) -> bool:
+    """Return whether a file or folder exists."""
     filesystem, path_object = _locate(spark, path)
     return bool(filesystem.exists(path_object))
 
@@ -63,6 +65,7 @@ def replace_text(spark: SparkSession, path: str, text: str) -> None:
 
 
 def remove_path(spark: SparkSession, path: str) -> None:
+    """Delete a file, or a folder with all its content."""
     filesystem, path_object = _locate(spark, path)
     filesystem.delete(path_object, True)
 

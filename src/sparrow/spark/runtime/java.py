@@ -55,6 +55,8 @@ PROBE_TIMEOUT_S = 30
 
 
 class JavaCandidate(NamedTuple):
+    """A Java executable that may be suitable."""
+
     origin: str  # where it was found, for the error message
     binary: Path
 
@@ -68,10 +70,12 @@ class Java(NamedTuple):
 
     @property
     def binary(self) -> Path:
+        """The executable."""
         return self.home / "bin" / "java"
 
     @property
     def major(self) -> int:
+        """The major version."""
         found = re.match(r"\d+", self.version)
         return int(found[0]) if found else 0
 
@@ -121,6 +125,7 @@ def removed_arguments(major: int) -> list[str]:
 
 
 def wrapper_text(binary: Path, major: int) -> str:
+    """Return the shell script that runs Java without the removed arguments."""
     patterns = "|".join(shlex.quote(argument) for argument in removed_arguments(major))
     return (
         "#!/bin/sh\n"

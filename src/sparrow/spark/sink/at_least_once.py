@@ -45,6 +45,8 @@ _RETRIES = 2
 
 
 class AtLeastOnceWriter:
+    """Sends rows in batches, and single messages where a broker requires it."""
+
     def __init__(self, work: WriteContext) -> None:
         self._work = work
         options = work.options

@@ -28,6 +28,8 @@ class StagedRows(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
+    """The commit message of one task."""
+
     write_id: WriteId
     partition: int
     rows: int

@@ -32,6 +32,8 @@ STRING_MAP_TYPE, KAFKA_HEADERS_TYPE = "map<string,string>", "array<struct<key:st
 
 
 class MessageColumn(NamedTuple):
+    """A column that the sink understands."""
+
     name: str
     alias: str | None
     types: tuple[str, ...]

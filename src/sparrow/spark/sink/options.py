@@ -15,12 +15,16 @@ from sparrow.wire.compression import Compression
 
 
 class DeliveryGuarantee(StrEnum):
+    """Values of the option `delivery`."""
+
     EXACTLY_ONCE = "exactlyOnce"
     IDEMPOTENT = "idempotent"
     AT_LEAST_ONCE = "atLeastOnce"
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The parsed options of `SINK_OPTIONS`."""
+
     client: ClientOptions
     topic: str | None
     delivery: DeliveryGuarantee

@@ -57,6 +57,7 @@ class RowIds:
         self._next = 0
 
     def make(self, count: int) -> pa.Array:
+        """Return this many new ids."""
         base = self._make()
         # Time and counter form one number: when the counter overflows, ids of the next millisecond are used.
         first = max(int(base[-_TAIL_CHARS:], 16), self._next)

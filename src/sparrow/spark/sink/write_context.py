@@ -24,7 +24,10 @@ class PartitionWriter(Protocol):
     """Delivers the rows of one partition."""
 
     def __init__(self, work: WriteContext) -> None: ...
-    def add(self, rows: MessageRows) -> None: ...
+    def add(self, rows: MessageRows) -> None:
+        """Write rows. Returns while they are still in flight."""
+        ...
+
     def finish(self) -> tuple[StagedRows, ...]:
         """Wait until all rows are delivered, and return the stages."""
         ...
@@ -85,6 +88,7 @@ class WriteContext(NamedTuple):
 
     @classmethod
     def open(cls, task: WriteTask, topic: str | None, options: SinkOptions, client: PooledClient) -> WriteContext:
+        """Create the context of a task."""
         brokers = SinkBrokers(
             client.session, retry_timeout_ms=options.commit_timeout_ms, topic_queues=options.topic_queues
         )

@@ -28,6 +28,8 @@ QueueExtents = dict[QueueRef, SizedQueueBounds]
 
 
 class SourceMetadata(Protocol):
+    """Queries about topics, queues and groups."""
+
     def topics(self) -> list[str]:
         """Return the names of all topics."""
         ...
@@ -58,6 +60,7 @@ class SourceMetadata(Protocol):
 
 
 def open_metadata(options: SourceOptions) -> SourceMetadata:
+    """Return the metadata of brokers or of store files, as the options say."""
     if options.access == "files":
         assert options.path is not None, "SourceOptions.parse requires path with access=files"
         return StoreFilesMetadata(options.path)

@@ -18,6 +18,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def rows(self) -> int:
+        """Number of offsets in the range."""
         return self.end - self.start
 
 

@@ -103,6 +103,7 @@ def _refuse_unread_topics(table: OffsetsByQueue, extents: QueueExtents) -> None:
 
 
 def format_queue_name(queue: QueueRef) -> str:
+    """Return `topic/broker/queue id`."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 

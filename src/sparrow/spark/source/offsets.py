@@ -23,12 +23,15 @@ OffsetsOfQueues = Mapping[QueueRef, int]
 
 
 class SourceOffsets(msgspec.Struct, frozen=True):
+    """The position of a streaming query in all its queues."""
+
     next: dict[QueueRef, int]
     """The next offset to read of each queue."""
     first_offsets: dict[QueueRef, int] = {}
     """The first offset of queues that were not in the offset before."""
 
     def to_json(self) -> dict[str, Any]:
+        """Return the offset as Spark stores it."""
         return {"v": OFFSETS_VERSION, "q": _to_names(self.next), "from": _to_names(self.first_offsets)}
 
     @classmethod
@@ -51,6 +54,7 @@ def _from_names(given: Mapping[str, int]) -> dict[QueueRef, int]:
 
 
 def parse_queue_name(name: str) -> QueueRef:
+    """Parse `topic/broker/queue id`."""
     topic, _, rest = name.partition("/")
     broker, _, queue_id = rest.rpartition("/")
     if not (topic and broker and queue_id.isdigit()):

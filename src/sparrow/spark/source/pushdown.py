@@ -50,6 +50,7 @@ class PushdownBatchReader(TopicBatchReader):
         self._times_ms: tuple[int | None, int | None] = (None, None)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow the plan, and yield the filters that Spark has to evaluate itself."""
         names = _KAFKA if self._options.kafka_schema else _PLAIN
         for term in filters:
             attribute: tuple[str, ...] = getattr(term, "attribute", ())

@@ -55,6 +55,7 @@ def read_task(task: TaskRanges, options: SourceOptions, shape: Projection) -> It
 
 
 def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one range."""
     subscription = Subscription.of(wanted.queue.topic, options.tags, version_ms=clock.now_ms())
     tags = subscription.tags
     needs = tuple(dict.fromkeys((*shape.needs, "tags"))) if tags else shape.needs

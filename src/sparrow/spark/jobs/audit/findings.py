@@ -18,6 +18,8 @@ HOUR_MS = 3_600_000
 
 
 class AuditFinding(StrEnum):
+    """A difference between the sent, stored and handled messages."""
+
     MISSING_IN_STORE = "missing_in_store"
     DOUBLED_IN_STORE = "doubled_in_store"
     UNKNOWN = "unknown"

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 
 class AuditJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the audit job."""
+
     name_servers: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
@@ -93,12 +95,16 @@ class AuditJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindingIds(msgspec.Struct, frozen=True):
+    """The ids of one finding."""
+
     count: int
     first: tuple[str, ...]
     """In alphabetical order, at most `ids_max`."""
 
 
 class AuditHour(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts and findings of a topic and group in one hour."""
+
     topic: str
     group: str | None
     hour_ms: int | None
@@ -113,6 +119,8 @@ class AuditHour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an audit."""
+
     hours: tuple[AuditHour, ...]
     without_id: int
     """Messages without an id, which are not audited."""
@@ -122,6 +130,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
+        """Whether there are no findings."""
         return not any(hour.findings for hour in self.hours)
 
 
@@ -129,6 +138,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(spark: SparkSession, audit: AuditJob, *, on_progress: ProgressCallback = lambda done: None) -> AuditReport:
+    """Run the audit."""
     from pyspark.sql import functions as F
 
     notes = _check_sources(audit)
@@ -171,9 +181,9 @@ _EVERY_TAG = {"tags": "*"}
 
 
 def _read(spark: SparkSession, audit: AuditJob, topics: Sequence[str], schema: str, **options: str) -> DataFrame:
-    said = {"tags": " || ".join(audit.tags) or "*", **audit.options, **options}
+    read_options = {"tags": " || ".join(audit.tags) or "*", **audit.options, **options}
     span = audit.span.extend(before_ms=audit.margin_ms)
-    return read_time_span(spark, span, topics, schema, name_servers=audit.name_servers, options=said)
+    return read_time_span(spark, span, topics, schema, name_servers=audit.name_servers, options=read_options)
 
 
 def _table(spark: SparkSession, audit: AuditJob, where: str) -> DataFrame:
@@ -206,7 +216,7 @@ def _check_sources(audit: AuditJob) -> list[str]:
     if audit.groups and audit.handled == FROM_NOTHING:
         raise Refused("there is no source for handled messages: set it, or leave the groups out")
     metadata = open_broker_metadata(audit.name_servers, audit.options)
-    traced = [side for side, said in (("sent", audit.sent), ("handled", audit.handled)) if said == FROM_TRACE]
+    traced = [side for side, source in (("sent", audit.sent), ("handled", audit.handled)) if source == FROM_TRACE]
     if not audit.groups and "handled" in traced:
         traced.remove("handled")
     if traced and TRACE_TOPIC not in metadata.topics():
@@ -231,16 +241,18 @@ def _hour_in_ms(rows: DataFrame) -> DataFrame:
 
 
 def _hour(row: object, ids: dict[tuple[str, str | None, int | None, str], tuple[str, ...]]) -> AuditHour:
-    said = row.asDict()  # type: ignore[attr-defined]
+    values = row.asDict()  # type: ignore[attr-defined]
     findings = {}
     for finding in AuditFinding:
-        if said[finding]:
-            group = said["group"] if finding in GROUP_FINDINGS else None
-            findings[finding.value] = FindingIds(said[finding], ids[said["topic"], group, said["hour"], finding.value])
+        if values[finding]:
+            group = values["group"] if finding in GROUP_FINDINGS else None
+            findings[finding.value] = FindingIds(
+                values[finding], ids[values["topic"], group, values["hour"], finding.value]
+            )
     return AuditHour(
-        topic=said["topic"],
-        group=said["group"],
-        hour_ms=said["hour"],
+        topic=values["topic"],
+        group=values["group"],
+        hour_ms=values["hour"],
         findings=findings,
-        **{name: said[name] for name in ("sent", "stored", "handled", "ok")},
+        **{name: values[name] for name in ("sent", "stored", "handled", "ok")},
     )

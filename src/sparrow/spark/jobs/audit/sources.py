@@ -63,6 +63,7 @@ def stored_ids(messages: DataFrame) -> DataFrame:
 
 
 def sent_in_traces(traces: DataFrame, topics: Sequence[str], match: str, tags: Sequence[str] = ()) -> DataFrame:
+    """Return the sent ids of these topics, from traces of producers."""
     from pyspark.sql import functions as F
 
     records = traces.where(F.col("record").isin(PUB, END_TRANSACTION) & F.col("topic").isin(*topics))
@@ -123,6 +124,7 @@ def read_id_topic(messages: DataFrame) -> DataFrame:
 
 
 def sent_in_table(table: DataFrame, topics: Sequence[str], id_column: str) -> DataFrame:
+    """Return the sent ids of these topics, from a table."""
     from pyspark.sql import functions as F
 
     ids = _ids(table, id_column, "topic", topics)
@@ -131,6 +133,7 @@ def sent_in_table(table: DataFrame, topics: Sequence[str], id_column: str) -> Da
 
 
 def handled_in_table(table: DataFrame, groups: Sequence[str], id_column: str) -> DataFrame:
+    """Return the handled ids of these groups, from a table."""
     return _handled(_ids(table, id_column, "group", groups))
 
 

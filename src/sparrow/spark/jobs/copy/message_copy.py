@@ -60,6 +60,8 @@ class QueueCount(msgspec.Struct, frozen=True):
 
 
 class CopyResult(msgspec.Struct, frozen=True):
+    """Result of a restore or replay."""
+
     counts: tuple[QueueCount, ...]
     """Selected messages by queue."""
     written: int
@@ -69,6 +71,7 @@ class CopyResult(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
+        """Number of selected messages."""
         return sum(count.rows for count in self.counts)
 
 
@@ -96,6 +99,7 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
     """More options for the sink, such as `sparrow.accessKey`."""
 
     def topic_of(self, source: str) -> str:
+        """Return the target topic for a source topic."""
         return self.topic or source
 
 
@@ -206,5 +210,6 @@ async def _was_done(client: PooledClient, routes: Iterable[TopicRoute], job_key:
 
 
 def check_any_selected(counts: Sequence[QueueCount], where: str) -> None:
+    """Raise `Refused` if no messages are selected."""
     if not counts:
         raise Refused(f"no messages selected in {where}: check the topics, times, offsets and keys")

@@ -68,10 +68,12 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
+        """The job key, by which brokers detect a repeated run."""
         return self.replay_id or derive_job_key("replay", msgspec.structs.replace(self, options={}))
 
     @property
     def target(self) -> CopyTarget:
+        """The target of the copies."""
         topic = self.to if self.to is not None else f"{RETRY_TOPIC_PREFIX}{self.to_group}"
         return CopyTarget(name_servers=self.name_servers, topic=topic, job_key=self.key, options=self.options)
 

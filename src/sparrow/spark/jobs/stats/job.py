@@ -46,6 +46,8 @@ RECENT_ROWS_MAX = 20
 
 
 class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the statistics job."""
+
     name_servers: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
@@ -77,6 +79,8 @@ class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatsResult(msgspec.Struct, frozen=True):
+    """Result of a statistics run."""
+
     rows: dict[str, int]
     """Rows written, by kind."""
     recent: tuple[dict[str, Any], ...] = ()
@@ -84,6 +88,7 @@ class StatsResult(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, stats: StatsJob, *, on_progress: ProgressCallback = lambda done: None) -> StatsResult:
+    """Measure a time span, or run the streams."""
     out = StatsOutput(spark, stats)
     if stats.checkpoint is None:
         with watch_job(spark, on_progress, what="stats"):

@@ -20,6 +20,8 @@ _INTERNAL_PREFIXES = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 
 
 class GroupLag(NamedTuple):
+    """The lag of a group on a topic."""
+
     topic: str
     group: str
     lag: int
@@ -67,8 +69,8 @@ def lag_by_topic(progress: GroupProgress, now_ms: int) -> list[GroupLag]:
         queues = [each for queue, each in progress.queues.items() if queue.topic == topic]
         lagging = [each for each in queues if each.lag > 0]
         oldest = min((each.read_ms for each in lagging), default=now_ms)
-        behind = max(0, now_ms - oldest) if oldest > 0 else None
+        behind_ms = max(0, now_ms - oldest) if oldest > 0 else None
         found.append(
-            GroupLag(topic, progress.group, sum(each.lag for each in lagging), behind, progress.messages_per_s)
+            GroupLag(topic, progress.group, sum(each.lag for each in lagging), behind_ms, progress.messages_per_s)
         )
     return found
