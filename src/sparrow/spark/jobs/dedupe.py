@@ -99,7 +99,7 @@ def run(
             checkpoint=arguments.checkpoint,
             interval_s=arguments.interval_s,
             options=topic_sink_options(arguments),
-            arranged=sort_by_key if arguments.in_order else None,
+            arrange=sort_by_key if arguments.in_order else None,
         )
     done = follow_query(query, on_progress)
     return DedupeResult(done.rows, _dropped(query, done.rows))

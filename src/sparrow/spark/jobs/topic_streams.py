@@ -100,11 +100,11 @@ def write_stream(
     checkpoint: str,
     interval_s: float | None,
     options: Mapping[str, str],
-    arranged: Callable[[DataFrame], DataFrame] | None = None,
+    arrange: Callable[[DataFrame], DataFrame] | None = None,
 ) -> StreamingQuery:
     """Write rows to topics exactly once, until all is read or, with `interval_s`, until stopped.
 
-    `arranged` transforms each micro-batch before it is written: a stream cannot be sorted, a micro-batch can.
+    `arrange` transforms each micro-batch before it is written: a stream cannot be sorted, a micro-batch can.
     """
     if interval_s is not None and interval_s < INTERVAL_MIN_S:
         raise Refused(f"the interval {interval_s} s is too short: use {INTERVAL_MIN_S} s or more")
@@ -113,11 +113,11 @@ def write_stream(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{interval_s} seconds")
-    if arranged is None:
+    if arrange is None:
         return writer.format("sparrow").options(**options).start()
 
     def write(batch: DataFrame, _: int) -> None:
-        arranged(batch).write.format("sparrow").mode("append").options(**options).save()
+        arrange(batch).write.format("sparrow").mode("append").options(**options).save()
 
     return writer.foreachBatch(shorten_batch_errors(write)).start()
 

@@ -56,7 +56,7 @@ def follow_query(query: StreamingQuery, on_progress: ProgressCallback) -> JobPro
                 on_progress(done)
 
     try:
-        with translate_spark_errors(), interrupt_requested() as is_interrupted:
+        with translate_spark_errors(), deferred_interrupts() as is_interrupted:
             while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]
                 report_batches()
                 if is_interrupted():
@@ -126,7 +126,7 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
                 return
 
     context.setJobGroup(group, what, interruptOnCancel=True)
-    with interrupt_requested() as is_interrupted:
+    with deferred_interrupts() as is_interrupted:
         watcher = threading.Thread(target=watch, args=(is_interrupted,), name="sparrow-job-watch", daemon=True)
         watcher.start()
         try:
@@ -148,7 +148,7 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
 
 
 @contextmanager
-def interrupt_requested() -> Iterator[Callable[[], bool]]:
+def deferred_interrupts() -> Iterator[Callable[[], bool]]:
     """Record Ctrl-C, and act on it between two calls to Java: an interrupt within a call breaks the gateway.
 
     A second Ctrl-C has its normal effect. Outside of the main thread there are no signals.

@@ -31,7 +31,7 @@ class TopicBatchReader(DataSourceReader):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(given)
-        self._shape = make_projection(schema, kafka=self._options.kafka_schema)
+        self._projection = make_projection(schema, kafka=self._options.kafka_schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
@@ -65,4 +65,4 @@ class TopicBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition), "partitions() returns RangePartition only"
-        return read_task(partition.task, self._options, self._shape)
+        return read_task(partition.task, self._options, self._projection)

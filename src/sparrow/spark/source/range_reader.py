@@ -48,17 +48,17 @@ class FetchedRecords(NamedTuple):
     """The offset after the last record examined."""
 
 
-def read_task(task: TaskRanges, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
+def read_task(task: TaskRanges, options: SourceOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, range by range."""
     for each in task:
-        yield from read_range(each, options, shape)
+        yield from read_range(each, options, projection)
 
 
-def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
+def read_range(wanted: OffsetRange, options: SourceOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one range."""
     subscription = Subscription.of(wanted.queue.topic, options.tags, version_ms=clock.now_ms())
     tags = subscription.tags
-    needs = tuple(dict.fromkeys((*shape.needs, "tags"))) if tags else shape.needs
+    needs = tuple(dict.fromkeys((*projection.needs, "tags"))) if tags else projection.needs
     found = (
         _from_files(wanted, options, tags)
         if options.access == "files"
@@ -75,7 +75,7 @@ def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -
                 verify_crc=options.verify_checksum,
                 expand=options.decompress,
             )
-            yield shape.to_batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
+            yield projection.to_batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
     if expected < wanted.end:
         _report_gap(wanted, options, expected, wanted.end)
 

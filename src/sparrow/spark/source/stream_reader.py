@@ -43,11 +43,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(given)
-        self._shape = make_projection(schema, kafka=self._options.kafka_schema)
+        self._projection = make_projection(schema, kafka=self._options.kafka_schema)
         self._planner: MicroBatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_shape": self._shape, "_watch": None}  # only the driver plans
+        return {"_options": self._options, "_shape": self._projection, "_watch": None}  # only the driver plans
 
     @property
     def _active_planner(self) -> MicroBatchPlanner:
@@ -58,7 +58,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- planning, in the driver --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._active_planner.initial().to_json()
+        return self._active_planner.initial_offsets().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.batch_rows_max:
@@ -70,15 +70,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch. Commit `start` to the group: all before it is processed."""
         known = SourceOffsets.from_json(start)
-        self._active_planner.done(known)
-        planned = self._active_planner.planned(known, limit)
+        self._active_planner.commit_progress(known)
+        planned = self._active_planner.plan(known, limit)
         return start if planned is None else planned.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._active_planner.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        extents = self._active_planner.latest()
+        extents = self._active_planner.latest_extents()
         return SourceOffsets({queue: extent.end for queue, extent in extents.items()}).to_json() if extents else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -99,7 +99,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition), "partitions() returns RangePartition only"
-        return read_task(partition.task, self._options, self._shape)
+        return read_task(partition.task, self._options, self._projection)
 
 
 def ranges_between(start: SourceOffsets, end: SourceOffsets) -> list[OffsetRange]:
@@ -130,7 +130,7 @@ class MicroBatchPlanner:
         self._committed: dict[QueueRef, int] = {}
         self._warned_s = float("-inf")
 
-    def initial(self) -> SourceOffsets:
+    def initial_offsets(self) -> SourceOffsets:
         """Return the starting offsets, the same at every call before the first batch."""
         if self._first is None:
             extents = offset_resolution.fetch_extents_with_retries(self._options, self._metadata)
@@ -139,7 +139,7 @@ class MicroBatchPlanner:
             )
         return self._first
 
-    def latest(self) -> QueueExtents:
+    def latest_extents(self) -> QueueExtents:
         """Return the extents, at most `offsetPollIntervalMs` old. An idle query asks 100 times a second."""
         now = time.monotonic()
         if now - self._polled_s < self._options.offset_poll_ms / 1000:
@@ -162,9 +162,9 @@ class MicroBatchPlanner:
         """Fix the current ends, up to which a query with the trigger AvailableNow reads."""
         self._frozen = offset_resolution.fetch_extents_with_retries(self._options, self._metadata)
 
-    def planned(self, start: SourceOffsets, limit: ReadLimit) -> SourceOffsets | None:
+    def plan(self, start: SourceOffsets, limit: ReadLimit) -> SourceOffsets | None:
         """Return the end of the next micro-batch; None if there is nothing to read yet."""
-        extents = self._frozen if self._frozen is not None else self.latest()
+        extents = self._frozen if self._frozen is not None else self.latest_extents()
         self._check_topics(start)
         position, first_offsets = self._check_positions(start, extents)
         backlogs = {
@@ -242,7 +242,7 @@ class MicroBatchPlanner:
         in_bytes = apportion({queue: rows * sizes[queue] for queue, rows in backlogs.items()}, most)
         return {queue: max(1, size // sizes[queue]) for queue, size in in_bytes.items()}
 
-    def done(self, offsets: SourceOffsets) -> None:
+    def commit_progress(self, offsets: SourceOffsets) -> None:
         """Commit the position of the query to its group. This only shows progress, so a failure is logged."""
         group = self._options.group
         if group is None:
