@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from sparrow.model.errors import SettingsError
+from sparrow.model.errors import Refused, SettingsError
 from sparrow.spark.runtime.tar_archive import extract
 
 DISTRIBUTION_NAME = "sparrowmq"
@@ -103,8 +103,9 @@ def use_environment_archive(archive: Path, *, directory: Path | None = None) -> 
     home = directory / ENVIRONMENT_FOLDER
     if not (home / STAMP_FILE).is_file() or (home / STAMP_FILE).read_text() != stamp:
         if home.exists() and not (home / STAMP_FILE).is_file():
-            raise SettingsError(
-                ENVIRONMENT_FOLDER, str(home), "the driver's directory", "a directory without a folder of that name"
+            raise Refused(
+                f"cannot unpack the environment to {home}: a folder with this name exists and is not an unpacked "
+                "environment. Remove it, or run the driver in another directory"
             )
         draft = Path(tempfile.mkdtemp(dir=directory, prefix=f".{ENVIRONMENT_FOLDER}-"))
         extract(archive, draft)
