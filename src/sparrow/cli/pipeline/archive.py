@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.cli.pipeline.options import (
+from sparrow.cli.pipeline.parameters.common import (
     CheckpointOption,
     ClientParameters,
     SparkParameters,

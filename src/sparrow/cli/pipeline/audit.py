@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sparrow import clock
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.cli.pipeline.options import ClientParameters, SparkParameters
+from sparrow.cli.pipeline.parameters.common import ClientParameters, SparkParameters
 from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.model.errors import SparrowError
 from sparrow.spark.options import parse_duration_ms

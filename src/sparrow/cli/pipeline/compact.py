@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.cli.pipeline.options import CheckpointOption, ClientParameters, SparkParameters, TopicParameters, pluralize
+from sparrow.cli.pipeline.parameters.common import (
+    CheckpointOption,
+    ClientParameters,
+    SparkParameters,
+    TopicParameters,
+    pluralize,
+)
 from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs import compact as job

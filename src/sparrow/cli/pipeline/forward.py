@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.cli.pipeline.options import CheckpointOption, ClientParameters, SparkParameters, count_or_unknown
-from sparrow.cli.pipeline.stream_options import StreamParameters
+from sparrow.cli.pipeline.parameters.common import CheckpointOption, ClientParameters, SparkParameters, count_or_unknown
+from sparrow.cli.pipeline.parameters.stream import StreamParameters
 
 EXAMPLES = """
 Examples:

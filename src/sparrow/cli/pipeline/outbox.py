@@ -9,8 +9,8 @@ import typer
 
 from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.cli.pipeline.options import ClientParameters, SparkParameters
 from sparrow.cli.pipeline.outbox_relay import BulkRelay
+from sparrow.cli.pipeline.parameters.common import ClientParameters, SparkParameters
 
 EXAMPLES = """
 Examples:

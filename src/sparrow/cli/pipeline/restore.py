@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.cli.pipeline.options import ClientParameters, SparkParameters
+from sparrow.cli.pipeline.parameters.common import ClientParameters, SparkParameters
+from sparrow.cli.pipeline.parameters.selection import DryRunOption, SelectionParameters, copy_summary
 from sparrow.cli.pipeline.progress_bar import show_progress
-from sparrow.cli.pipeline.selection_options import DryRunOption, SelectionParameters, copy_summary
 from sparrow.spark.jobs.copy import restore as job
 
 EXAMPLES = """

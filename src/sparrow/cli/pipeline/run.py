@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.cli.pipeline.options import SparkParameters
+from sparrow.cli.pipeline.parameters.common import SparkParameters
 from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.spark.pipelines import Pipeline, load
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparrow.cli.parameter_groups import with_parameter_groups
-from sparrow.cli.pipeline.options import CheckpointOption, ClientParameters, SparkParameters
+from sparrow.cli.pipeline.parameters.common import CheckpointOption, ClientParameters, SparkParameters
 from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.model.errors import Refused
 

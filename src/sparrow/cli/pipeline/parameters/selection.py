@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparrow.cli.pipeline.options import pluralize
+from sparrow.cli.pipeline.parameters.common import pluralize
 
 if TYPE_CHECKING:
     from sparrow.spark.jobs.copy.message_copy import CopyResult

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline.options import parse_interval_ms
+from sparrow.cli.pipeline.parameters.common import parse_interval_ms
 
 
 @dataclass(frozen=True, kw_only=True)
