@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from sparrow.cli.server.up import load_settings
+from sparrow.cli.settings import load_settings
 from sparrow.settings import LogSettings, SqlSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Store
