@@ -513,22 +513,22 @@ async def test_the_command_resends_and_asks_before_it_does_so_to_all(stand):
             await admin.create_group(Group(name=name))
             await admin.reset_offsets(name, "T", "last")
     store = stand.platform.broker.broker.store
-    done = await run(stand, "T", "--group", "g", "--ids", "0", "1", "--dry-run")
+    done = await run(stand, "T", "--group", "g", "--offsets", "0", "1", "--dry-run")
     assert done.stdout == "2 messages would be resent to g.\n", done.stderr
-    done = await run(stand, "T", "--group", "g", "--ids", "0", "1")
+    done = await run(stand, "T", "--group", "g", "--offsets", "0", "1")
     assert done.stdout == "2 messages resent to g.\n", done.stderr
     assert store.bounds_nowait(Queue("%RETRY%g", 0)).end == 2
 
     done = await run(stand, "T", "--time", "2020-01-01", "2100-01-01T10:00+02:00", said="n\n")
-    assert "3 messages would be resent to g, h. Go on?" in done.stdout
+    assert "3 messages would be resent to g, h. Continue?" in done.stdout
     assert done.returncode == 1
     assert store.bounds_nowait(Queue("%RETRY%h", 0)).end == 0
     done = await run(stand, "T", "--time", "0", "99999999999999", "--yes")
     assert done.stdout == "3 messages resent to g, h.\n", done.stderr
 
-    done = await run(stand, "T", "--group", "g", "--ids", "1", "0")
+    done = await run(stand, "T", "--group", "g", "--offsets", "1", "0")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no range of offsets" in done.stderr
     done = await run(stand, "T", "--group", "g", "--time", "yesterday", "today")
-    assert "'yesterday' is no time" in done.stderr
+    assert "'yesterday' is not a time" in done.stderr
     assert "Examples" in (await run(stand, "--help")).stdout

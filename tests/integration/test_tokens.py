@@ -16,7 +16,7 @@ from sparrow import client
 from sparrow.broker import dispatch
 from sparrow.broker.server import BrokerServer
 from sparrow.cli.server.platform import Platform
-from sparrow.cli.server.up import load_settings
+from sparrow.cli.settings import load_settings
 from sparrow.client import Credentials, Message
 from sparrow.client.aio import Admin, ClientSession, Consumer, PopConsumer, Producer
 from sparrow.model.errors import Refused, SettingsError

@@ -22,15 +22,10 @@ from sparrow.cli import lifecycle
 from sparrow.cli.demo.revenue_pipeline import ORDERS_TOPIC, REVENUE_TOPIC
 from sparrow.cli.demo.revenue_windows import RevenueWindows
 from sparrow.cli.demo.spark_process import SparkProcess
+from sparrow.cli.server.output import print_broker, print_name_server
 from sparrow.cli.server.platform import Platform
-from sparrow.cli.server.up import (
-    DataOption,
-    NameServerPortOption,
-    PortOption,
-    load_settings,
-    print_broker,
-    print_name_server,
-)
+from sparrow.cli.server.up import DataOption, NameServerPortOption, PortOption
+from sparrow.cli.settings import load_settings
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.consume.handler_delivery import MessageHandler
 from sparrow.client.aio.produce.producer import Producer
