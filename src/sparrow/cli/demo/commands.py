@@ -78,7 +78,7 @@ class Demo:
     async def run(self, seconds: float, stop: asyncio.Event) -> None:
         """Run until the time is over or `stop` is set."""
         started = time.monotonic()
-        first, second = (Consumer(BILLING_GROUP, self._name_servers, start="last") for _ in range(2))
+        first, second = (Consumer(self._name_servers, group=BILLING_GROUP, consume_from="last") for _ in range(2))
         async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as stack:
             await self._send_some(producer)  # creates the topic
             for name, consumer in (("consumer 1", first), ("consumer 2", second)):

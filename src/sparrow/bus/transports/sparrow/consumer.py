@@ -68,7 +68,7 @@ class SparrowGroupConsumer:
             await self._consumer.subscribe(topic)
             self._subscribed.add(topic)
         if self._subscribed and not self._joined.is_set():
-            await self._consumer.fetch_items(0, 0)  # takes nothing, but joins the group
+            await fetch_items(self._consumer, 0, 0)  # takes nothing, but joins the group
             self._joined.set()
 
     async def _scan(self) -> None:
