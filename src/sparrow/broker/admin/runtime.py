@@ -16,8 +16,6 @@ from sparrow.broker.query.store_time import store_ms_of
 from sparrow.model.errors import Refused
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.settings import GIB
-from sparrow.store.log import LogStore
-from sparrow.store.log.maintenance import disk_ratio
 from sparrow.wire import bodies
 from sparrow.wire.bodies import DataVersion, KvTable
 from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode, ResponseCode, RocketMQVersion
@@ -85,20 +83,20 @@ def _traffic(counters: TrafficCounters, now_ms: int) -> dict[str, str]:
 
 async def _storage(broker: Broker) -> dict[str, str]:
     store = broker.store
-    if not isinstance(store, LogStore):  # how full a database is, its own tools say
-        return {"commitLogMinOffset": "0", "commitLogMaxOffset": str(store.written), "dispatchBehindBytes": "0"}
-    ratio = str(await asyncio.to_thread(disk_ratio, store.path))
-    disk = await asyncio.to_thread(shutil.disk_usage, store.path)
-    oldest = await store.record_at(store.first)
-    written = store.written
+    files, written = store.files, store.written
+    if files is None:  # how full a database is, its own tools say
+        return {"commitLogMinOffset": "0", "commitLogMaxOffset": str(written), "dispatchBehindBytes": "0"}
+    disk = await asyncio.to_thread(shutil.disk_usage, files.path)
+    ratio = str(disk.used / (disk.used + disk.free))
+    oldest = await store.record_at(files.first_offset)
     return {
-        "commitLogMinOffset": str(store.first),
+        "commitLogMinOffset": str(files.first_offset),
         "commitLogMaxOffset": str(written),
         "commitLogDiskRatio": ratio,
         "consumeQueueDiskRatio": ratio,
         "commitLogDirCapacity": f"Total : {disk.total / GIB:.1f} GiB, Free : {disk.free / GIB:.1f} GiB.",
         "earliestMessageTimeStamp": str(store_ms_of(oldest) if oldest is not None else -1),
-        "remainHowManyDataToFlush": f"{written - store.watermark('durable')} B",
+        "remainHowManyDataToFlush": f"{written - files.durable_offset} B",
         "dispatchBehindBytes": "0",  # queues grow together with the log
     }
 
@@ -190,11 +188,11 @@ def _settings(broker: Broker) -> dict[str, str]:
         "registerNameServerPeriod": str(own.register_interval_ms),
         "maxMessageSize": str(store.message_bytes_max),
     }
-    if not isinstance(store, LogStore):
+    if store.files is None:
         return said
-    kept = store.settings
+    path, kept, *_ = store.files
     return said | {
-        "storePathRootDir": str(store.path),
+        "storePathRootDir": str(path),
         "mappedFileSizeCommitLog": str(kept.segment_bytes),
         "mappedFileSizeConsumeQueue": str(kept.queue_file_entries * _QUEUE_ENTRY_BYTES),
         "maxHashSlotNum": str(kept.index_slots),

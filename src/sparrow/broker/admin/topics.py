@@ -16,7 +16,6 @@ from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_PRIORITY, RETRY_TOPIC_
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic, validate_topic_name
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.store.log import LogStore
 from sparrow.wire.bodies import (
     DataVersion,
     GroupList,
@@ -112,7 +111,7 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
         else:
             attributes[key] = value
     wanted = msgspec.structs.replace(config.topic(), attributes=attributes)
-    if known is not None and has_lanes(known) and not isinstance(broker.store, LogStore):
+    if known is not None and has_lanes(known) and broker.store.all_topics_have_lanes:
         # On a database every topic has them, whatever tools say that have never heard of lanes.
         wanted = msgspec.structs.replace(wanted, sys_flag=wanted.sys_flag | LANES_SYS_FLAG)
     topic = topic_with_lanes(wanted, known)

@@ -35,8 +35,7 @@ from sparrow.model.protocol import (
     TIMER_TOPIC,
 )
 from sparrow.model.queue import Queue
-from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import ReadResult, Slice, Store
+from sparrow.store.spi import STATE_TOPIC, ReadResult, Slice, Store
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import encode, property_value, set_properties
@@ -44,7 +43,7 @@ from sparrow.wire.properties import encode, property_value, set_properties
 log = logging.getLogger(__name__)
 
 
-HIDDEN_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE_QUEUE.topic})
+HIDDEN_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE_TOPIC})
 """What no consumer was ever given: delivering it would deliver an uncommitted transaction, or a secret."""
 
 _MARK = PROPERTY_REFERENCE.encode() + b"\x01"

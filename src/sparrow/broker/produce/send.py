@@ -36,7 +36,6 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
-from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, PendingAppend
 from sparrow.wire import batch, headers
 from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode, ResponseCode
@@ -69,10 +68,12 @@ class SendHandler:
     def __init__(self, broker: Broker) -> None:
         self._broker, self._store, self._topics = broker, broker.store, broker.topics
         self._counters = broker.counters
-        # A database knows by itself what was stored before, whichever of its brokers took it.
-        self._log = broker.store if isinstance(broker.store, LogStore) else None
-        self._deduplicator = SendDeduplicator(broker.store, now_ms=broker.now_ms) if self._log is not None else None
-        self._keeps_tokens = self._log is None and broker.settings.auth
+        self._encoded_appender = broker.store.encoded_appender
+        self._deduplicator: SendDeduplicator | None = None
+        if not broker.store.deduplicates_sends:
+            assert broker.store.assigns_offsets_at_once, "the deduplicator needs the offset of each send"
+            self._deduplicator = SendDeduplicator(broker.store, now_ms=broker.now_ms)
+        self._remembers_tokens = broker.store.remembers_tokens and broker.settings.auth
         host = broker.address.as_host()
         self._id_prefix = offset_id_prefix(host)
         self._id_prefix_bytes = self._id_prefix.encode()
@@ -242,7 +243,7 @@ class SendHandler:
             born_ms=request.born_ms,
             born_host=channel.packed_host,
             reconsume_times=request.reconsume_times,
-            token=self._token_of(command) if self._keeps_tokens else 0,
+            token=self._token_of(command) if self._remembers_tokens else 0,
         )
 
     def _token_of(self, command: RemotingCommand) -> int:
@@ -268,7 +269,7 @@ class SendHandler:
             if has_lanes(self._topics[request.topic]) and b"PRIORITY" in body:
                 queue = lane_queue_for_batch(queue, body)
             is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
-            if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
+            if self._encoded_appender is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
                 return self._store.append_nowait(queue, self._drafts(request, command, channel))
             encoded = columns_batch.batch_to_records(
                 body,
@@ -280,13 +281,13 @@ class SendHandler:
                 store_host_bytes=self._store_host_bytes,
                 reconsume_times=request.reconsume_times,
             )
-            return self._log.append_encoded_nowait(queue, encoded.data, encoded.sizes, verify_crc=False)
+            return self._encoded_appender.append_encoded_nowait(queue, encoded.data, encoded.sizes, verify_crc=False)
         except ProtocolError as cause:
             raise Refused(f"the batch cannot be read: {cause}") from cause
 
     def _drafts(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> list[Draft]:
         members = batch.decode(command.body)
-        token = self._token_of(command) if self._keeps_tokens else 0
+        token = self._token_of(command) if self._remembers_tokens else 0
         if any(_is_for_later(member.properties) for member in members):
             raise IllegalMessage("a message of a batch cannot be delayed: send it by itself")
         return [

@@ -18,7 +18,6 @@ from sparrow.broker.produce.record_validation import IncomingRecords, check_dest
 from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.model.errors import NotPermitted, ProtocolError, Refused
 from sparrow.net.dispatcher import RequestContext, RequestHandler
-from sparrow.store.log import LogStore
 from sparrow.store.spi import QueueRecords
 from sparrow.wire import queue_batches
 from sparrow.wire.codes import RequestCode
@@ -114,7 +113,7 @@ def _arriving(broker: Broker, call: RequestContext, *, fills_checksum: bool) -> 
 
 def _store_host_bytes(broker: Broker) -> int:
     """Records of a log have room for the address of this broker. A database keeps none."""
-    return len(pack_host(broker.address.as_host())) if isinstance(broker.store, LogStore) else _IPV4_BYTES
+    return len(pack_host(broker.address.as_host())) if broker.store.records_store_host else _IPV4_BYTES
 
 
 def _chunk(arriving: IncomingRecords) -> StageChunk:

@@ -9,8 +9,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import Slice
+from sparrow.store.spi import STATE_TOPIC, Slice
 from sparrow.wire import record
 from sparrow.wire.bodies import ConsumeQueueEntries, ConsumeQueueEntry
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -59,7 +58,7 @@ def _newest(records: list[bytes], bytes_max: int) -> list[bytes]:
 async def view_message(request: ViewMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """The message at a physical offset, which is what the second half of its id says."""
     found = await broker.store.record_at(request.physical_offset)
-    if found is not None and record.decode(found, verify_crc=False, expand=False).topic == STATE_QUEUE.topic:
+    if found is not None and record.decode(found, verify_crc=False, expand=False).topic == STATE_TOPIC:
         found = None  # the store's own words, among them what signs requests
     whole = await resolve_record(broker.store, found) if found is not None else None
     if whole is None:

@@ -45,7 +45,7 @@ from sparrow.store.log.state.marks import LogMarks
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.tokens import LogTokens
 from sparrow.store.log.state.updates import StateUpdate
-from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult
+from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult, StoreFiles
 from sparrow.wire import record
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,12 @@ _UNFILED_BYTES = 64 << 20
 
 class LogStore:
     """A store directory, open. One process at a time may have it open."""
+
+    assigns_offsets_at_once = True
+    deduplicates_sends = False
+    remembers_tokens = False
+    records_store_host = True
+    all_topics_have_lanes = False
 
     def __init__(
         self,
@@ -169,6 +175,16 @@ class LogStore:
     @property
     def message_bytes_max(self) -> int:
         return self.settings.message_bytes_max
+
+    @property
+    def encoded_appender(self) -> LogStore:
+        """The store itself."""
+        return self
+
+    @property
+    def files(self) -> StoreFiles:
+        """The directory, its settings, and the range of the log on disk."""
+        return StoreFiles(self.path, self.settings, self.first, self.watermark("durable"))
 
     def append_encoded_nowait(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
