@@ -22,7 +22,7 @@ import asyncmy
 import asyncpg
 
 from _harness import ROOT
-from sparrow.store.sql.drivers.database import DatabaseUrl, parse_database_url
+from sparrow.store.sql.drivers.url import DatabaseUrl, parse_database_url
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow
 
 sys.path.append(str(ROOT))
@@ -67,10 +67,10 @@ class Bare(Protocol):
 @asynccontextmanager
 async def bare(url: str) -> AsyncIterator[Bare]:
     address = parse_database_url(url)
-    if address.kind == "sqlite":
+    if address.dialect == "sqlite":
         with ThreadPoolExecutor(1) as thread:
             yield BareSqlite(address, thread)
-    elif address.kind == "mysql":
+    elif address.dialect == "mysql":
         connection = await asyncmy.connect(
             host=address.host,
             port=address.port,

@@ -19,7 +19,7 @@ from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import RemotingCommand, decode, encode
 from sparrow.wire.headers import OffsetResponse, PullMessage, QueueRequest, SendMessageV2
-from sparrow.wire.headers.pull import HAS_SUBSCRIPTION
+from sparrow.wire.headers.pull import SUBSCRIPTION_FLAG
 
 BODY = b"x" * 100
 PROPERTIES = "UNIQ_KEY\x017F0000010A2B18B4AAC20000000{:05d}\x02TAGS\x01paid\x02KEYS\x01order-{}\x02WAIT\x01true\x02"
@@ -69,7 +69,7 @@ def send_frame(opaque: int) -> bytes:
 
 
 def pull_frame(opaque: int, offset: int) -> bytes:
-    header = PullMessage("bench", "bench", opaque % 4, offset, 32, HAS_SUBSCRIPTION, 0, 0, 0, "*", "TAG")
+    header = PullMessage("bench", "bench", opaque % 4, offset, 32, SUBSCRIPTION_FLAG, 0, 0, 0, "*", "TAG")
     return encode(RemotingCommand(RequestCode.PULL_MESSAGE, opaque, ext=headers.write(header)))
 
 

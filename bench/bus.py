@@ -28,7 +28,8 @@ from sqlalchemy.orm import Session
 from _databases import KINDS, database
 from _harness import Row, folder_on_disk, is_smoke, report
 from broker import broker
-from sparrow.bus import EventBus, Headers, OutgoingEvent
+from sparrow.bus import Headers, OutgoingEvent
+from sparrow.bus.aio import EventBus
 from sparrow.bus.headers import ID, NAME
 from sparrow.bus.sql.outbox import PublishedRow
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope
@@ -53,14 +54,14 @@ WRITE = text("INSERT INTO business (id, what) VALUES (:id, :what)")
 
 
 def bus_on(url: str, broker: Any = "memory://", **options: Any) -> EventBus:
-    return EventBus(url, broker, app="bench", concurrency=HANDLERS, clean_interval_s=1e6, **options)
+    return EventBus(url, broker, app="bench", concurrency=HANDLERS, cleanup_interval_s=1e6, **options)
 
 
 # -- publishing ------------------------------------------------------------------------------------------------------
 
 
 def bare_statement(bus: EventBus, paramstyle: str) -> str:
-    sql = bus.shared.sql_for(bus.database.kind, paramstyle)
+    sql = bus.core.context.sql_for(bus.database.kind, paramstyle)
     return sql.text(
         f'INSERT INTO {sql.names.published} ("Id", "Version", "Name", "Content", "Added", "StatusName", "OrderKey")'
         f" VALUES (?, ?, ?, ?, {sql.now}, ?, ?)"
@@ -73,7 +74,7 @@ def row_of(event: PublishedRow) -> tuple[Any, ...]:
 
 def publishing(bus: EventBus) -> tuple[float, float]:
     """Seconds for one transaction: with a bare INSERT, with `publish`."""
-    event_encoder, engine = bus.shared.event_encoder, bus.database.engine
+    event_encoder, engine = bus.core.context.event_encoder, bus.database.engine
     statement = bare_statement(bus, engine.dialect.paramstyle)
 
     def bare() -> None:
@@ -85,7 +86,7 @@ def publishing(bus: EventBus) -> tuple[float, float]:
     def published() -> None:
         with Session(engine) as session, session.begin():
             session.execute(WRITE, {"id": 1, "what": "published"})
-            bus.publish("bench.published", ORDER, session=session)
+            bus.blocking.publish("bench.published", ORDER, session=session)
 
     return side_by_side(bare, published, SINGLES)
 
@@ -102,7 +103,7 @@ def side_by_side(first: Callable[[], None], second: Callable[[], None], count: i
 
 
 async def publishing_async(bus: EventBus) -> tuple[float, float]:
-    event_encoder, engine = bus.shared.event_encoder, bus.database.async_engine
+    event_encoder, engine = bus.core.context.event_encoder, bus.database.async_engine
     statement = bare_statement(bus, engine.dialect.paramstyle)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(SINGLES):
@@ -114,7 +115,7 @@ async def publishing_async(bus: EventBus) -> tuple[float, float]:
         between = time.perf_counter()
         async with AsyncSession(engine) as session, session.begin():
             await session.execute(WRITE, {"id": 1, "what": "published"})
-            await bus.publish_async("bench.published", ORDER, session=session)
+            await bus.publish("bench.published", ORDER, session=session)
         times[0].append(between - began)
         times[1].append(time.perf_counter() - between)
     return median(times[0]), median(times[1])
@@ -122,10 +123,10 @@ async def publishing_async(bus: EventBus) -> tuple[float, float]:
 
 def publishing_many(bus: EventBus) -> tuple[float, float]:
     """Seconds for a transaction of many rows. The bare one is SQLAlchemy's own bulk insert of the same rows."""
-    event_encoder, engine = bus.shared.event_encoder, bus.database.engine
+    event_encoder, engine = bus.core.context.event_encoder, bus.database.engine
     table = bus.metadata().tables[f"{bus.settings.space(bus.database.kind)}.published"]
     events = [OutgoingEvent("bench.published", ORDER)] * BULK
-    sql = bus.shared.sql_for(bus.database.kind, engine.dialect.paramstyle)
+    sql = bus.core.context.sql_for(bus.database.kind, engine.dialect.paramstyle)
 
     def bare() -> None:
         from datetime import UTC, datetime
@@ -141,7 +142,7 @@ def publishing_many(bus: EventBus) -> tuple[float, float]:
 
     def published() -> None:
         with Session(engine) as session, session.begin():
-            bus.publish_many(events, session=session)
+            bus.blocking.publish_many(events, session=session)
 
     return side_by_side(bare, published, ROUNDS)
 
@@ -153,7 +154,7 @@ def empty_queue(bus: EventBus) -> None:
     """What the measurements before left open is closed."""
 
     def work(db: Connection) -> None:
-        names, sql = bus.shared.sql.names, bus.shared.sql_of(db)
+        names, sql = bus.core.context.sql.names, bus.core.context.sql_of(db)
         sql.change(db, f"DELETE FROM {names.queue}")
         sql.change(db, f'DELETE FROM {names.published} WHERE "StatusName" <> ?', "Successed")
 
@@ -164,7 +165,7 @@ async def relaying(bus: EventBus) -> float:
     """Events a second, from the start of a worker to the last row marked."""
     for first in range(0, RELAYED, 1000):
         size = min(1000, RELAYED - first)
-        await bus.publish_many_async([OutgoingEvent("bench.relayed", ORDER)] * size)
+        await bus.publish_many([OutgoingEvent("bench.relayed", ORDER)] * size)
     async with timed_until(bus, "bus_sent_total", RELAYED) as took:
         pass
     return RELAYED / took()
@@ -203,20 +204,20 @@ class Waiting:
 
     async def acknowledge(self, deliveries: object) -> None: ...
 
-    async def give_back(self, deliveries: object) -> None: ...
+    async def release(self, deliveries: object) -> None: ...
 
 
 async def executing(url: str, **options: Any) -> float:
     """Messages a second, from Received to Successed, with a handler that writes a row."""
-    store = bus_on(url, Waiting("bench.handled", HANDLED), executes=True, **options)
-    store.add_subscription("bench.handled", _writes_a_row, group="bench")
+    store = bus_on(url, Waiting("bench.handled", HANDLED), runs_handlers=True, **options)
+    store.subscriptions.add("bench.handled", _writes_a_row, group="bench")
     # First they are all stored; an executor of another process would find them like this.
     await store.prepare()
     store.check()
     from sparrow.bus.receive.receiver import EventReceiver
 
-    receiver = asyncio.create_task(EventReceiver(store.shared, "bench.v1", ("bench.handled",)).run())
-    while store.shared.probe.totals["bus_received_total"] < HANDLED:
+    receiver = asyncio.create_task(EventReceiver(store.core.context, "bench.v1", ("bench.handled",)).run())
+    while store.core.context.probe.totals["bus_received_total"] < HANDLED:
         await asyncio.sleep(0.01)
     receiver.cancel()
     await asyncio.gather(receiver, return_exceptions=True)
@@ -231,11 +232,11 @@ async def _writes_a_row(order: dict[str, Any], headers: Headers, session: AsyncS
 
 @contextlib.asynccontextmanager
 async def timed_until(bus: EventBus, name: str, count: int) -> AsyncIterator[Callable[[], float]]:
-    before = bus.shared.probe.totals[name]
+    before = bus.core.context.probe.totals[name]
     began = time.perf_counter()
     ended = 0.0
     async with bus:
-        while bus.shared.probe.totals[name] - before < count:
+        while bus.core.context.probe.totals[name] - before < count:
             await asyncio.sleep(0.02)
         ended = time.perf_counter()
     yield lambda: ended - began
@@ -247,7 +248,7 @@ def fill(bus: EventBus, count: int) -> None:
     first_s = (("published", "", ""), ("received", ', "Group", "MsgId"', ", 'g', 'm'"))
 
     def begin(db: Connection) -> None:
-        sql = bus.shared.sql_of(db)
+        sql = bus.core.context.sql_of(db)
         for table, columns, values in first_s:
             row = f"(?, 'bench.old', ?, {sql.now}, {sql.plus(sql.now)}, 'Successed'{values})"
             for number in range(1, 1001):
@@ -255,7 +256,7 @@ def fill(bus: EventBus, count: int) -> None:
                 sql.change(db, statement, number, content, sql.span(86_400))
 
     def more(db: Connection, have: int, step: int) -> None:
-        sql = bus.shared.sql_of(db)
+        sql = bus.core.context.sql_of(db)
         for table, columns, _ in first_s:
             name = getattr(sql.names, table)
             sql.change(
@@ -264,7 +265,9 @@ def fill(bus: EventBus, count: int) -> None:
                 f' WHERE "Id" <= {step}',
             )
 
-    have = int(bus.database.run_blocking(lambda db: bus.shared.sql_of(db).rows(db, _HAVE.format(bus=bus))[0][0]) or 0)
+    have = int(
+        bus.database.run_blocking(lambda db: bus.core.context.sql_of(db).rows(db, _HAVE.format(bus=bus))[0][0]) or 0
+    )
     if count and not have:
         bus.database.run_blocking(begin)
         have = 1000
@@ -279,7 +282,7 @@ def fill(bus: EventBus, count: int) -> None:
 
 
 _COLUMNS = '"Id", "Name", "Content", "Added", "ExpiresAt", "StatusName"'
-_HAVE = 'SELECT MAX("Id") FROM {bus.shared.sql.names.received} WHERE "Name" = \'bench.old\''
+_HAVE = 'SELECT MAX("Id") FROM {bus.core.context.sql.names.received} WHERE "Name" = \'bench.old\''
 
 
 # -- all of it -------------------------------------------------------------------------------------------------------
@@ -287,8 +290,8 @@ _HAVE = 'SELECT MAX("Id") FROM {bus.shared.sql.names.received} WHERE "Name" = \'
 
 async def measure(kind: str, url: str, name_server: str) -> list[Row]:
     rows: list[Row] = []
-    bus = bus_on(url, relays=False)
-    bus.prepare_blocking()
+    bus = bus_on(url, runs_relay=False)
+    bus.blocking.prepare()
     bus.database.run_blocking(lambda db: db.exec_driver_sql(CREATE))
     bare_s, ours_s = await asyncio.to_thread(publishing, bus)
     rows.append(Row(f"{kind}: publish in a transaction / bare INSERT", bare_s / ours_s, "ratio", 0.6))

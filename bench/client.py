@@ -24,7 +24,7 @@ from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import RemotingCommand, encode
 from sparrow.wire.headers import PullMessage
-from sparrow.wire.headers.pull import HAS_SUBSCRIPTION, SUSPEND
+from sparrow.wire.headers.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 
 BODY = b"x" * 100
 
@@ -99,7 +99,7 @@ async def latency(name_servers: str, topic: str, count: int) -> tuple[float, flo
             arrived.set()
 
         await consumer.start(handle)
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         for _ in range(count):
             arrived.clear()
             await producer.send(Message(topic=topic, body=b"%.9f" % time.perf_counter()))
@@ -111,7 +111,9 @@ async def latency(name_servers: str, topic: str, count: int) -> tuple[float, flo
 
 def idle(pid: int, port: int, connections: int, seconds: float) -> tuple[float, float]:
     """MB of memory that waiting connections cost the broker in all, and its CPU meanwhile, in percent of a core."""
-    header = PullMessage("bench-idle", "bench-idle", 3, 0, 32, HAS_SUBSCRIPTION | SUSPEND, 0, 60_000, 0, "*", "TAG")
+    header = PullMessage(
+        "bench-idle", "bench-idle", 3, 0, 32, SUBSCRIPTION_FLAG | SUSPEND_FLAG, 0, 60_000, 0, "*", "TAG"
+    )
     frame = encode(RemotingCommand(RequestCode.PULL_MESSAGE, 1, ext=headers.write(header)))
     sockets = []
     try:

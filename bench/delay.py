@@ -22,7 +22,7 @@ from sparrow.wire.columns.properties import ParsedProperties
 from sparrow.wire.connection import Connection
 from sparrow.wire.frame import RemotingCommand, encode
 from sparrow.wire.headers import PullMessage, PullMessageResponse, SendMessageV2
-from sparrow.wire.headers.pull import HAS_SUBSCRIPTION, SUSPEND
+from sparrow.wire.headers.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 
 BODY = b"x" * 100
 IN_FLIGHT = 128
@@ -54,7 +54,7 @@ def arrivals(port: int, topic: str, count: int, *, within_s: float) -> Iterator[
         while seen < count:
             assert time.monotonic() < deadline, f"{seen} of {count} came within {within_s} s"
             opaque += 1
-            flag = HAS_SUBSCRIPTION | SUSPEND
+            flag = SUBSCRIPTION_FLAG | SUSPEND_FLAG
             header = PullMessage("bench", topic, 0, offset, 1024, flag, 0, 5_000, 0, "*", "TAG")
             link.sendall(encode(RemotingCommand(RequestCode.PULL_MESSAGE, opaque, ext=headers.write(header))))
             answers: list[RemotingCommand] = []

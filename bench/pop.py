@@ -22,7 +22,7 @@ from sparrow.wire.bodies.pop import Ack, BatchAck, encode_bitset
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import AckMessage, PopMessage, PopMessageResponse, PullMessage, SendMessageV2
-from sparrow.wire.headers.pull import HAS_SUBSCRIPTION
+from sparrow.wire.headers.pull import SUBSCRIPTION_FLAG
 
 TOPIC = "bench_pop"
 QUEUES = 4
@@ -96,7 +96,7 @@ async def pull_all(channel: Channel, queue_ids: Iterable[int]) -> int:
     for queue_id in queue_ids:
         offset = 0
         while True:
-            header = PullMessage("pullers", TOPIC, queue_id, offset, BATCH, HAS_SUBSCRIPTION, 0, 0, 0, "*", "TAG")
+            header = PullMessage("pullers", TOPIC, queue_id, offset, BATCH, SUBSCRIPTION_FLAG, 0, 0, 0, "*", "TAG")
             answer = await channel.request(RequestCode.PULL_MESSAGE, header, timeout_ms=10_000)
             if answer.code != ResponseCode.SUCCESS:
                 break

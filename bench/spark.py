@@ -338,7 +338,7 @@ START = """
 import sys
 from sparrow.spark.source.schema import default_ddl
 from sparrow.spark.runtime.session import spark_session
-spark = spark_session("start", master="local[2]", class_archive=sys.argv[1] == "with")
+spark = spark_session("start", master="local[2]", use_class_archive=sys.argv[1] == "with")
 assert spark.range(10).count() == 10
 spark.stop()
 """

@@ -107,7 +107,7 @@ class Bench:
         return self.store.catalog.lanes[queue].table
 
     def entries(self, some: Sequence[Draft]) -> list[NewRow]:
-        return [row_of_draft(draft, self.store.catalog.anonymous) for draft in some]
+        return [row_of_draft(draft, self.store.catalog.anonymous_token) for draft in some]
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class Bench:
                 f'INSERT INTO "{table}" SELECT {columns.format(made)} FROM "{table}" WHERE id <= {more}'
             )
             made += more
-        await database.change(
+        await database.execute(
             "UPDATE hermes_lane SET next_id = :next_id, last_ts = 1 WHERE lane = :lane",
             next_id=rows + 1,
             lane=lane.number,

@@ -20,7 +20,7 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.connection import Connection
 from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, encode
 from sparrow.wire.headers import EndTransaction, PullMessage, PullMessageResponse, SendMessageV2
-from sparrow.wire.headers.pull import HAS_SUBSCRIPTION, SUSPEND
+from sparrow.wire.headers.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 
 BODY = b"x" * 100
 IN_FLIGHT = 64
@@ -40,7 +40,7 @@ def commit_frame(opaque: int, queue_offset: int, physical_offset: int) -> bytes:
 
 
 def pull_frame(opaque: int, offset: int) -> bytes:
-    header = PullMessage("bench", "bench", 0, offset, 1024, HAS_SUBSCRIPTION | SUSPEND, 0, 5_000, 0, "*", "TAG")
+    header = PullMessage("bench", "bench", 0, offset, 1024, SUBSCRIPTION_FLAG | SUSPEND_FLAG, 0, 5_000, 0, "*", "TAG")
     return encode(RemotingCommand(RequestCode.PULL_MESSAGE, opaque, ext=headers.write(header)))
 
 

@@ -10,7 +10,7 @@ from sparrow.model import StoredMessage
 
 async def main(name_servers: str) -> None:
     async with Producer(name_servers, linger_ms=1) as producer:
-        sent = await asyncio.gather(*(producer.send(Message.of("orders", f"order {n}")) for n in range(1000)))
+        sent = await asyncio.gather(*(producer.send(Message("orders", f"order {n}")) for n in range(1000)))
         print(sum(result.is_ok for result in sent), "stored")
 
     seen: set[bytes] = set()

@@ -8,8 +8,8 @@ from sparrow.client import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as folder:
     with Producer(platform.name_servers) as producer:
-        producer.send(Message.of("prices", "EUR 1.08"))
-        producer.send(Message.of("prices", "GBP 1.27"))
+        producer.send(Message("prices", "EUR 1.08"))
+        producer.send(Message("prices", "GBP 1.27"))
 
     for name in ("left screen", "right screen"):
         path = Path(folder, name)

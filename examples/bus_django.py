@@ -66,7 +66,7 @@ def main() -> None:
         print("shop:", error)
     assert handled.acquire(timeout=30)
     assert handled.acquire(timeout=30)
-    bus.stop_thread()
+    bus.stop()
 
 
 if __name__ == "__main__":

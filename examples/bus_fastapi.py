@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import sparrow.testing
-from sparrow.bus import EventBus, Publisher
+from sparrow.bus.aio import EventBus, Publisher
 
 
 class Base(DeclarativeBase):
@@ -47,7 +47,7 @@ def shop(bus: EventBus, billed: asyncio.Event) -> FastAPI:
     @app.post("/orders")
     async def create(order: Order, session: Annotated[AsyncSession, Depends(get_session)], events: Events) -> None:
         session.add(OrderRow(number=order.number))
-        await events.publish_async("order.created", order)
+        await events.publish("order.created", order)
         if order.book == "out of print":
             raise HTTPException(409, "neither the order nor its event is kept")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from sparrow.bus import EventBus, Headers
+from sparrow.bus import Headers
+from sparrow.bus.aio import EventBus
 
 
 @dataclass
@@ -39,12 +40,12 @@ async def main(folder: Path) -> None:
     async with bus:
         async with AsyncSession(bus.database.async_engine) as session, session.begin():
             await session.execute(text("INSERT INTO orders VALUES (1, 40)"))
-            await bus.publish_async("order.created", Order(1, 40), session=session)
+            await bus.publish("order.created", Order(1, 40), session=session)
 
         try:
             async with AsyncSession(bus.database.async_engine) as session, session.begin():
                 await session.execute(text("INSERT INTO orders VALUES (2, 50)"))
-                await bus.publish_async("order.created", Order(2, 50), session=session)
+                await bus.publish("order.created", Order(2, 50), session=session)
                 raise RuntimeError("the card was refused")
         except RuntimeError as error:
             print(f"order 2: {error}: neither the order nor its event ever was")

@@ -51,4 +51,4 @@ if __name__ == "__main__":
             print("shop:", number, client.post(f"/orders/{number}").text)
         assert handled.acquire(timeout=30)
         assert handled.acquire(timeout=30)
-        bus.stop_thread()
+        bus.stop()

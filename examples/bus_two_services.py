@@ -24,7 +24,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, u
 from sqlalchemy.ext.asyncio import AsyncSession
 
 import sparrow.testing
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 from sparrow.bus.transports.spi import Transport
 
 
@@ -74,7 +74,7 @@ async def place_order(bus: EventBus, order: Order) -> None:
     """The order and the news of it: both or neither."""
     async with AsyncSession(bus.database.async_engine) as session, session.begin():
         await session.execute(insert(orders_table).values(number=order.number, cents=order.cents))
-        await bus.publish_async("order.placed", order, session=session)
+        await bus.publish("order.placed", order, session=session)
 
 
 # -- billing ----------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def billing_service(database: str, broker: str | Transport) -> EventBus:
     async def take_money(order: Order, session: AsyncSession) -> None:
         # The session is the one in which the bus notes that this message is done.
         await session.execute(insert(payments_table).values(order_number=order.number, cents=order.cents))
-        await bus.publish_async("payment.done", order, session=session)
+        await bus.publish("payment.done", order, session=session)
 
     return bus
 

@@ -25,7 +25,7 @@ def handle(message: StoredMessage) -> None:
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         for text in ("fine", "too early", "broken"):
-            producer.send(Message.of("orders", text))
+            producer.send(Message("orders", text))
 
     with Admin(platform.name_servers) as admin, Consumer("billing", platform.name_servers, retries_max=3) as consumer:
         consumer.subscribe("orders")

@@ -8,11 +8,11 @@ from sparrow.client import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform, Producer(platform.name_servers) as producer:
     begun = time.monotonic()
-    producer.send(Message.of("reminders", "after half a second"), deliver_after_ms=500)
-    producer.send(Message.of("reminders", "at a time"), deliver_at=datetime.now(UTC) + timedelta(seconds=0.75))
-    producer.send(Message.of("reminders", "level 1"), delay_level=1)
+    producer.send(Message("reminders", "after half a second"), deliver_after_ms=500)
+    producer.send(Message("reminders", "at a time"), deliver_at=datetime.now(UTC) + timedelta(seconds=0.75))
+    producer.send(Message("reminders", "level 1"), delay_level=1)
 
-    mistake = producer.send(Message.of("reminders", "never mind"), deliver_after_ms=600)
+    mistake = producer.send(Message("reminders", "never mind"), deliver_after_ms=600)
     producer.recall(mistake)
 
     with Consumer("readers", platform.name_servers) as consumer:

@@ -6,7 +6,7 @@ from sparrow.client import Consumer, Message, Producer
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         for number, city in enumerate(("Oslo", "Lima", "Lagos", "Oslo")):
-            producer.send(Message.of("orders", f"order-{number}", tags=city, euros=str(number * 10)))
+            producer.send(Message("orders", f"order-{number}", tags=city, properties={"euros": str(number * 10)}))
     with Consumer("by-tag", platform.name_servers) as consumer:
         consumer.subscribe("orders", "Oslo || Lima")
         print("by tag:", sorted(next(consumer).body.decode() for _ in range(3)))

@@ -6,7 +6,7 @@ from sparrow.client import Consumer, Message, Producer
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         for number in range(3):
-            sent = producer.send(Message.of("orders", f"order {number}", tags="paid", keys=f"order-{number}"))
+            sent = producer.send(Message("orders", f"order {number}", tags="paid", keys=f"order-{number}"))
             print(f"stored in queue {sent.queue_id} at {sent.queue_offset}")
 
     with Consumer("billing", platform.name_servers) as consumer:

@@ -5,8 +5,8 @@ from sparrow.client import Admin, Message, Producer
 
 with sparrow.testing.run_platform() as platform, Admin(platform.name_servers) as admin:
     with Producer(platform.name_servers, idempotent=True) as producer:
-        sent = producer.send(Message.of("orders", "order-7"))
-    stored = admin.message(sent.offset_id)
+        sent = producer.send(Message("orders", "order-7"))
+    stored = admin.find_by_id(sent.offset_id)
     print("the producer wrote on it:", stored.properties["__PID"], stored.properties["__SEQ"])
 
     # Had the answer been lost, the producer would have sent the same bytes once more. So does this one:

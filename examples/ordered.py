@@ -24,7 +24,7 @@ with sparrow.testing.run_platform() as platform:
         for step in STEPS:
             for number in range(10):
                 # What has the same sharding key goes to the same queue.
-                producer.send(Message.of("orders", step, **{PROPERTY_SHARDING_KEY: f"order-{number}"}))
+                producer.send(Message("orders", step, properties={PROPERTY_SHARDING_KEY: f"order-{number}"}))
 
     with Consumer("billing", platform.name_servers) as consumer:
         consumer.subscribe("orders")

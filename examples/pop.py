@@ -5,7 +5,7 @@ from sparrow.client import Message, PopConsumer, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
-        producer.send(Message.of("orders", "order-7"))
+        producer.send(Message("orders", "order-7"))
     with PopConsumer("billing", platform.name_servers, invisible_ms=500) as consumer:
         (first,) = consumer.receive("orders")
         print("taken, and not dealt with:", first.message.body.decode())

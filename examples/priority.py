@@ -7,10 +7,10 @@ with sparrow.testing.run_platform() as platform:
     with Admin(platform.name_servers) as admin:
         admin.create_topic("jobs", queues=1, has_lanes=True)
     with Producer(platform.name_servers) as producer, Consumer(None, platform.name_servers) as onlooker:
-        producer.send(Message.of("jobs", "tidy up", priority="low"))
-        producer.send(Message.of("jobs", "write the report"))  # middle, unless it says otherwise
+        producer.send(Message("jobs", "tidy up", priority="low"))
+        producer.send(Message("jobs", "write the report"))  # middle, unless it says otherwise
         onlooker.subscribe("jobs")
-        producer.send(Message.of("jobs", "put out the fire", priority="high"))
+        producer.send(Message("jobs", "put out the fire", priority="high"))
 
         with Consumer("workers", platform.name_servers) as worker:
             worker.subscribe("jobs")

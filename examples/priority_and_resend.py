@@ -24,7 +24,7 @@ def show(store):
         admin.create_topic("jobs", queues=1, has_lanes=True)
         with Producer(platform.name_servers) as producer:
             for priority, job in JOBS:
-                producer.send(Message.of("jobs", job, priority=priority))
+                producer.send(Message("jobs", job, priority=priority))
         for group in ("workers", "auditors"):
             print(f"{group}:", ", ".join(read(platform, group, len(JOBS))))
 

@@ -6,7 +6,7 @@ from sparrow.client import Admin, Consumer, Message, Producer
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         for number in range(3):
-            producer.send(Message.of("orders", f"order-{number}"))
+            producer.send(Message("orders", f"order-{number}"))
     with Consumer("billing", platform.name_servers) as consumer:
         consumer.subscribe("orders")
         print("first:", sorted(next(consumer).body.decode() for _ in range(3)))

@@ -21,7 +21,7 @@ async def main(name_servers: str) -> None:
         await consumer.subscribe("squares")
         await consumer.start(square)
 
-        asked = [producer.request(Message.of("squares", str(number)), timeout_ms=10_000) for number in range(5)]
+        asked = [producer.request(Message("squares", str(number)), timeout_ms=10_000) for number in range(5)]
         for number, reply in enumerate(await asyncio.gather(*asked)):
             print(f"{number} * {number} = {reply.body.decode()}")
 

@@ -16,7 +16,7 @@ def now_ms():
 
 def send(producer, *names):
     for name in names:
-        producer.send(Message.of("orders", name, keys=name))
+        producer.send(Message("orders", name, keys=name))
 
 
 def read(platform, count):

@@ -21,7 +21,7 @@ def send_orders(name_servers: str, count: int) -> None:
     with Producer(name_servers) as producer:
         for number in range(count):
             body = json.dumps({"cents": 100 + number})
-            producer.send(Message.of("orders", body, tags=CITIES[number % 3], keys=f"order-{number}"))
+            producer.send(Message("orders", body, tags=CITIES[number % 3], keys=f"order-{number}"))
 
 
 spark = spark_session("first steps")

@@ -24,11 +24,11 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
     with Producer(platform.name_servers) as producer:
         for number in range(300):
             body = json.dumps({"cents": 100 + number})
-            producer.send(Message.of("demo_orders", body, tags=("Berlin", "Lagos", "Lima")[number % 3]))
+            producer.send(Message("demo_orders", body, tags=("Berlin", "Lagos", "Lima")[number % 3]))
 
-    done = run_pipeline(spark, pipeline, told=lambda done: None)  # `told` hears how far it is
+    done = run_pipeline(spark, pipeline, on_progress=lambda done: None)  # `told` hears how far it is
     print(f"{done.rows} orders read")
-    done = run_pipeline(spark, pipeline, told=lambda done: None)
+    done = run_pipeline(spark, pipeline, on_progress=lambda done: None)
     print(f"{done.rows} orders read by a second run: it goes on where the first one ended")
 
     results = spark.read.format("sparrow").options(nameserver=platform.name_servers, subscribe="demo_minutes")

@@ -11,7 +11,7 @@ with sparrow.testing.run_platform(broker=AUTH) as platform, Admin(platform.name_
     shop = admin.issue_token("shop", "p")
     billing = admin.issue_token("billing", "c")
     with Producer(platform.name_servers, credentials=shop, retries=0) as producer:
-        producer.send(Message.of("orders", "order-7"))
+        producer.send(Message("orders", "order-7"))
 
         with Consumer("billing", platform.name_servers, credentials=billing) as consumer:
             consumer.subscribe("orders")
@@ -19,7 +19,7 @@ with sparrow.testing.run_platform(broker=AUTH) as platform, Admin(platform.name_
 
         admin.revoke_token("shop")
         try:
-            producer.send(Message.of("orders", "order-8"))
+            producer.send(Message("orders", "order-8"))
         except Refused as refusal:
             print(refusal)
 

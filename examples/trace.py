@@ -6,7 +6,7 @@ from sparrow.client.trace_records import decode
 
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers, trace=True) as producer:
-        sent = producer.send(Message.of("orders", "order-7"))
+        sent = producer.send(Message("orders", "order-7"))
     with Consumer("tracing", platform.name_servers) as consumer:
         consumer.subscribe("RMQ_SYS_TRACE_TOPIC")
         for record in decode(next(consumer).body):

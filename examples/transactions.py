@@ -21,11 +21,11 @@ with (
     # Brokers ask any producer of the group, so the group is the application's own.
     Producer(platform.name_servers, group="shop", transaction_checker=is_there) as producer,
 ):
-    with producer.transaction(Message.of("paid", "a book", keys="order-1")), database:
+    with producer.transaction(Message("paid", "a book", keys="order-1")), database:
         database.execute("insert into orders values ('order-1')")
 
     try:
-        with producer.transaction(Message.of("paid", "a second book", keys="order-1")), database:
+        with producer.transaction(Message("paid", "a second book", keys="order-1")), database:
             database.execute("insert into orders values ('order-1')")
     except sqlite3.IntegrityError as error:
         print("rolled back:", error)

@@ -1,6 +1,7 @@
 """What every test shares: how hard hypothesis tries, the scale of a run, and the markers a folder implies."""
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -23,6 +24,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("fault", "interop")
+DATABASE_NAMES = {"database", "tables_name"}
+"""Parameters that name the database of a test."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,9 +39,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # One worker has all tests of the Spark session: two would start two, and the machine has room for one.
             item.add_marker(pytest.mark.xdist_group("spark"))
     if os.environ.get("SPARROW_SCALE", "smoke") == "smoke":
-        left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = {item for item in items if item.get_closest_marker("thorough")} | _left_to_other_databases(items)
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _left_to_other_databases(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the items of tests marked `one_database` but one each.
+
+    The name of the test chooses the database, so that every run chooses alike and the tests of a file use all of them.
+    """
+    variants: dict[tuple[object, ...], list[pytest.Item]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("one_database"):
+            others = {name: repr(value) for name, value in item.callspec.params.items() if name not in DATABASE_NAMES}
+            key = (item.path, item.cls, item.originalname, *sorted(others.items()))
+            variants.setdefault(key, []).append(item)
+    chosen = {found[zlib.crc32(str(key[2]).encode()) % len(found)] for key, found in variants.items()}
+    return {item for found in variants.values() for item in found} - chosen
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Topics in Spark: `spark.read.format("sparrow")`, and the same for streams and for writing.
+"""The Spark data source `sparrow`: `spark.read.format("sparrow")`, and the same for streams and for writing.
 
-Spark imports every top-level module whose name starts with `pyspark_` and registers its `DefaultSource`, so this needs
-no registration. All users of Spark who have it installed pay for the import, so the rest is loaded when it is used.
+Spark imports every top-level module whose name starts with `pyspark_` and registers its `DefaultSource`, so no
+registration is needed. Every Spark session in this environment pays for the import, so the implementation is imported
+on first use.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The format `sparrow`. Its options are listed in docs/spark.md."""
+    """The format `sparrow`. docs/spark.md lists its options."""
 
     @classmethod
     def name(cls) -> str:
         return "sparrow"
 
     def schema(self) -> str:
-        """Unless the user names columns: what is not in the schema is not read."""
+        """Return the default schema. Columns that are not in the schema are not read."""
         from sparrow.spark.source.schema import default_ddl
 
         is_set = {key.lower(): value.strip().lower() == "true" for key, value in self.options.items()}
@@ -40,7 +41,7 @@ class DefaultSource(DataSource):
         from sparrow.spark.source.batch_reader import TopicBatchReader
         from sparrow.spark.source.pushdown import PushdownBatchReader
 
-        # Spark refuses a reader that can filter unless its setting for it is on.
+        # Spark refuses a reader with `pushFilters` unless spark.sql.python.filterPushdown.enabled is set.
         kind = PushdownBatchReader if self.options.get("pushdown", "").lower() == "true" else TopicBatchReader
         return kind(self.options, schema)
 

@@ -133,7 +133,7 @@ class Tables:
     def __init__(self, url: str, broker: str) -> None:
         self.url, self.broker = url, broker
         self.bus = EventBus(url, SparrowTransport(broker), app="fault")
-        self.bus.prepare_blocking()
+        self.bus.prepare()
         columns = "message varchar(64) NOT NULL, n int NOT NULL, order_key varchar(64) NOT NULL, grp varchar(200)"
         self.run(lambda db: db.execute(text(f"CREATE TABLE effects ({EFFECTS[self.bus.database.kind]}, {columns})")))
 
@@ -183,7 +183,7 @@ class Tables:
     @property
     def _sql(self) -> Any:
         # Blocking drivers mark values in their own way; none of these statements has any.
-        return self.bus.shared.sql_for(self.bus.database.kind, self.bus.database.engine.dialect.paramstyle)
+        return self.bus.core.context.sql_for(self.bus.database.kind, self.bus.database.engine.dialect.paramstyle)
 
     def close(self) -> None:
         asyncio.run(self.bus.database.close())
@@ -282,7 +282,7 @@ def sent_messages(broker: str) -> list[Sent]:
                 while len(found) < count:
                     deliveries = await listening.receive(1000)
                     for one in deliveries:
-                        message = one.ticket[1]
+                        message = one.ack_handle[1]
                         said = msgspec.json.decode(one.body)
                         found.append(Sent(message.queue_id, message.queue_offset, one.headers[h.ID] or "", said))
                     await listening.acknowledge(deliveries)

@@ -51,7 +51,7 @@ def die() -> None:
 def arm(bus: EventBus, point: str) -> None:
     """The process kills itself the first time it comes there."""
     assert point in POINTS + PUBLISHING, point
-    transport = bus.shared.transport
+    transport = bus.core.context.transport
     if point == "written":
         _replace(bus, "publish_async", lambda real: _after_async(real))
     elif point in ("claimed", "half_sent", "sent"):
@@ -108,7 +108,7 @@ def _after_async(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def _arm_count(bus: EventBus, counter: str) -> None:
     """When something is counted: right after the commit that makes it true."""
-    probe = bus.shared.probe
+    probe = bus.core.context.probe
     real = probe.count
 
     def count(name: str, by: int = 1, **labels: str) -> None:

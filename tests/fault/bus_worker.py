@@ -38,7 +38,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from tests.fault.bus_points import arm, die
 
-from sparrow.bus import EventBus, Headers, Retry, fixed
+from sparrow.bus import Headers, Retry, fixed
+from sparrow.bus.aio import EventBus
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
 from sparrow.bus.transports.spi import Envelope, Transport
 from sparrow.bus.worker.maintenance import BusMaintenance
@@ -83,7 +84,7 @@ class PossiblyWithoutSkipping(EventBus):
     async def prepare(self) -> None:
         await super().prepare()
         if not self.skips_locked:
-            self.shared.sql = replace(self.shared.sql, skips_locked=False)
+            self.core.context.sql = replace(self.core.context.sql, skips_locked=False)
 
 
 # -- one worker -------------------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ async def work(job: Job) -> None:
         put_clock_off(job.clock_off_s)
     transport = SparrowTransport(job.broker, commit_interval_ms=200)
     bus = writing_rows(job, transport) if job.service is None else service(job.service, job.database, transport)
-    bus.settings = bus.shared.settings = replace(bus.settings, retry=QUICK, **job.settings)
+    bus.settings = bus.core.context.settings = replace(bus.settings, retry=QUICK, **job.settings)
     if job.dies_at is not None:
         arm(bus, job.dies_at)
     if job.publishes is not None:
@@ -117,7 +118,7 @@ async def publish(bus: EventBus, numbers: Sequence[int], service: str | None) ->
             await two_services().place_order(bus, two_services().Order(number, number))
         else:
             async with AsyncSession(bus.database.async_engine) as session, session.begin():
-                await bus.publish_async(TOPIC, {"n": number}, session=session)
+                await bus.publish(TOPIC, {"n": number}, session=session)
 
 
 def service(name: str, database: str, transport: Transport) -> EventBus:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from sparrow.model.errors import ProtocolError
 from sparrow.model.queue import Queue
 from sparrow.settings import KIB, LogSettings
 from sparrow.store.log import LogStore
@@ -26,7 +27,7 @@ SMALL = LogSettings(
     warm_bytes=0,
     # Nothing happens behind a test's back: it says itself when there is a checkpoint, or none.
     checkpoint_interval_ms=HOUR_MS,
-    offsets_interval_ms=HOUR_MS,
+    offset_flush_interval_ms=HOUR_MS,
 )
 
 
@@ -93,7 +94,7 @@ def claimed(data: bytes) -> Place | None:
     """The place a record's own bytes claim, if they can be read at all."""
     try:
         message = record.decode(data, expand=False)
-    except record.ProtocolError:
+    except ProtocolError:
         return None
     return Place(message.queue, message.queue_offset)
 

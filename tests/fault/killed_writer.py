@@ -35,7 +35,7 @@ def settings(visible_after: str) -> LogSettings:
         visible_after=visible_after,  # type: ignore[arg-type]
         # Short, so that a kill meets every chore at work.
         checkpoint_interval_ms=30,
-        offsets_interval_ms=10,
+        offset_flush_interval_ms=10,
         flush_timeout_ms=60_000,
         warm_bytes=64 * KIB,
     )

@@ -51,17 +51,17 @@ class Checkpoint:
         """From the plan to the end of the last batch that is done."""
         number = str(self.committed)
         try:
-            begun, done = (os.stat(self._folder / name / number).st_mtime for name in ("offsets", "commits"))
+            first_offsets, done = (os.stat(self._folder / name / number).st_mtime for name in ("offsets", "commits"))
         except FileNotFoundError:
             return 0.0
-        return done - begun
+        return done - first_offsets
 
     def read_until(self) -> dict[int, int]:
         """By queue, the first offset that no committed batch has read; without queues that were empty."""
         if self.committed < 0:
             return {}
         _version, _settings, offsets = (self._folder / "offsets" / str(self.committed)).read_text().splitlines()
-        return {queue.queue_id: at for queue, at in SourceOffsets.of_json(json.loads(offsets)).next.items() if at}
+        return {queue.queue_id: at for queue, at in SourceOffsets.from_json(json.loads(offsets)).next.items() if at}
 
 
 def _last(folder: Path) -> int:

@@ -32,7 +32,7 @@ from sparrow.model.protocol import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.model.queue import Queue
 from sparrow.store.sql.append.insert import insert_with_ids
 from sparrow.store.sql.drivers import mysql, postgres, sqlite  # noqa: F401  before the forks, not after each
-from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.row_codec import row_of_draft
 
@@ -106,7 +106,7 @@ async def repeat(store: SqlStore, rng: random.Random) -> None:
 
 
 async def roll_back(store: SqlStore, rng: random.Random) -> None:
-    entries = [row_of_draft(draft, store.catalog.anonymous) for draft in drafts_of(rng.getrandbits(48), 5)]
+    entries = [row_of_draft(draft, store.catalog.anonymous_token) for draft in drafts_of(rng.getrandbits(48), 5)]
     try:
         async with store.database.transaction() as session:
             await insert_with_ids(session, store.catalog.lane(LANE), entries, 1)

@@ -30,14 +30,14 @@ from tests.fault.bus_worker import Job
 
 from sparrow.testing import RunningPlatform
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.one_database]
 
 WORKERS = 4
 DONE_S = 120.0
 AMID_S = 0.001
 """How closely it is watched where a kill is to come in the middle of something."""
-ONLY_RELAY = {"executes": False}
-ONLY_EXECUTOR = {"relays": False}
+ONLY_RELAY = {"runs_handlers": False}
+ONLY_EXECUTOR = {"runs_relay": False}
 Scale = Literal["smoke", "full"]
 
 

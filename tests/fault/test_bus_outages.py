@@ -28,7 +28,7 @@ from tests.support.databases import _free_port
 
 from sparrow.bus import EventBus
 from sparrow.bus.retry import NextAttempt
-from sparrow.bus.sql.claims import claim
+from sparrow.bus.sql.claims import claim_due
 from sparrow.bus.sql.completion import mark_succeeded, reschedule
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE
@@ -38,7 +38,7 @@ from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
 from sparrow.testing import RunningPlatform
 from sparrow.testing.platform import SMALL_LOG_SETTINGS
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.one_database]
 
 DONE_S = 60.0
 Scale = Literal["smoke", "full"]
@@ -88,7 +88,7 @@ def test_a_bus_that_starts_without_a_broker_catches_up_when_there_is_one(
     database: str, database_url: str, tmp_path: Path, bus_crew: Crew
 ) -> None:
     count, port = 50, _free_port()
-    quick_rounds = {"reenqueue_interval_s": 0.5}
+    quick_rounds = {"retry_round_interval_s": 0.5}
     with placed(database, database_url, f"127.0.0.1:{port}", bus_crew) as place:
         place.tables.publish(0, count)
         place.crew.hire(place.job(0, settings=quick_rounds))
@@ -104,7 +104,7 @@ def platform_at(port: int, folder: Path) -> Iterator[None]:
     loop = LoopThread("late platform")
     platform = Platform(
         folder / "late",
-        naming=NameServerSettings(port=port),
+        name_server=NameServerSettings(port=port),
         broker=BrokerSettings(port=0),
         log=LogSettings.model_validate(SMALL_LOG_SETTINGS),
     )
@@ -141,21 +141,21 @@ def test_without_skip_locked_a_worker_that_was_overtaken_while_it_claimed_can_en
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = EventBus(database_url, "memory://overtaken")
-    bus.prepare_blocking()
+    bus.prepare()
     bus.publish("things")
     run, real, overtakers = bus.database.run_blocking, SqlDialect.change, ["other"]
-    sql = replace(bus.shared.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
+    sql = replace(bus.core.context.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
 
     def change(self: SqlDialect, db: Connection, statement: str, *values: object) -> int:
         """Between the look and the claim another one has the message, fails, and it is due again."""
         if '"LockToken"' in statement and overtakers:
             owner = overtakers.pop()
-            (theirs,) = run(lambda db: claim(db, sql, PUBLISHED_SIDE, "", 1, owner=owner, lease_s=CALM_LEASE_S))
+            (theirs,) = run(lambda db: claim_due(db, sql, PUBLISHED_SIDE, "", 1, owner=owner, lease_s=CALM_LEASE_S))
             run(lambda db: reschedule(db, sql, PUBLISHED_SIDE, theirs, NextAttempt("now", 0.0), "refused"))
         return real(self, db, statement, *values)
 
     monkeypatch.setattr(SqlDialect, "change", change)
-    (ours,) = run(lambda db: claim(db, sql, PUBLISHED_SIDE, "", 1, owner="late", lease_s=CALM_LEASE_S))
+    (ours,) = run(lambda db: claim_due(db, sql, PUBLISHED_SIDE, "", 1, owner="late", lease_s=CALM_LEASE_S))
     assert not overtakers
     run(lambda db: mark_succeeded(db, sql, PUBLISHED_SIDE, ours, 60.0))
     bus.database.engine.dispose()
@@ -179,7 +179,7 @@ def test_clocks_of_hosts_need_not_be_right(place: Place, scale: Scale) -> None:
 
 def test_two_versions_on_the_same_tables_do_not_take_each_others_messages(place: Place) -> None:
     share, tables = 50, place.tables
-    only_relay, only_executor = {"executes": False}, {"relays": False}
+    only_relay, only_executor = {"runs_handlers": False}, {"runs_relay": False}
     place.crew.hire(place.job(0, settings=only_relay))
     old = place.crew.hire(place.job(1, settings=only_executor))
     new = place.crew.hire(place.job(2, settings=only_executor | {"version": "v2"}))

@@ -14,7 +14,7 @@ from tests.fault.bus_crew import CRASHES_MAX, LEASE_S, PATIENCE_S, POLL_MAX_S, C
 from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.fault.bus_worker import Job, two_services
 
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.testing import RunningPlatform
@@ -82,7 +82,7 @@ class Town:
 
 
 def _open(db: Connection, bus: EventBus) -> int:
-    return int(bus.shared.sql.rows(db, f"SELECT COUNT(*) FROM {bus.shared.sql.names.queue}")[0][0])
+    return int(bus.core.context.sql.rows(db, f"SELECT COUNT(*) FROM {bus.core.context.sql.names.queue}")[0][0])
 
 
 @pytest.fixture(params=[("sqlite", "sqlite"), ("mariadb", "postgresql")], ids="-".join)
@@ -103,7 +103,7 @@ def town(
         loop.stop()
 
 
-def test_s30_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
+def test_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
     town: Town, scale: Literal["smoke", "full"]
 ) -> None:
     each, rounds = (3, 1) if scale == "smoke" else (30, 5)

@@ -112,7 +112,7 @@ async def sends(producer: Producer, key: str, told: dict[str, int]) -> None:
     number = 0
     while True:
         number += 1
-        result = await producer.send(Message.of(TOPIC, f"{key} {number}", **{PROPERTY_SHARDING_KEY: key}))
+        result = await producer.send(Message(TOPIC, f"{key} {number}", properties={PROPERTY_SHARDING_KEY: key}))
         assert result.is_ok
         told[key] = number
         await asyncio.sleep(PAUSE_S)

@@ -29,7 +29,7 @@ async def sends(producer: Producer, told: set[str], name: str) -> None:
     number = 0
     while True:
         number += 1
-        result = await producer.send(Message.of(TOPIC, f"{name} {number}"))
+        result = await producer.send(Message(TOPIC, f"{name} {number}"))
         assert result.is_ok
         told.add(f"{name} {number}")
 
@@ -67,7 +67,7 @@ async def test_a_kill_loses_no_popped_message_and_stores_no_repeat_twice(tmp_pat
         consumers = [PopConsumer("g", name_servers, invisible_ms=INVISIBLE_MS) for _ in range(2)]
         for client in (*producers, *consumers):
             await client.open()
-        await producers[0].send(Message.of(TOPIC, "makes the topic"))
+        await producers[0].send(Message(TOPIC, "makes the topic"))
         told.add("makes the topic")
         sending = [asyncio.create_task(sends(each, told, f"p{n}")) for n, each in enumerate(producers)]
         popping = [asyncio.create_task(pops(each, seen)) for each in consumers]

@@ -204,7 +204,7 @@ async def feed(stage: Stage, topic: str, broker: str) -> None:
             queue_id = number // KEYS_A_QUEUE % QUEUES
             key = f"{queue_id}-{number % KEYS_A_QUEUE}"
             number += 1
-            messages = [Message.of(topic, b"", keys=key)] * FEED_ROWS
+            messages = [Message(topic, b"", keys=key)] * FEED_ROWS
             try:
                 await producer.send_batch(messages, queue=QueueRef(topic, broker, queue_id))
             except SparrowError:  # its broker is away

@@ -120,7 +120,7 @@ async def produce_by_name_server(history: History, name: str, name_servers: str)
             body = f"{name} {number}".encode()
             number += 1
             try:
-                result = await producer.send(Message.of(TOPIC, body, priority=WORDS[number % LANE_COUNT]))
+                result = await producer.send(Message(TOPIC, body, priority=WORDS[number % LANE_COUNT]))
             except SparrowError:  # perhaps it is there, perhaps not
                 await asyncio.sleep(0.01)
                 continue

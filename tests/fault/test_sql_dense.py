@@ -115,8 +115,8 @@ async def whole(store: SqlStore) -> list[bytes]:
 async def check(url: str, told: Told, seen: list[bytes]) -> None:
     async with await SqlStore.open(url) as store:
         lane = store.catalog.lane(LANE)
-        ((count, last),) = await store.database.rows(f'SELECT COUNT(*), MAX(id) FROM "{lane.table}"')
-        ((next_id,),) = await store.database.rows(f"SELECT next_id FROM hermes_lane WHERE lane = {lane.number}")
+        ((count, last),) = await store.database.fetch(f'SELECT COUNT(*), MAX(id) FROM "{lane.table}"')
+        ((next_id,),) = await store.database.fetch(f"SELECT next_id FROM hermes_lane WHERE lane = {lane.number}")
         assert count == last == next_id - 1, "no hole"
         there = await whole(store)
     assert len(there) == count

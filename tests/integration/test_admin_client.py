@@ -72,7 +72,7 @@ async def test_creating_again_changes_a_topic(admin: Admin) -> None:
 
 async def test_a_deleted_topic_is_gone_with_its_messages(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
-    await producer.send(Message.of("orders", b"x"))
+    await producer.send(Message("orders", b"x"))
     await admin.delete_topic("orders")
     assert "orders" not in await admin.topics()
     with pytest.raises(UnknownTopic):
@@ -117,7 +117,7 @@ async def test_without_any_broker_the_admin_says_so() -> None:
 
 async def test_bounds_name_every_queue_also_empty_ones(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 3)
-    await producer.send_batch([Message.of("orders", b"x")] * 5, queue=queue(1))
+    await producer.send_batch([Message("orders", b"x")] * 5, queue=queue(1))
     assert await admin.topic_bounds("orders") == {
         queue(0): QueueBounds(0, 0),
         queue(1): QueueBounds(0, 5),
@@ -130,8 +130,8 @@ async def test_bounds_name_every_queue_also_empty_ones(admin: Admin, producer: P
 async def test_offsets_are_found_by_time(platform: Platform, admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
     for _ in range(3):
-        result = await producer.send(Message.of("orders", b"x"))
-    last = await admin.message(result.offset_id)
+        result = await producer.send(Message("orders", b"x"))
+    last = await admin.find_by_id(result.offset_id)
     assert await admin.offset_at(queue(0), 0) == 0
     assert await admin.offset_at(queue(0), last.store_ms, upper=True) == 2
     assert await admin.offset_at(queue(0), last.store_ms + 1) == 3
@@ -144,19 +144,19 @@ async def test_offsets_are_found_by_time(platform: Platform, admin: Admin, produ
 
 
 async def test_groups_are_made_listed_and_dropped(admin: Admin) -> None:
-    await admin.put_group(Group(name="billing", retries_max=3, is_ordered=True))
+    await admin.create_group(Group(name="billing", retries_max=3, is_ordered=True))
     found = (await admin.groups())["billing"]
     assert (found.retries_max, found.is_ordered) == (3, True)
     await admin.delete_group("billing")
     assert "billing" not in await admin.groups()
     with pytest.raises(IllegalName):
-        await admin.put_group(Group(name="no such name!"))
+        await admin.create_group(Group(name="no such name!"))
 
 
 async def test_progress_says_how_much_is_left_to_read(platform: Platform, admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 2)
-    await producer.send_batch([Message.of("orders", b"x")] * 10, queue=queue(0))
-    await producer.send_batch([Message.of("orders", b"x")] * 4, queue=queue(1))
+    await producer.send_batch([Message("orders", b"x")] * 10, queue=queue(0))
+    await producer.send_batch([Message("orders", b"x")] * 4, queue=queue(1))
     await commit(platform, "billing", 0, 7)
     progress = await admin.progress("billing", "orders")
     assert {each: (told.committed, told.end, told.lag) for each, told in progress.queues.items()} == {
@@ -182,7 +182,7 @@ async def test_a_group_that_is_not_online_is_reset_by_committing_for_it(
 ) -> None:
     await admin.create_topic("orders", 2)
     for number in (0, 1):
-        await producer.send_batch([Message.of("orders", b"x")] * 5, queue=queue(number))
+        await producer.send_batch([Message("orders", b"x")] * 5, queue=queue(number))
         await commit(platform, "billing", number, 3)
     assert await admin.reset_offsets("billing", "orders", 0) == {queue(0): 0, queue(1): 0}
     assert [await committed(platform, "billing", number) for number in (0, 1)] == [0, 0]
@@ -194,14 +194,14 @@ async def test_a_group_that_never_committed_can_be_set_where_it_shall_begin(
     platform: Platform, admin: Admin, producer: Producer
 ) -> None:
     await admin.create_topic("orders", 1)
-    await producer.send_batch([Message.of("orders", b"x")] * 5)
+    await producer.send_batch([Message("orders", b"x")] * 5)
     assert await admin.reset_offsets("new", "orders", NEWEST_MS) == {queue(0): 5}
     assert await committed(platform, "new", 0) == 5
 
 
 async def test_members_online_are_told_where_to_go_on(platform: Platform, admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
-    await producer.send_batch([Message.of("orders", b"x")] * 5)
+    await producer.send_batch([Message("orders", b"x")] * 5)
     await commit(platform, "billing", 0, 5)
     told: list[RemotingCommand] = []
     async with channel_to(platform.address, lambda command, _: told.append(command)) as channel:
@@ -213,7 +213,7 @@ async def test_members_online_are_told_where_to_go_on(platform: Platform, admin:
 
 async def test_without_force_a_group_is_never_set_forward(platform: Platform, admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
-    await producer.send_batch([Message.of("orders", b"x")] * 5)
+    await producer.send_batch([Message("orders", b"x")] * 5)
     await commit(platform, "billing", 0, 2)
     assert await admin.reset_offsets("billing", "orders", NEWEST_MS, force=False) == {queue(0): 2}
     assert await committed(platform, "billing", 0) == 2
@@ -230,8 +230,8 @@ async def test_messages_are_found_by_key_on_every_broker(
     async with running_broker(tmp_path / "b", name="second", name_servers=platform.name_servers):
         await admin.create_topic("orders", 1)
         for name in ("sparrow", "second", "sparrow"):
-            await producer.send(Message.of("orders", name, keys="k1 k2"), queue=QueueRef("orders", name, 0))
-        await producer.send(Message.of("orders", b"another", keys="k3"))
+            await producer.send(Message("orders", name, keys="k1 k2"), queue=QueueRef("orders", name, 0))
+        await producer.send(Message("orders", b"another", keys="k3"))
         found = await admin.find_by_key("orders", "k1")
         assert sorted(message.body for message in found) == [b"second", b"sparrow", b"sparrow"]
         assert [message.store_ms for message in found] == sorted(message.store_ms for message in found)
@@ -242,21 +242,21 @@ async def test_messages_are_found_by_key_on_every_broker(
 
 async def test_a_message_is_found_by_either_of_its_ids(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
-    results = [await producer.send(Message.of("orders", b"%d" % number)) for number in range(3)]
-    by_place = await admin.message(results[1].offset_id)
-    by_name = await admin.message(results[1].message_id, topic="orders")
+    results = [await producer.send(Message("orders", b"%d" % number)) for number in range(3)]
+    by_place = await admin.find_by_id(results[1].offset_id)
+    by_name = await admin.find_by_id(results[1].message_id, topic="orders")
     assert by_place.body == by_name.body == b"1"
     assert by_place.unique_key == results[1].message_id
-    assert await admin.message(results[1].offset_id, topic="orders") == by_place
+    assert await admin.find_by_id(results[1].offset_id, topic="orders") == by_place
 
 
 async def test_ids_of_nothing_are_refused_with_the_reason(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
-    result = await producer.send(Message.of("orders", b"x"))
+    result = await producer.send(Message("orders", b"x"))
     beside = result.offset_id[:16] + f"{int(result.offset_id[16:], 16) + 1:016X}"
     with pytest.raises(Refused, match="has no message"):
-        await admin.message(beside)
+        await admin.find_by_id(beside)
     with pytest.raises(Refused, match="give the topic if it is a unique id"):
-        await admin.message("nonsense")
+        await admin.find_by_id("nonsense")
     with pytest.raises(Refused, match="'orders' has no message with the id '0A00000100002A9F0000000000000000'"):
-        await admin.message("0A00000100002A9F0000000000000000", topic="orders")
+        await admin.find_by_id("0A00000100002A9F0000000000000000", topic="orders")

@@ -97,7 +97,7 @@ async def test_a_required_field_that_is_missing_is_named(server, kind):
 @pytest.mark.parametrize("serialization", Serialization)
 async def test_no_fields_at_all_are_answered_by_everybody(server, serialization):
     async with wire_to(server.address) as wire:
-        for code in sorted(headers.REQUESTS):
+        for code in sorted(headers.REQUEST_HEADERS):
             for ext in (None, {}, {"x": "y"}):
                 answer = await wire.ask(RemotingCommand(int(code), 1, ext=ext, serialization=serialization))
                 assert answer.opaque == 1

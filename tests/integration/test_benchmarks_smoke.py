@@ -12,10 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCHES = sorted(path for path in (ROOT / "bench").glob("*.py") if not path.name.startswith("_"))
 
 
-# At smoke scale this one measures a part of what `spark` does, without Kafka; it runs with `make spark`.
-LEFT_OUT = {"spark_kafka"}
-PART = {"spark": ["--only", "writing"]}
-"""Of those that take long even so: all of it runs with `make spark`."""
+LEFT_OUT = {"spark", "spark_kafka"}
+"""Benches that take long even at smoke scale. `make spark` runs them."""
 
 
 @pytest.mark.parametrize(
@@ -23,10 +21,10 @@ PART = {"spark": ["--only", "writing"]}
     [pytest.param(path, marks=[pytest.mark.thorough] if path.stem in LEFT_OUT else []) for path in BENCHES],
     ids=lambda path: path.stem,
 )
-def test_a_bench_reports_its_figures(bench: Path, tmp_path: Path, scale: str) -> None:
+def test_a_bench_reports_its_figures(bench: Path, tmp_path: Path) -> None:
     result = tmp_path / "results" / f"{bench.stem}.json"
     environment = {**os.environ, "SPARROW_BENCH_RESULT": str(result), "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, str(bench), "--smoke", *(PART.get(bench.stem, []) if scale == "smoke" else [])]
+    command = [sys.executable, str(bench), "--smoke"]
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     entries = json.loads(result.read_text())

@@ -66,7 +66,7 @@ async def test_a_producer_without_a_number_is_refused(tmp_path):
 
 def test_what_is_remembered_is_bounded():
     now_ms = 0
-    repeats = SendDeduplicator(None, now_ms=lambda: now_ms)  # type: ignore[arg-type]  (it is not asked)
+    repeats = SendDeduplicator(None, now_ms=lambda: now_ms)  # type: ignore[arg-type]
     for number in range(SENDS_PER_PRODUCER_MAX + 10):
         place = AppendResult(Queue("T", 0), QueueOffset(number), (PhysicalOffset(0),), PhysicalOffset(1), 0)
         repeats.remember(ProducerSequence(PRODUCER, number), place)

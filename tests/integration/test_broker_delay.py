@@ -271,7 +271,7 @@ async def test_a_message_put_in_the_very_millisecond_of_the_mark_survives_a_rest
         await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
         stage.pass_ms(10)
         await stage.comes(b"first")
-        await eventually(lambda: stage.store._state.state.marks.get(DELIVERED_MARK) == stage.clock.now_ms)
+        await eventually(lambda: stage.store._state.tables.marks.get(DELIVERED_MARK) == stage.clock.now_ms)
         await stage.client.send(T, b"second", TIMER_DELAY_MS="1")
     async with restarts.stage() as stage:
         stage.pass_ms(1)

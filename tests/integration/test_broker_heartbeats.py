@@ -167,7 +167,7 @@ async def test_those_who_broadcast_are_left_alone(client):
 
 
 async def test_a_client_that_falls_silent_is_dropped(tmp_path):
-    async with serving(tmp_path, client_silence_ms=600, scan_interval_ms=10) as server:
+    async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         mute, lively = await Client("mute").connect(server), await Client("lively").connect(server)
         await lively.beat()
         await mute.beat()
@@ -180,7 +180,7 @@ async def test_a_client_that_falls_silent_is_dropped(tmp_path):
 
 
 async def test_a_group_that_a_client_no_longer_names_is_left(tmp_path):
-    async with serving(tmp_path, client_silence_ms=600, scan_interval_ms=10) as server:
+    async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         one, two = await Client("one").connect(server), await Client("two").connect(server)
         await one.beat("g")
         await one.beat("h")

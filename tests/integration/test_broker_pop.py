@@ -353,7 +353,7 @@ async def test_a_pop_that_its_sender_has_given_up_takes_nothing(popper):
 
 async def test_a_pop_that_wants_no_answer_takes_nothing(popper):
     await popper.fill(each=1, queues=1)
-    popper.channel.tell(RequestCode.POP_MESSAGE, popper.pop_header())
+    popper.channel.send_one_way(RequestCode.POP_MESSAGE, popper.pop_header())
     assert len(await popper.pop()) == 1
 
 
@@ -577,7 +577,7 @@ async def test_of_many_that_wait_each_message_goes_to_one(popper):
 
 
 async def test_a_broker_that_holds_too_many_says_so(tmp_path):
-    async with popping(tmp_path, held_pulls_max=1) as popper:
+    async with popping(tmp_path, long_polls_max=1) as popper:
         waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
         await eventually(lambda: popper.broker.long_polls.count == 1)
         assert (await popper.try_pop(poll_ms=20_000)).code == ResponseCode.POLLING_FULL

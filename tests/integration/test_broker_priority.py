@@ -64,11 +64,11 @@ class Desk:
     async def send(
         self, priority: Priority | None, body: bytes = b"", part: int = 0, **said: str
     ) -> SendMessageResponse:
-        word = {} if priority is None else {"PRIORITY": priority.word}
+        word = {} if priority is None else {"PRIORITY": priority.label}
         return await send(self.channel, "T", body, part, named(**word, **said))
 
     async def fill(self, priority: Priority, count: int, part: int = 0) -> None:
-        members = [(b"%d" % number, named(PRIORITY=priority.word).encode()) for number in range(count)]
+        members = [(b"%d" % number, named(PRIORITY=priority.label).encode()) for number in range(count)]
         await send_batch(self.channel, "T", members, part)
 
     async def stored(self, queue_id: int) -> list[StoredMessage]:
@@ -260,9 +260,9 @@ async def test_a_transactional_message_keeps_its_lane(desk):
 
 async def test_every_lane_can_be_pulled(desk):
     for priority in Priority:
-        await desk.send(priority, priority.word.encode())
+        await desk.send(priority, priority.label.encode())
         answer = await desk.client.pull("G", Queue("T", priority))
-        assert [message.body for message in record.decode_all(bytes(answer.body))] == [priority.word.encode()]
+        assert [message.body for message in record.decode_all(bytes(answer.body))] == [priority.label.encode()]
 
 
 # -- popping ----------------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ async def test_a_lane_on_the_disk_gets_its_share_in_pops_of_its_own(tmp_path):
 
 
 async def test_without_a_starvation_time_the_order_is_strict(tmp_path):
-    async with desk_at(tmp_path, starvation_ms=0) as desk:
+    async with desk_at(tmp_path, lane_starvation_ms=0) as desk:
         for priority in Priority:
             await desk.fill(priority, 100)
         desk.clock.now_ms += 3_600_000

@@ -242,7 +242,7 @@ async def test_a_held_pull_is_19_at_its_time(server, channel):
 
 
 async def test_nobody_is_held_longer_than_the_broker_allows(tmp_path):
-    async with running_broker(tmp_path, hold_ms_max=50) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, long_poll_ms_max=50) as server, channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         answer = await asyncio.wait_for(pull(channel, "T", long_poll_ms=1 << 62), 5)
         assert answer.code == NOT_FOUND
@@ -291,7 +291,7 @@ async def test_many_held_pulls_of_one_connection_do_not_hold_up_others(server, c
 
 
 async def test_too_many_held_pulls_are_told_to_try_again(tmp_path):
-    async with running_broker(tmp_path, held_pulls_max=2) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, long_polls_max=2) as server, channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         held = [asyncio.ensure_future(pull(channel, "T", long_poll_ms=15_000)) for _ in range(2)]
         await eventually(lambda: server.broker.long_polls.count == 2)

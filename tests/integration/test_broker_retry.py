@@ -187,6 +187,6 @@ async def test_a_group_in_order_gives_a_message_up_for_good(stage):
     header = headers.SendMessageV2("p", RETRY.topic, "TBW102", 4, 0, 0, 0, 0, "", reconsume_times=1)
     await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"given up")
     assert [message.body for message in await stage.messages(DEAD)] == [b"given up"]
-    stage.clock.now_ms += 10 * stage.broker.settings.lock_ms
+    stage.clock.now_ms += 10 * stage.broker.settings.queue_lock_ms
     await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"again")
     assert [message.body for message in await stage.messages(RETRY)] == [b"again"], "nobody holds a queue any more"

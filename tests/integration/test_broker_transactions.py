@@ -171,7 +171,7 @@ async def test_a_word_that_wants_no_answer_gets_none(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid")
-        producer.channel.tell(RequestCode.END_TRANSACTION, producer.word(sent, COMMIT))
+        producer.channel.send_one_way(RequestCode.END_TRANSACTION, producer.word(sent, COMMIT))
         await eventually(lambda: stage.broker.transactions.count == 0)
         assert await stage.bodies() == [b"paid"]
 
@@ -269,7 +269,7 @@ async def test_the_question_shows_the_message_as_it_was_meant(stage):
         assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
         assert message.sys_flag & 0xC == 0
         answer = EndTransaction("p", header.half_queue_offset, header.half_physical_offset, COMMIT, "k", True)
-        producer.channel.tell(RequestCode.END_TRANSACTION, answer)
+        producer.channel.send_one_way(RequestCode.END_TRANSACTION, answer)
         await eventually(lambda: stage.broker.transactions.count == 0)
         assert await stage.bodies() == [b"paid"]
 

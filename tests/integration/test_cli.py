@@ -140,7 +140,7 @@ async def test_shards_share_a_topic_and_stop_together(tmp_path: Path) -> None:
         brokers = {line.split()[1] for line in said if line.startswith("broker")}
         assert brokers == {"sparrow-0", "sparrow-1"}
         async with Producer(name_servers) as producer:
-            results = [await producer.send(Message.of("sharded", f"{n}")) for n in range(16)]
+            results = [await producer.send(Message("sharded", f"{n}")) for n in range(16)]
         assert {result.broker_name for result in results} == brokers
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == 0

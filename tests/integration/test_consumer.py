@@ -272,7 +272,7 @@ async def test_who_waits_for_a_message_is_let_go_when_the_consumer_is_closed(sta
             return [message async for message in consumer]
 
         iterating = asyncio.create_task(read_all())
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         await consumer.close()
         async with asyncio.timeout(5):
             assert await iterating == []
@@ -323,7 +323,7 @@ async def test_a_new_group_begins_where_it_is_told_to(stand):
             await consumer.subscribe("T")
             inbox = Inbox()
             await consumer.start(inbox, workers=1)
-            await consumer.shared()
+            await consumer.wait_for_assignment()
             await stand.put("T", [f"late{number}"])
             await eventually(lambda inbox=inbox, last=f"late{number}": last in inbox.texts)
             late = [f"late{earlier}" for earlier in range(number)] if start != "last" else []
@@ -405,7 +405,7 @@ async def test_a_topic_subscribed_to_before_it_exists_is_read_soon_after_its_cre
         await consumer.subscribe("later")
         inbox = Inbox()
         await consumer.start(inbox)
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         assert consumer.queues == []
         await stand.topic("later", queues=2)
         every = await stand.spread("later", queues=2, each=3)
@@ -415,12 +415,12 @@ async def test_a_topic_subscribed_to_before_it_exists_is_read_soon_after_its_cre
 async def test_a_session_shared_with_a_producer_finds_the_topic_that_its_first_message_makes(stand):
     async with ClientSession(stand.name_servers) as session:
         async with Producer(session=session) as producer, Consumer("readers", session=session) as consumer:
-            await producer.send(Message.of("other", "x"))  # the broker is connected to, and knows of no consumer
+            await producer.send(Message("other", "x"))  # the broker is connected to, and knows of no consumer
             await consumer.subscribe("made")
             inbox = Inbox()
             await consumer.start(inbox)
-            await consumer.shared()
-            await producer.send(Message.of("made", "first"))
+            await consumer.wait_for_assignment()
+            await producer.send(Message("made", "first"))
             await eventually(lambda: inbox.texts == ["first"], within_s=5)
 
 
@@ -428,7 +428,7 @@ async def test_a_first_message_is_sent_while_somebody_asks_for_its_topic_in_vain
     async with ClientSession(stand.name_servers) as session, Producer(session=session) as producer:
         asking = asyncio.create_task(session.route("new"))
         await asyncio.sleep(0)  # the question is on its way
-        sent = await producer.send(Message.of("new", "first"))
+        sent = await producer.send(Message("new", "first"))
         assert sent.topic == "new"
         with pytest.raises(UnknownTopic):
             await asking

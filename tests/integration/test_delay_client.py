@@ -41,29 +41,29 @@ async def inbox(stand: Stand) -> AsyncIterator[Inbox]:
 
 async def test_a_message_comes_after_its_while_and_not_before(producer: Producer, inbox: Inbox) -> None:
     begun = time.monotonic()
-    await producer.send(Message.of("T", "late"), deliver_after_ms=300)
-    await producer.send(Message.of("T", "at once"))
+    await producer.send(Message("T", "late"), deliver_after_ms=300)
+    await producer.send(Message("T", "at once"))
     await eventually(lambda: inbox.texts == ["at once", "late"])
     assert time.monotonic() - begun >= 0.3
 
 
 async def test_a_message_comes_at_its_moment(producer: Producer, inbox: Inbox) -> None:
     moment = datetime.now(UTC) + timedelta(milliseconds=300)
-    await producer.send(Message.of("T", "late"), deliver_at=moment)
+    await producer.send(Message("T", "late"), deliver_at=moment)
     await eventually(lambda: inbox.texts == ["late"])
     assert datetime.now(UTC) >= moment
     assert inbox.messages[0].store_ms >= int(moment.timestamp() * 1000)
 
 
 async def test_a_moment_in_the_past_is_now(producer: Producer, inbox: Inbox) -> None:
-    sent = await producer.send(Message.of("T", "old"), deliver_at=1)
+    sent = await producer.send(Message("T", "old"), deliver_at=1)
     assert sent.recall_handle is None
     await eventually(lambda: inbox.texts == ["old"])
 
 
 async def test_a_message_of_level_1_comes_after_a_second(producer: Producer, inbox: Inbox) -> None:
     begun = time.monotonic()
-    sent = await producer.send(Message.of("T", "late"), delay_level=1)
+    sent = await producer.send(Message("T", "late"), delay_level=1)
     assert sent.recall_handle is None
     await eventually(lambda: inbox.texts == ["late"])
     assert time.monotonic() - begun >= 1
@@ -71,16 +71,16 @@ async def test_a_message_of_level_1_comes_after_a_second(producer: Producer, inb
 
 async def test_a_batching_producer_delays_single_messages(stand: Stand, inbox: Inbox) -> None:
     async with Producer(stand.name_servers, linger_ms=1) as producer:
-        late = producer.send_soon(Message.of("T", "late"), deliver_after_ms=300)
-        soon = [producer.send_soon(Message.of("T", str(number))) for number in range(5)]
+        late = producer.send_soon(Message("T", "late"), deliver_after_ms=300)
+        soon = [producer.send_soon(Message("T", str(number))) for number in range(5)]
         await asyncio.gather(late, *soon)
         await eventually(lambda: inbox.texts == [*"01234", "late"])
 
 
 async def test_a_recalled_message_never_comes(producer: Producer, inbox: Inbox) -> None:
-    recalled = await producer.send(Message.of("T", "recalled"), deliver_after_ms=400)
-    by_handle = await producer.send(Message.of("T", "recalled by its handle"), deliver_after_ms=400)
-    await producer.send(Message.of("T", "later than both"), deliver_after_ms=500)
+    recalled = await producer.send(Message("T", "recalled"), deliver_after_ms=400)
+    by_handle = await producer.send(Message("T", "recalled by its handle"), deliver_after_ms=400)
+    await producer.send(Message("T", "later than both"), deliver_after_ms=500)
     assert await producer.recall(recalled) == recalled.message_id
     assert by_handle.recall_handle is not None
     assert await producer.recall(by_handle.recall_handle) == by_handle.message_id
@@ -89,14 +89,14 @@ async def test_a_recalled_message_never_comes(producer: Producer, inbox: Inbox) 
 
 
 async def test_a_message_that_has_come_cannot_be_recalled(producer: Producer, inbox: Inbox) -> None:
-    sent = await producer.send(Message.of("T", "late"), deliver_after_ms=50)
+    sent = await producer.send(Message("T", "late"), deliver_after_ms=50)
     await eventually(lambda: inbox.texts == ["late"])
     with pytest.raises(SparrowError, match="too late"):
         await producer.recall(sent)
 
 
 async def test_a_message_that_was_not_for_later_cannot_be_recalled(producer: Producer) -> None:
-    sent = await producer.send(Message.of("T", "now"))
+    sent = await producer.send(Message("T", "now"))
     with pytest.raises(Refused, match="no handle"):
         await producer.recall(sent)
 
@@ -106,8 +106,8 @@ def test_the_blocking_producer_delays_and_recalls_too(platform: RunningPlatform)
         client.Producer(platform.name_servers) as producer,
         client.Consumer("readers", platform.name_servers) as consumer,
     ):
-        recalled = producer.send(Message.of("T", "recalled"), deliver_after_ms=300)
-        soon = producer.send_soon(Message.of("T", "late"), deliver_after_ms=400)
+        recalled = producer.send(Message("T", "recalled"), deliver_after_ms=300)
+        soon = producer.send_soon(Message("T", "late"), deliver_after_ms=400)
         assert producer.recall(recalled) == recalled.message_id
         consumer.subscribe("T")
         assert next(consumer).body == b"late"

@@ -33,7 +33,7 @@ async def naming(port: int = 0) -> AsyncIterator[NameServer]:
 
 
 def message(text: str, topic: str = "T") -> Message:
-    return Message.of(topic, text)
+    return Message(topic, text)
 
 
 async def reading(stack: AsyncExitStack, consumer: Consumer, topic: str = "T") -> Inbox:

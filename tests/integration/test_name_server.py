@@ -210,7 +210,9 @@ async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_
     before = len(server._listener.channels)
     async with server.naming.registering:
         header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
-        broker.tell(RequestCode.REGISTER_BROKER, header, write_registration(registration(), is_compressed=False))
+        broker.send_one_way(
+            RequestCode.REGISTER_BROKER, header, write_registration(registration(), is_compressed=False)
+        )
         broker.close()
         await eventually(lambda: len(server._listener.channels) == before - 1)
     await done(register(client, name="broker-b", address="10.0.0.2:10911"))  # its turn comes after the other's
@@ -220,7 +222,7 @@ async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_
 async def test_a_silent_broker_is_dropped_and_one_that_compares_versions_is_not():
     clock = Clock()
     async with NameServer(
-        NameServerSettings(port=0, scan_interval_ms=5, broker_silence_ms=1000), now_ms=clock
+        NameServerSettings(port=0, scan_interval_ms=5, broker_timeout_ms=1000), now_ms=clock
     ) as server:
         broker, other = await net.connect(server.address), await net.connect(server.address)
         await done(register(broker))
@@ -264,7 +266,7 @@ async def test_versions_are_compared_and_unknown_brokers_told_to_register(broker
 
 async def test_a_heartbeat_is_a_sign_of_life_and_harmless_from_a_stranger():
     clock = Clock()
-    async with NameServer(NameServerSettings(port=0, broker_silence_ms=1000), now_ms=clock) as server:
+    async with NameServer(NameServerSettings(port=0, broker_timeout_ms=1000), now_ms=clock) as server:
         broker = await net.connect(server.address)
         await done(register(broker))
         clock.now += 900
@@ -344,7 +346,7 @@ async def test_garbage_closes_only_the_connection_it_came_over(server, broker, c
 async def test_a_one_way_registration_is_taken_and_not_answered(server, broker, client):
     body = write_registration(registration(), is_compressed=False)
     header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
-    broker.tell(RequestCode.REGISTER_BROKER, header, body)
+    broker.send_one_way(RequestCode.REGISTER_BROKER, header, body)
     await eventually(lambda: server.naming.routes.member_addresses("broker-a"))
     assert await addresses(broker) == {"broker-a": {0: ADDRESS}}
 

@@ -21,7 +21,7 @@ async def platform(tmp_path):
 async def filled(platform, count: int, **properties: str) -> None:
     async with Producer(platform.name_servers) as producer:
         for number in range(count):
-            await producer.send(Message.of("orders", b"%d" % number, **properties))
+            await producer.send(Message("orders", b"%d" % number, properties=properties))
 
 
 async def test_what_is_received_and_acknowledged_does_not_come_again(platform):
@@ -52,7 +52,7 @@ async def test_a_message_may_be_kept_for_longer(platform):
     await filled(platform, 1)
     async with PopConsumer("g", platform.name_servers, invisible_ms=1_000) as consumer:
         (receipt,) = await consumer.receive("orders")
-        kept = await consumer.postpone(receipt, 60_000)
+        kept = await consumer.change_invisible_time(receipt, 60_000)
         with pytest.raises(SparrowError):
             await consumer.ack(receipt)
         assert await consumer.receive("orders", wait_ms=1_500) == []
@@ -86,7 +86,7 @@ async def test_a_waiting_receive_gets_what_is_sent(platform):
 async def test_filters_hold_for_pop_too(platform):
     async with Producer(platform.name_servers) as producer:
         for number in range(10):
-            await producer.send(Message.of("priced", b"%d" % number, price=str(number)))
+            await producer.send(Message("priced", b"%d" % number, properties={"price": str(number)}))
     async with PopConsumer("g", platform.name_servers) as consumer:
         found: list[bytes] = []
         while len(found) < 3:

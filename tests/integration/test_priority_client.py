@@ -46,7 +46,7 @@ async def made(stand: Stand, topic: str, parts: int = 1) -> None:
 async def put(stand: Stand, word: str, bodies: list[str], topic: str = "T") -> None:
     async with Producer(stand.name_servers) as producer:
         for body in bodies:
-            await producer.send(Message.of(topic, body, priority=word))
+            await producer.send(Message(topic, body, priority=word))
 
 
 async def put_waiting(stand: Stand) -> None:
@@ -60,7 +60,7 @@ def in_hand(consumer: Consumer) -> dict[str, int]:
     counts = {"high": 0, "middle": 0, "low": 0}
     for queue, (_, count) in consumer.in_hand().items():
         if queue.topic == "T":
-            counts[Priority(queue.queue_id % 3).word] += count
+            counts[Priority(queue.queue_id % 3).label] += count
     return counts
 
 
@@ -247,7 +247,7 @@ async def flooded(stand: Stand, consumer: Consumer, starvation_ms: int, handled:
     stored_ms = clock.now_ms()
     async with Producer(stand.name_servers) as producer:
         for _ in range(4):
-            await producer.send_batch([Message.of("T", "high", priority="high") for _ in range(500)])
+            await producer.send_batch([Message("T", "high", priority="high") for _ in range(500)])
     gate = Gate()
     await consumer.subscribe("T")
     await consumer.start(gate, workers=1)
@@ -288,11 +288,11 @@ async def test_what_waits_in_one_lane_takes_no_room_from_another(stand):
 async def test_messages_that_linger_together_go_to_their_own_lanes(stand):
     async with Producer(stand.name_servers, linger_ms=20) as producer:
         sent = [
-            producer.send_soon(Message.of("T", f"{word}{number}", priority=word))
+            producer.send_soon(Message("T", f"{word}{number}", priority=word))
             for number in range(5)
             for word in ("low", "high", "middle")
         ]
-        sent.append(producer.send_soon(Message.of("T", "says nothing")))
+        sent.append(producer.send_soon(Message("T", "says nothing")))
         results = await asyncio.gather(*sent)
     assert [result.queue_id for result in results] == [2, 0, 1] * 5 + [1]
     bounds = [await stand.platform.broker.broker.store.bounds(Queue("T", lane)) for lane in Priority]
@@ -303,9 +303,9 @@ async def test_in_a_queue_without_lanes_messages_that_linger_keep_their_order_wh
     await stand.topic("plain")
     queue = queue_of("plain")
     async with Producer(stand.name_servers, linger_ms=20) as producer:
-        await producer.send(Message.of("plain", "first"))  # from now on it is known that there are no lanes
+        await producer.send(Message("plain", "first"))  # from now on it is known that there are no lanes
         words = ["low", "high", None, "middle"] * 5
-        sent = [producer.send_soon(Message.of("plain", "x", priority=word), queue=queue) for word in words]
+        sent = [producer.send_soon(Message("plain", "x", priority=word), queue=queue) for word in words]
         offsets = [result.queue_offset for result in await asyncio.gather(*sent)]
     assert offsets == list(range(1, 21))
 
@@ -313,13 +313,13 @@ async def test_in_a_queue_without_lanes_messages_that_linger_keep_their_order_wh
 async def test_a_batch_of_different_priorities_is_refused(stand):
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(Refused, match="one lane"):
-            await producer.send_batch([Message.of("T", "x", priority=word) for word in ("high", "low")])
+            await producer.send_batch([Message("T", "x", priority=word) for word in ("high", "low")])
 
 
 async def test_what_is_delayed_or_in_a_transaction_arrives_in_its_lane(stand):
     async with Producer(stand.name_servers, group="tellers") as producer:
-        await producer.send(Message.of("T", "later", priority="high"), deliver_after_ms=50)
-        async with producer.transaction(Message.of("T", "sure", priority="low")):
+        await producer.send(Message("T", "later", priority="high"), deliver_after_ms=50)
+        async with producer.transaction(Message("T", "sure", priority="low")):
             pass
     async with Consumer("readers", stand.name_servers) as consumer:
         await consumer.subscribe("T")
@@ -339,7 +339,7 @@ def test_the_blocking_client_takes_high_first_too(tmp_path):
         with Producer(platform.name_servers) as producer:
             for word, count in WAITING.items():
                 for number in range(count):
-                    producer.send(Message.of("T", f"{word}{number}", priority=word))
+                    producer.send(Message("T", f"{word}{number}", priority=word))
         with BlockingConsumer("polling", platform.name_servers) as consumer:
             consumer.subscribe("T")
             assert texts(consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
@@ -362,10 +362,10 @@ def test_a_blocking_loop_brings_few_messages_over_where_others_may_overtake(tmp_
             admin.create_topic("T", 1, has_lanes=True)
         with Producer(platform.name_servers) as producer, BlockingConsumer("g", platform.name_servers) as consumer:
             for _ in range(40):
-                producer.send(Message.of("T", "low", priority="low"))
+                producer.send(Message("T", "low", priority="low"))
             consumer.subscribe("T")
             next(consumer)
-            producer.send(Message.of("T", "high", priority="high"))
+            producer.send(Message("T", "high", priority="high"))
             wait_until(lambda: consumer._call(lambda: in_hand(consumer._client)["high"]) == 1)
             taken = texts([next(consumer) for _ in range(10)])
     assert "high" in taken

@@ -57,7 +57,7 @@ async def upper(answers: Producer, message: StoredMessage) -> None:
 async def test_a_request_gets_the_reply_to_it(stand: Stand) -> None:
     async with answering(stand, upper) as producer:
         texts = [f"question {number}" for number in range(50)]
-        replies = await asyncio.gather(*(producer.request(Message.of("T", text), timeout_ms=10_000) for text in texts))
+        replies = await asyncio.gather(*(producer.request(Message("T", text), timeout_ms=10_000) for text in texts))
         assert [reply.body.decode() for reply in replies] == [text.upper() for text in texts]
         assert {reply.topic for reply in replies} == {REPLIES}
         assert producer.session.replies == {}
@@ -65,13 +65,13 @@ async def test_a_request_gets_the_reply_to_it(stand: Stand) -> None:
 
 async def test_a_long_reply_comes_back_whole(stand: Stand) -> None:
     async with answering(stand, upper) as producer:
-        reply = await producer.request(Message.of("T", "x" * 100_000), timeout_ms=10_000)
+        reply = await producer.request(Message("T", "x" * 100_000), timeout_ms=10_000)
         assert reply.body == b"X" * 100_000
 
 
 async def test_a_reply_is_kept_in_the_reply_topic(stand: Stand) -> None:
     async with answering(stand, upper) as producer:
-        await producer.request(Message.of("T", "question"), timeout_ms=10_000)
+        await producer.request(Message("T", "question"), timeout_ms=10_000)
     kept = await pull(stand.channel, REPLIES)
     assert kept.bodies == [b"QUESTION"]
     assert kept.messages[0].properties["MSG_TYPE"] == "reply"
@@ -80,7 +80,7 @@ async def test_a_reply_is_kept_in_the_reply_topic(stand: Stand) -> None:
 async def test_a_request_nobody_answers_is_over_in_time(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(RequestTimeout, match="consumer of topic 'T' did not answer the request within 100 ms"):
-            await producer.request(Message.of("T", "anybody?"), timeout_ms=100)
+            await producer.request(Message("T", "anybody?"), timeout_ms=100)
         assert producer.session.replies == {}
 
 
@@ -96,11 +96,11 @@ async def test_a_reply_that_comes_too_late_harms_nobody(stand: Stand) -> None:
 
     async with answering(stand, late) as producer:
         with pytest.raises(RequestTimeout):
-            await producer.request(Message.of("T", "slow"), timeout_ms=200)
+            await producer.request(Message("T", "slow"), timeout_ms=200)
         await asked.wait()
         go_on.set()
         await eventually(lambda: len(told) == 1)
-        assert (await producer.request(Message.of("T", "quick"), timeout_ms=10_000)).body == b"answer"
+        assert (await producer.request(Message("T", "quick"), timeout_ms=10_000)).body == b"answer"
 
 
 async def test_who_answers_is_told_that_the_asker_is_gone(stand: Stand) -> None:
@@ -110,7 +110,7 @@ async def test_who_answers_is_told_that_the_asker_is_gone(stand: Stand) -> None:
         await consumer.start(inbox)
         async with Producer(stand.name_servers, group="askers") as producer:
             with pytest.raises(RequestTimeout):
-                await producer.request(Message.of("T", "wait for me"), timeout_ms=50)
+                await producer.request(Message("T", "wait for me"), timeout_ms=50)
         await eventually(lambda: inbox.messages)
         async with Producer(stand.name_servers, group="answers") as answers:
             with pytest.raises(SparrowError, match="not online here"):
@@ -125,7 +125,7 @@ def test_the_blocking_flavour_asks_and_answers_too(platform: RunningPlatform) ->
     ):
         consumer.subscribe("T")
         consumer.start(lambda message: answers.reply(message, message.body[::-1]), workers=2)
-        assert producer.request(Message.of("T", "abc"), timeout_ms=10_000).body == b"cba"
+        assert producer.request(Message("T", "abc"), timeout_ms=10_000).body == b"cba"
 
 
 # -- the broker's part ------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class Desk(Asking):
         at, found = 0, []
         while at < self.broker.store.bounds_nowait(queue).end:
             header = headers.PullMessage(
-                group, queue.topic, queue.id, at, 32, headers.pull.HAS_SUBSCRIPTION, 0, 0, 0, subscription=expression
+                group, queue.topic, queue.id, at, 32, headers.pull.SUBSCRIPTION_FLAG, 0, 0, 0, subscription=expression
             )
             answer = await self.ask(RequestCode.PULL_MESSAGE, header)
             assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -161,7 +161,7 @@ async def test_the_queues_of_a_priority_are_resent_and_no_others(desk):
     for part in (0, 1):
         for priority in Priority:
             queue = Queue("T", read_queue_id(part, priority))
-            bodies = [f"{part} {priority.word} {number}".encode() for number in range(3)]
+            bodies = [f"{part} {priority.label} {number}".encode() for number in range(3)]
             await desk.broker.store.append(queue, [Draft(body=body) for body in bodies])
             await desk.commit("g", queue, desk.broker.store.bounds_nowait(queue).end)
     assert (await desk.resend(begin=1, end=2, priority="low")).count == 4
@@ -408,7 +408,7 @@ async def test_a_resent_message_may_be_handled_directly(stand):
         await eventually(lambda: len(inbox.messages) == 2)
         again = inbox.messages[1]
         place = format_offset_id(again.store_host, again.physical_offset)
-        assert (await admin.message(place)).body == b"a"
+        assert (await admin.find_by_id(place)).body == b"a"
         done = await admin.consume_directly("readers", place)
         assert done.consume_result == "CR_SUCCESS"
         assert inbox.texts == ["a", "a", "a"]
@@ -421,7 +421,7 @@ async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(sta
         PopConsumer("poppers", stand.name_servers, invisible_ms=300) as consumer,
     ):
         for number in range(3):
-            await producer.send(Message.of("T", f"m{number}"))
+            await producer.send(Message("T", f"m{number}"))
         seen: list[str] = []
         while len(seen) < 3:
             receipts = await consumer.receive("T")
@@ -445,7 +445,7 @@ async def test_a_waiting_pop_gets_what_is_resent(stand):
         Producer(stand.name_servers) as producer,
         PopConsumer("poppers", stand.name_servers) as consumer,
     ):
-        await producer.send(Message.of("T", "m"))
+        await producer.send(Message("T", "m"))
         await consumer.ack(await consumer.receive("T"))
         waiting = asyncio.create_task(consumer.receive("T", wait_ms=15_000))
         await eventually(lambda: stand.platform.broker.broker.long_polls.count > 0)
@@ -477,7 +477,7 @@ async def test_several_brokers_resend_what_they_have_or_none_does(tmp_path):
         channel_to(other.address) as channel,
     ):
         await admin.create_topic("T", 1)
-        await admin.put_group(Group(name="g"))
+        await admin.create_group(Group(name="g"))
         stores = [stand.platform.broker.broker.store, other.broker.store]
         await stand.put("T", ["a", "b"])
         sent(await try_send(channel, "T", b"c"))
@@ -510,7 +510,7 @@ async def test_the_command_resends_and_asks_before_it_does_so_to_all(stand):
     async with Admin(stand.name_servers) as admin:
         await stand.put("T", ["a", "b", "c"])
         for name in ("g", "h"):
-            await admin.put_group(Group(name=name))
+            await admin.create_group(Group(name=name))
             await admin.reset_offsets(name, "T", "last")
     store = stand.platform.broker.broker.store
     done = await run(stand, "T", "--group", "g", "--ids", "0", "1", "--dry-run")

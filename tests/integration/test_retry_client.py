@@ -58,7 +58,7 @@ def later_once(message: StoredMessage) -> None:
 async def buried(stand: Stand, admin: Admin, *bodies: str, group: str = "readers") -> list[StoredMessage]:
     """The dead letters of a group that wanted none of these."""
     async with Producer(stand.name_servers) as producer:
-        await producer.send_batch([Message.of("T", body) for body in bodies])
+        await producer.send_batch([Message("T", body) for body in bodies])
     async with Consumer(group, stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
         await consumer.subscribe("T")
         await consumer.start(Choosy(burying), workers=1)
@@ -233,7 +233,7 @@ async def test_redriven_letters_come_again_to_every_reader_of_their_topic(stand:
         for consumer, inbox in zip((readers, others), inboxes, strict=True):
             await consumer.subscribe("T")
             await consumer.start(inbox)
-            await consumer.shared()
+            await consumer.wait_for_assignment()
         assert await admin.redrive("readers", everything=True) == 2
         await eventually(lambda: [sorted(inbox.texts) for inbox in inboxes] == [["one", "two"]] * 2)
         for inbox in inboxes:
@@ -277,7 +277,7 @@ async def test_an_operator_has_a_message_handled_now(stand: Stand, admin: Admin)
         Producer(stand.name_servers) as producer,
         Consumer("readers", stand.name_servers, start="last") as consumer,
     ):
-        sent = await producer.send(Message.of("T", "again"))
+        sent = await producer.send(Message("T", "again"))
         with pytest.raises(Refused, match="no consumer of group 'readers'"):
             await admin.consume_directly("readers", sent.offset_id)
         refusals: list[Exception] = [RetryLater(3), ValueError("oh")]
@@ -289,7 +289,7 @@ async def test_an_operator_has_a_message_handled_now(stand: Stand, admin: Admin)
         inbox = Choosy(refuse)
         await consumer.subscribe("T")
         await consumer.start(inbox)
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         said = [
             await admin.consume_directly("readers", sent.offset_id),
             await admin.consume_directly("readers", sent.message_id, topic="T"),
@@ -336,7 +336,7 @@ def test_the_blocking_flavour_buries_and_redrives_too(platform: RunningPlatform)
         client.Admin(platform.name_servers) as admin,
         client.Consumer("readers", platform.name_servers, retries_max=5) as consumer,
     ):
-        producer.send(Message.of("T", "stubborn"))
+        producer.send(Message("T", "stubborn"))
         consumer.subscribe("T")
         consumer.start(handle, workers=1)
         wait_until(lambda: admin.dead_letters("readers"))

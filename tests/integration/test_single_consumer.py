@@ -105,14 +105,14 @@ async def test_while_it_runs_it_keeps_its_place_also_when_its_broker_is_restarte
         names = str(naming.address)
         async with running_broker(tmp_path, name_servers=names) as broker, Producer(names) as producer:
             port = broker.address.port
-            await producer.send(Message.of("R", "old"))
+            await producer.send(Message("R", "old"))
             consumer = await stack.enter_async_context(Consumer(None, names))
             await consumer.subscribe("R")
-            await producer.send(Message.of("R", "new"))
+            await producer.send(Message("R", "new"))
             assert await polled(consumer, 1) == ["new"]
         await stack.enter_async_context(running_broker(tmp_path, name_servers=names, port=port))
         async with Producer(names) as producer:
-            await producer.send(Message.of("R", "newer"))
+            await producer.send(Message("R", "newer"))
         assert await polled(consumer, 1) == ["newer"]
 
 
@@ -120,7 +120,7 @@ async def test_it_can_be_sent_to_an_older_place(stand):
     async with Consumer(None, stand.name_servers) as consumer:
         await consumer.subscribe("T")
         assert await consumer.poll(1, timeout_ms=1) == []
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         await consumer.seek(queue_of("T"), 7)
         assert await polled(consumer, 3) == ["old7", "old8", "old9"]
 
@@ -209,7 +209,7 @@ async def test_filters_hold_for_it_too(stand):
         await chosen.subscribe("T", "amount > 10", expression_type="SQL92")
         async with Producer(stand.name_servers) as producer:
             for tags, amount in (("paid", 5), ("open", 20)):
-                await producer.send(Message.of("T", f"{tags} {amount}", tags=tags, amount=str(amount)))
+                await producer.send(Message("T", f"{tags} {amount}", tags=tags, properties={"amount": str(amount)}))
         assert await polled(tagged, 1) == ["paid 5"]
         assert await polled(chosen, 1) == ["open 20"]
 
@@ -218,11 +218,11 @@ async def test_it_reads_all_lanes_and_high_first(stand):
     async with Admin(stand.name_servers) as admin:
         await admin.create_topic("L", 2, has_lanes=True)
     async with Consumer(None, stand.name_servers) as consumer, Producer(stand.name_servers) as producer:
-        await producer.send(Message.of("L", "old", priority="high"))
+        await producer.send(Message("L", "old", priority="high"))
         await consumer.subscribe("L")
         for word in ("low", "middle", "high"):
             for _ in range(2):
-                await producer.send(Message.of("L", word, priority=word))
+                await producer.send(Message("L", word, priority=word))
         taken = texts(await consumer.poll(10, timeout_ms=10_000))
         assert taken == ["high", "high", "middle", "middle", "low", "low"]
 
@@ -231,10 +231,10 @@ def test_the_blocking_client_has_it_too(tmp_path):
     from sparrow.client import Producer
 
     with run_platform(tmp_path) as platform, Producer(platform.name_servers) as producer:
-        producer.send(Message.of("T", "old"))
+        producer.send(Message("T", "old"))
         with BlockingConsumer(None, platform.name_servers) as consumer:
             consumer.subscribe("T")
-            producer.send(Message.of("T", "new"))
+            producer.send(Message("T", "new"))
             assert next(consumer).body == b"new"
             with pytest.raises(GroupRequired):
                 consumer.resend("T", queue_id=0, begin=0, end=0)
@@ -243,5 +243,5 @@ def test_the_blocking_client_has_it_too(tmp_path):
             assert consumer.group is None
             consumer.subscribe("T")
             consumer.start(lambda message: seen.append(message.body))
-            producer.send(Message.of("T", "newer"))
+            producer.send(Message("T", "newer"))
             wait_until(lambda: seen == [b"newer"])

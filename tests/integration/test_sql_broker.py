@@ -34,6 +34,8 @@ from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import EndTransaction, OffsetResponse, QueueRequest, SendMessageBack
 
+pytestmark = pytest.mark.one_database
+
 ROOT = Path(__file__).parents[2]
 NOT_ON_SQL = ("pop", "log_store", "remoting_frames", "arrow_columns")
 # Of the event bus one is enough: the others differ in their framework, not in what they ask of a broker.
@@ -59,7 +61,7 @@ async def stand(tmp_path: Path, database_url: str) -> AsyncIterator[Stand]:
 
 async def rows(stand: Stand, sql: str) -> list[tuple[object, ...]]:
     """What is in the database."""
-    return [tuple(row) for row in await store_of(stand.platform.broker).database.rows(sql)]
+    return [tuple(row) for row in await store_of(stand.platform.broker).database.fetch(sql)]
 
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
@@ -117,10 +119,10 @@ def test_an_example_runs_on_a_database(example: Path, tmp_path: Path, database_u
 
 async def test_messages_sent_one_by_one_in_batches_and_gathered_all_arrive_once(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
-        one = await producer.send(Message.of("t", "one"))
-        some = await producer.send_batch([Message.of("t", f"batch-{n}") for n in range(10)])
+        one = await producer.send(Message("t", "one"))
+        some = await producer.send_batch([Message("t", f"batch-{n}") for n in range(10)])
     async with Producer(stand.name_servers, linger_ms=2) as gathering:
-        many = await asyncio.gather(*(gathering.send(Message.of("t", f"many-{n}")) for n in range(300)))
+        many = await asyncio.gather(*(gathering.send(Message("t", f"many-{n}")) for n in range(300)))
     offsets = [result.queue_offset for result in (one, *some, *many)]
     assert {result.queue_id for result in (one, *some, *many)} == {MIDDLE}
     assert sorted(offsets) == list(range(311)), "every one has a place of its own, and none is left out"
@@ -140,9 +142,9 @@ async def test_a_message_comes_back_as_it_was_sent(stand: Stand) -> None:
     body = bytes(range(256)) * 3
     words = {"colour": "grün", "empty-ish": " ", "with": "colon: and\nline"}
     async with Producer(stand.name_servers, compress_above_bytes=None) as producer:
-        await producer.send(Message.of("t", body, tags="a", keys=["k1", "k2"], **words))
-        await producer.send(Message.of("t", b""))
-        await producer.send(Message.of("t", b"x" * 3_000_000))
+        await producer.send(Message("t", body, tags="a", keys=["k1", "k2"], properties=words))
+        await producer.send(Message("t", b""))
+        await producer.send(Message("t", b"x" * 3_000_000))
     found = (await pull(stand.channel, "t", MIDDLE, count=1)).messages[0]
     assert (found.body, found.tags, found.keys) == (body, "a", ["k1", "k2"])
     assert {name: found.properties[name] for name in words} == words
@@ -156,12 +158,12 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
     await stand.topic("jobs", 2)
     for part in range(2):
         for priority in Priority:
-            body = f"{priority.word} of {part}".encode()
-            result = await send(stand.channel, "jobs", body, part, named(PRIORITY=priority.word))
+            body = f"{priority.label} of {part}".encode()
+            result = await send(stand.channel, "jobs", body, part, named(PRIORITY=priority.label))
             assert (result.queue_id, result.queue_offset) == (read_queue_id(part, priority), 0)
             (message,) = (await pull(stand.channel, "jobs", result.queue_id)).messages
             assert (message.queue_id, message.body) == (result.queue_id, body)
-            table = f"msg_{priority.word}_jobs" + (f"${part}" if part else "")
+            table = f"msg_{priority.label}_jobs" + (f"${part}" if part else "")
             assert [(row[0], bytes(row[1])) for row in await rows(stand, f'SELECT id, body FROM "{table}"')] == [
                 (1, body)
             ]  # type: ignore[call-overload]
@@ -172,7 +174,7 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
         taken = await consumer.poll(6, timeout_ms=5_000)
         while len(taken) < 6:
             taken += await consumer.poll(6, timeout_ms=5_000)
-    assert sorted(texts(taken)) == sorted(f"{priority.word} of {part}" for part in range(2) for priority in Priority)
+    assert sorted(texts(taken)) == sorted(f"{priority.label} of {part}" for part in range(2) for priority in Priority)
 
 
 async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) -> None:
@@ -195,15 +197,15 @@ async def test_a_pull_that_waits_in_vain_is_answered_in_its_time(stand: Stand) -
 
 async def test_a_message_is_found_by_key_by_unique_id_and_by_offset_id(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer, Admin(stand.name_servers) as admin:
-        first = await producer.send(Message.of("t", "first", keys=["order-1", "person-7"]))
-        await producer.send(Message.of("t", "second", keys="order-2", priority="high"))
-        await producer.send(Message.of("t", "third", keys=["order-3", "person-7"], priority="low"))
+        first = await producer.send(Message("t", "first", keys=["order-1", "person-7"]))
+        await producer.send(Message("t", "second", keys="order-2", priority="high"))
+        await producer.send(Message("t", "third", keys=["order-3", "person-7"], priority="low"))
         assert texts(await admin.find_by_key("t", "order-1")) == ["first"]
         assert texts(await admin.find_by_key("t", "person-7")) == ["first", "third"]
         assert texts(await admin.find_by_key("t", "order-2")) == ["second"]
         assert await admin.find_by_key("t", "Order-1") == [], "keys are compared byte by byte"
-        assert (await admin.message(first.message_id, topic="t")).body == b"first"
-        assert (await admin.message(first.offset_id)).body == b"first"
+        assert (await admin.find_by_id(first.message_id, topic="t")).body == b"first"
+        assert (await admin.find_by_id(first.offset_id)).body == b"first"
         bounds = await admin.topic_bounds("t")
         assert sorted(bound.end for bound in bounds.values()) == [1, 1, 1]
 
@@ -212,7 +214,7 @@ async def test_tags_and_conditions_choose_messages(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         for number in range(40):
             tag = "even" if number % 2 == 0 else "odd"
-            await producer.send(Message.of("t", str(number), tags=tag, euros=str(number)))
+            await producer.send(Message("t", str(number), tags=tag, properties={"euros": str(number)}))
     inbox = Inbox()
     async with reading(stand, inbox, expression="even"):
         await stand.commits(40, "readers", "t", MIDDLE)
@@ -260,8 +262,8 @@ async def test_a_message_comes_again_and_is_buried_when_nobody_wants_it(stand: S
     async with reading(stand, handle), Admin(stand.name_servers) as admin:  # type: ignore[arg-type]
         begun = time.monotonic()
         async with Producer(stand.name_servers) as producer:
-            await producer.send(Message.of("t", "later", keys="k"))
-            await producer.send(Message.of("t", "never"))
+            await producer.send(Message("t", "later", keys="k"))
+            await producer.send(Message("t", "never"))
         await eventually(lambda: (b"later", 1) in tried)
         assert 1 <= time.monotonic() - begun < 6
         async with asyncio.timeout(5):
@@ -305,15 +307,15 @@ async def test_messages_for_later_come_when_they_are_due_and_can_be_taken_back(s
     inbox = Inbox()
     async with reading(stand, inbox), Producer(stand.name_servers) as producer:
         begun_ms = clock.now_ms()
-        await producer.send(Message.of("t", "level 1"), delay_level=1)
-        await producer.send(Message.of("t", "in 400 ms"), deliver_after_ms=400)
-        await producer.send(Message.of("t", "urgent in 500 ms", priority="high"), deliver_after_ms=500)
-        late = await producer.send(Message.of("t", "taken back"), deliver_at=begun_ms + 1_500)
+        await producer.send(Message("t", "level 1"), delay_level=1)
+        await producer.send(Message("t", "in 400 ms"), deliver_after_ms=400)
+        await producer.send(Message("t", "urgent in 500 ms", priority="high"), deliver_after_ms=500)
+        late = await producer.send(Message("t", "taken back"), deliver_at=begun_ms + 1_500)
         assert late.recall_handle is not None
         assert await producer.recall(late) == late.message_id
         with pytest.raises(SparrowError, match=r"too late|delivered"):
             await producer.recall(late)
-        last = await producer.send(Message.of("t", "last"), deliver_at=begun_ms + 2_000)
+        last = await producer.send(Message("t", "last"), deliver_at=begun_ms + 2_000)
         await eventually(lambda: "last" in inbox.texts)
     assert sorted(inbox.texts) == ["in 400 ms", "last", "level 1", "urgent in 500 ms"]
     due_ms = {"in 400 ms": 400, "urgent in 500 ms": 500, "level 1": 1_000, "last": 2_000}
@@ -328,7 +330,7 @@ async def test_messages_for_later_come_when_they_are_due_and_can_be_taken_back(s
 async def test_a_message_too_far_off_is_refused(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(SparrowError, match="horizon"):
-            await producer.send(Message.of("t", "x"), deliver_after_ms=400 * 24 * 3_600_000)
+            await producer.send(Message("t", "x"), deliver_after_ms=400 * 24 * 3_600_000)
 
 
 async def test_resent_messages_come_once_more_to_the_group_that_asked(stand: Stand) -> None:
@@ -350,16 +352,16 @@ async def test_resent_messages_come_once_more_to_the_group_that_asked(stand: Sta
 async def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_rolled_back(stand: Stand) -> None:
     inbox = Inbox()
     async with reading(stand, inbox), Producer(stand.name_servers, group="shop") as producer:
-        async with producer.transaction(Message.of("t", "paid", keys="order-1")) as begun:
+        async with producer.transaction(Message("t", "paid", keys="order-1")) as begun:
             assert len(await rows(stand, "SELECT id FROM hermes_half")) == 1
             assert inbox.messages == []
         with pytest.raises(ZeroDivisionError):
-            async with producer.transaction(Message.of("t", "not paid")):
+            async with producer.transaction(Message("t", "not paid")):
                 raise ZeroDivisionError
         await eventually(lambda: inbox.texts == ["paid"])
         assert inbox.messages[0].unique_key == begun.message_id
         assert await rows(stand, "SELECT id FROM hermes_half") == []
-        await producer.send(Message.of("t", "after it"))
+        await producer.send(Message("t", "after it"))
         await eventually(lambda: inbox.texts == ["paid", "after it"])
 
 
@@ -381,7 +383,7 @@ async def test_a_producer_that_does_not_say_is_asked(tmp_path: Path, database_ur
             reading(stand, inbox),
             Producer(stand.name_servers, group="shop", transaction_checker=check) as producer,
         ):
-            for message in (Message.of("t", "done", priority="low"), Message.of("t", "undone")):
+            for message in (Message("t", "done", priority="low"), Message("t", "undone")):
                 await producer.send_in_transaction(message, lambda _: TransactionState.UNKNOWN)
             await eventually(lambda: inbox.texts == ["done"])
             assert inbox.messages[0].queue_id == 2
@@ -394,13 +396,13 @@ async def test_a_producer_that_does_not_say_is_asked(tmp_path: Path, database_ur
 async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(tmp_path: Path, database_url: str) -> None:
     async with standing_on(tmp_path, database_url, **IMPATIENT | {"transaction_timeout_ms": 500}) as stand:
         async with Producer(stand.name_servers, group="shop") as gone:
-            await gone.begin_transaction(Message.of("t", "orphan"))
+            await gone.begin_transaction(Message("t", "orphan"))
 
         async def check(_: StoredMessage) -> TransactionState:
             return TransactionState.COMMIT
 
         async with Producer(stand.name_servers, group="shop", transaction_checker=check) as heir:
-            await heir.send(Message.of("t", "hello"))
+            await heir.send(Message("t", "hello"))
             async with asyncio.timeout(5):
                 while await everything(stand.channel) != [b"hello", b"orphan"]:
                     await asyncio.sleep(0.02)
@@ -409,7 +411,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(tmp
 async def test_a_transaction_nobody_answers_for_is_given_up_and_never_seen(tmp_path: Path, database_url: str) -> None:
     async with standing_on(tmp_path, database_url, **IMPATIENT, transaction_checks_max=2) as stand:
         async with Producer(stand.name_servers, group="shop") as producer:
-            await producer.begin_transaction(Message.of("t", "forgotten"))
+            await producer.begin_transaction(Message("t", "forgotten"))
         async with asyncio.timeout(5):
             while [row[0] for row in await rows(stand, "SELECT state FROM hermes_half")] != ["given_up"]:
                 await asyncio.sleep(0.02)
@@ -484,8 +486,8 @@ async def test_a_restart_keeps_everything(tmp_path: Path, database_url: str) -> 
         async with reading(stand, inbox):
             await stand.commits(3, "readers", "t", MIDDLE)
         async with Producer(stand.name_servers, group="shop") as producer:
-            await producer.send(Message.of("t", "delayed"), deliver_after_ms=2_000)
-            half = await producer.begin_transaction(Message.of("t", "half"))
+            await producer.send(Message("t", "delayed"), deliver_after_ms=2_000)
+            half = await producer.begin_transaction(Message("t", "half"))
         topics, groups = sorted(await admin.topics()), sorted(await admin.groups())
         tables = await rows(stand, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
     async with standing_on(tmp_path, database_url) as stand, Admin(stand.name_servers) as admin:
@@ -555,7 +557,7 @@ async def test_a_topic_whose_name_no_table_may_have_is_refused_and_nothing_is_ma
         with pytest.raises(SparrowError, match=sentence):
             await admin.create_topic(name, 1)
         with pytest.raises(SparrowError, match=sentence):
-            await producer.send(Message.of(name, "x"))
+            await producer.send(Message(name, "x"))
         assert name not in await admin.topics()
     assert await rows(stand, "SELECT topic, state FROM hermes_topic ORDER BY topic") == before
 
@@ -587,8 +589,8 @@ async def test_a_message_that_is_too_large_is_refused(stand: Stand) -> None:
     assert await everything(stand.channel) == []
     async with Producer(stand.name_servers, message_bytes_max=8 << 20, compress_above_bytes=None) as producer:
         with pytest.raises(Refused):
-            await producer.send(Message.of("t", bytes(5 << 20)))
-        assert (await producer.send(Message.of("t", b"small"))).queue_offset == 0
+            await producer.send(Message("t", bytes(5 << 20)))
+        assert (await producer.send(Message("t", b"small"))).queue_offset == 0
 
 
 async def test_a_topic_can_be_made_again_by_somebody_who_knows_nothing_of_lanes(stand: Stand) -> None:

@@ -20,10 +20,12 @@ from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message
 from sparrow.model.queue import Queue
 from sparrow.net import Channel
-from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, QueryOffset, QueueRequest, RecallMessage
+
+pytestmark = pytest.mark.one_database
 
 MIDDLE = 1
 """The queue of a topic of one part that messages without a priority go to."""
@@ -67,7 +69,7 @@ async def reads(running: Crew, at: int, offset: int | None, group: str = "g", *,
 async def take_the_lease_away(running: Crew, of: int) -> None:
     """As if the leader had been silent for longer than its lease, and another had asked first."""
     heir = store_of(running.brokers[1 - of])
-    await heir.database.change("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
+    await heir.database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
     await leading_of(running.brokers[1 - of])._renew()
 
 
@@ -259,7 +261,7 @@ async def test_a_broker_that_stands_still_amid_a_transaction_does_not_keep_the_o
     answer = None
     with contextlib.suppress(StoreDatabaseUnreachable):  # who stood still finds its connection gone
         async with store.database.transaction() as session:
-            await session.change("UPDATE hermes_lane SET next_id = next_id + 1 WHERE lane = :lane", lane=lane.number)
+            await session.execute("UPDATE hermes_lane SET next_id = next_id + 1 WHERE lane = :lane", lane=lane.number)
             answer = await try_send(two.channels[1], "t", b"after")
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -357,7 +359,7 @@ async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) 
 async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> None:
     async with Producer(two.name_servers) as producer:
         for number in range(20):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
     async with Consumer("g", two.name_servers, commit_interval_ms=50) as consumer:
         await consumer.subscribe("t")
         inbox = Inbox()
@@ -405,14 +407,14 @@ async def test_a_timed_message_is_taken_back_by_another_broker(two: Crew) -> Non
     recall = RecallMessage("t", result.recall_handle)
     answer = await two.channels[0].request(RequestCode.RECALL_MESSAGE, recall, timeout_ms=5_000)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
-    found = await store_of(two.brokers[0]).database.rows("SELECT COUNT(*) FROM hermes_delay")
+    found = await store_of(two.brokers[0]).database.fetch("SELECT COUNT(*) FROM hermes_delay")
     assert found[0][0] == 0
     answer = await two.channels[1].request(RequestCode.RECALL_MESSAGE, recall, timeout_ms=5_000)
     assert answer.code != ResponseCode.SUCCESS
 
 
 async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they_lead(two: Crew) -> None:
-    lead = two.brokers[0].broker.delay.lead, two.brokers[1].broker.delay.lead
+    lead = two.brokers[0].broker.delay.run_as_leader, two.brokers[1].broker.delay.run_as_leader
     other = asyncio.create_task(lead[1]())  # type: ignore[arg-type]
     due_ms = int(time.time() * 1000) + 300
     await asyncio.gather(
@@ -423,7 +425,7 @@ async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they
     )
     store = store_of(two.brokers[0])
     async with asyncio.timeout(10):
-        while (await store.database.rows("SELECT COUNT(*) FROM hermes_delay"))[0][0]:
+        while (await store.database.fetch("SELECT COUNT(*) FROM hermes_delay"))[0][0]:
             await asyncio.sleep(0.05)
     other.cancel()
     assert sorted(await everything(two.channels[0])) == sorted(str(n).encode() for n in range(100))
@@ -447,10 +449,10 @@ async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
 
     monkeypatch.setattr(store, "append_in_transaction", later)
     await send(two.channels[0], "t", b"cancelled", 0, named(UNIQ_KEY="A", TIMER_DELIVER_MS=hour_ms))
-    await store.database.change("UPDATE hermes_delay SET due = 1")  # the hour is over
+    await store.database.execute("UPDATE hermes_delay SET due = 1")  # the hour is over
     async with asyncio.timeout(10):
         await came.wait()
-        while await store.database.change("UPDATE hermes_delay SET due = 1"):
+        while await store.database.execute("UPDATE hermes_delay SET due = 1"):
             await asyncio.sleep(0.05)
     assert await everything(two.channels[0]) == [b"new"]
 
@@ -509,10 +511,10 @@ async def test_producers_and_consumers_go_on_when_the_leader_is_stopped(two: Cre
         inbox = Inbox()
         await consumer.start(inbox)
         for number in range(10):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
         stopping = asyncio.create_task(two.brokers[0].stop())
         for number in range(10, 40):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
         await stopping
         await eventually(lambda: set(inbox.texts) == {str(number) for number in range(40)}, within_s=20)
         assert Queue("t", MIDDLE) in store_of(two.brokers[1]).catalog.lanes

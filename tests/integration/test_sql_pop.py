@@ -41,6 +41,8 @@ from sparrow.wire.headers import (
     PopMessageResponse,
 )
 
+pytestmark = pytest.mark.one_database
+
 PARTS = 2
 MIDDLE = (Queue("t", 1), Queue("t", 4))
 """Where messages without a priority go, of each part."""
@@ -80,8 +82,8 @@ class SqlPopper(Popper):
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     async def in_lane(self, priority: Priority, count: int) -> None:
-        said = named(PRIORITY=priority.word).encode()
-        await send_batch(self.channel, "t", [(b"%s-%d" % (priority.word.encode(), n), said) for n in range(count)])
+        said = named(PRIORITY=priority.label).encode()
+        await send_batch(self.channel, "t", [(b"%s-%d" % (priority.label.encode(), n), said) for n in range(count)])
 
 
 @asynccontextmanager
@@ -338,7 +340,7 @@ async def test_a_pop_fills_its_batch_in_the_same_order_from_the_database(databas
 
 async def test_a_lane_that_starves_gets_its_share(popper):
     await popper.in_lane(Priority.LOW, 5)
-    popper.clock.now_ms += popper.broker.settings.starvation_ms + 1
+    popper.clock.now_ms += popper.broker.settings.lane_starvation_ms + 1
     await popper.in_lane(Priority.HIGH, 100)
     got = [body.split(b"-")[0] for body in bodies_of(await popper.pop(count=10))]
     assert (got.count(b"high"), got.count(b"low")) == (9, 1)
@@ -522,7 +524,7 @@ async def test_what_a_consumer_does_not_acknowledge_comes_again_to_another(datab
             assert (again.message.body, again.message.reconsume_times) == (b"x", 1)
             with pytest.raises(SparrowError):
                 await first.ack(taken)
-            kept = await second.postpone(again, 60_000)
+            kept = await second.change_invisible_time(again, 60_000)
             with pytest.raises(SparrowError):
                 await second.ack(again)
             await second.ack(kept)
@@ -556,7 +558,7 @@ def poppers(running: Crew) -> list[SqlPopper]:
 async def take_the_lease_away(running: Crew, of: int) -> None:
     """As if the leader had been silent for longer than its lease, and the other had asked first."""
     heir = running.brokers[1 - of]
-    await store_of(heir).database.change("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
+    await store_of(heir).database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
     await leading_of(heir)._renew()
     await leading_of(running.brokers[of])._renew()
 
@@ -663,7 +665,7 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
 async def test_a_consumer_goes_on_at_the_new_leader(two):
     async with Producer(two.name_servers) as producer:
         for number in range(8):
-            await producer.send(Message.of("t", b"%d" % number))
+            await producer.send(Message("t", b"%d" % number))
     async with PopConsumer("g", two.name_servers) as consumer:
         receipts = await consumer.receive("t")
         assert len(receipts) == 8

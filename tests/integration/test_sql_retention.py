@@ -13,6 +13,7 @@ from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
 from sparrow.store.spi import Moved, Slice
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.maintenance.retention import DEDUP_WINDOW_MS, SILENT_GROUP_MS, TrimReport, trim
 from sparrow.store.sql.schema.partitions import (
     add_partitions,
@@ -20,7 +21,6 @@ from sparrow.store.sql.schema.partitions import (
     drop_partitions,
     list_partitions,
 )
-from sparrow.store.sql.schema.table_names import Lane
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -56,7 +56,7 @@ def lane_of(store: SqlStore, queue: Queue) -> Lane:
 
 
 async def count(store: SqlStore, table: str, where: str = "1 = 1") -> int:
-    ((found,),) = await store.database.rows(f'SELECT COUNT(*) FROM "{table}" WHERE {where}')
+    ((found,),) = await store.database.fetch(f'SELECT COUNT(*) FROM "{table}" WHERE {where}')
     return int(found)
 
 
@@ -69,9 +69,9 @@ async def test_what_is_young_stays(store: SqlStore) -> None:
 async def test_what_is_old_goes_by_whole_partitions_and_the_rest_is_read_as_before(store: SqlStore) -> None:
     await fill(store, MIDDLE, 250)
     went = await trimmed(store)
-    first = 250 if store.database.kind == "sqlite" else 200  # the partition in use stays
+    first = 250 if store.database.dialect == "sqlite" else 200  # the partition in use stays
     assert went.messages == first
-    assert went.partitions_dropped == (0 if store.database.kind == "sqlite" else 2)
+    assert went.partitions_dropped == (0 if store.database.dialect == "sqlite" else 2)
     assert await store.bounds(MIDDLE) == QueueBounds(first, 250)
     assert await count(store, lane_of(store, MIDDLE).table) == 250 - first
     assert await store.read(MIDDLE, 0) == Moved(first, QueueBounds(first, 250))
@@ -80,11 +80,11 @@ async def test_what_is_old_goes_by_whole_partitions_and_the_rest_is_read_as_befo
     found = await store.read(MIDDLE, first, count_max=100)
     assert isinstance(found, Slice)
     assert [message.queue_offset for message in messages(found)] == list(range(first, 251))
-    assert (await trimmed(store)).messages == (1 if store.database.kind == "sqlite" else 0)
+    assert (await trimmed(store)).messages == (1 if store.database.dialect == "sqlite" else 0)
 
 
 async def test_partitions_are_ready_before_they_are_needed(store: SqlStore) -> None:
-    if store.database.kind == "sqlite":
+    if store.database.dialect == "sqlite":
         pytest.skip("it has none")
     lane = lane_of(store, MIDDLE)
     for filled in (100, 250, 430):
@@ -96,7 +96,7 @@ async def test_partitions_are_ready_before_they_are_needed(store: SqlStore) -> N
 
 
 async def test_another_partition_size_takes_effect_from_the_next_partition_on(store: SqlStore) -> None:
-    if store.database.kind == "sqlite":
+    if store.database.dialect == "sqlite":
         pytest.skip("it has no partitions")
     lane = lane_of(store, MIDDLE)
     await add_partitions(store.database, lane.table, 290, 1000)
@@ -107,7 +107,7 @@ async def test_another_partition_size_takes_effect_from_the_next_partition_on(st
 
 
 async def test_several_may_make_room_at_a_time(store: SqlStore) -> None:
-    if store.database.kind == "sqlite":
+    if store.database.dialect == "sqlite":
         pytest.skip("it has no partitions")
     lane = lane_of(store, MIDDLE)
     for next_id in range(290, 1500, ROWS):
@@ -124,9 +124,9 @@ async def test_nothing_goes_that_a_group_has_not_read(store: SqlStore) -> None:
     await store.offsets.commit("quick", MIDDLE, 350)
     await store.offsets.commit("slow", HIGH, 0)
     await trimmed(store)
-    first = 150 if store.database.kind == "sqlite" else 100
+    first = 150 if store.database.dialect == "sqlite" else 100
     assert await store.bounds(MIDDLE) == QueueBounds(first, 350)
-    await trimmed(store, SETTINGS.model_copy(update={"waits_for_groups": False}))
+    await trimmed(store, SETTINGS.model_copy(update={"retains_unread": False}))
     assert (await store.bounds(MIDDLE)).first >= 300
 
 
@@ -143,13 +143,13 @@ async def test_nothing_goes_that_is_to_be_sent_again(store: SqlStore) -> None:
     await fill(store, MIDDLE, 350)
     lane = lane_of(store, MIDDLE)
     for group in ("g", "h"):
-        await store.resends.register_group(group, lane)
-    await store.resends.ask(lane, "g", 130, 140)
+        await store.resend_ranges.register_group(group, lane)
+    await store.resend_ranges.request(lane, "g", 130, 140)
     await trimmed(store)
-    first = 129 if store.database.kind == "sqlite" else 100
+    first = 129 if store.database.dialect == "sqlite" else 100
     assert await store.bounds(MIDDLE) == QueueBounds(first, 350)
     async with store.database.transaction() as session:
-        assert await store.resends.done(session, "g", lane, 1)
+        assert await store.resend_ranges.mark_done(session, "g", lane, 1)
     await trimmed(store)
     assert (await store.bounds(MIDDLE)).first >= 300, "what is meant for g need not be seen by h"
 
@@ -198,7 +198,7 @@ async def test_marks_of_the_dead_go_and_others_stay(store: SqlStore) -> None:
 async def test_what_one_who_was_killed_left_is_done_by_the_next(store: SqlStore) -> None:
     await fill(store, MIDDLE, 250, keys="first-{0} order-{0}")
     lane = lane_of(store, MIDDLE)
-    await store.database.change("UPDATE hermes_lane SET first_id = 201 WHERE lane = :lane", lane=lane.number)
+    await store.database.execute("UPDATE hermes_lane SET first_id = 201 WHERE lane = :lane", lane=lane.number)
     went = await trimmed(store, later_ms=0)
     assert went.messages == 0
     assert await count(store, lane.table) == 50
@@ -207,11 +207,11 @@ async def test_what_one_who_was_killed_left_is_done_by_the_next(store: SqlStore)
 
 
 async def test_a_detached_partition_that_was_left_is_dropped(store: SqlStore) -> None:
-    if store.database.kind != "postgresql":
+    if store.database.dialect != "postgresql":
         pytest.skip("nothing is ever detached")
     lane = lane_of(store, MIDDLE)
     await fill(store, MIDDLE, 250)
-    await store.database.change(f'ALTER TABLE "{lane.table}" DETACH PARTITION "{lane.table}$p0"')
+    await store.database.execute(f'ALTER TABLE "{lane.table}" DETACH PARTITION "{lane.table}$p0"')
     assert await drop_detached_partitions(store.database, lane.table) == 1
     assert await drop_detached_partitions(store.database, lane.table) == 0
     oldest = (await list_partitions(store.database, lane.table))[0]
@@ -219,13 +219,13 @@ async def test_a_detached_partition_that_was_left_is_dropped(store: SqlStore) ->
 
 
 async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlStore) -> None:
-    if store.database.kind == "sqlite":
+    if store.database.dialect == "sqlite":
         pytest.skip("there is no DDL")
     await fill(store, MIDDLE, 250)
     lane = lane_of(store, MIDDLE)
     old = (await list_partitions(store.database, lane.table))[:2]
     async with store.database.transaction() as session:  # somebody's slow report
-        await session.rows(f'SELECT COUNT(*) FROM "{lane.table}"')
+        await session.fetch(f'SELECT COUNT(*) FROM "{lane.table}"')
         dropping = asyncio.create_task(drop_partitions(store.database, lane.table, old))
         slowest = 0.0
         for number in range(10):
@@ -241,7 +241,7 @@ async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlS
 
 
 async def test_others_append_and_read_while_old_messages_go(database_url: str, store: SqlStore) -> None:
-    settings = SETTINGS.model_copy(update={"retention_hours": 0, "waits_for_groups": True})
+    settings = SETTINGS.model_copy(update={"retention_hours": 0, "retains_unread": True})
     total = 1500
     seen: list[int] = []
     async with await SqlStore.open(database_url, SETTINGS) as reader:

@@ -8,7 +8,8 @@ from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft
 from sparrow.model.queue import QueueBounds
 from sparrow.settings import SqlSettings
 from sparrow.store.sql.append import bulk_insert
-from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable, open_database
+from sparrow.store.sql.drivers.database import open_database
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.maintenance import retention
 
@@ -128,7 +129,7 @@ class TestSqlStore(StoreConformance):
         assert await store.append_atomically("query", 0, [portion(Q0, "a")]) is False
 
     async def test_a_database_from_before_there_was_a_ledger_gets_one(self, store, reopen):
-        await store.database.change("DROP TABLE hermes_ledger")
+        await store.database.execute("DROP TABLE hermes_ledger")
         store = await reopen()
         assert await store.ledger("query") is None
         assert await store.append_atomically("query", 0, [portion(Q0, "a")])

@@ -35,8 +35,8 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
                 await opened.append(queue, [draft("x", keys=f"a-{start + at} b-{start + at} c") for at in range(10)])
             await opened.offsets.commit("g", queue, 30)
         await opened.offsets.flush()
-        await opened.resends.register_group("g", opened.catalog.lanes[MIDDLE])
-        await opened.resends.ask(opened.catalog.lanes[MIDDLE], "g", 3, 5)
+        await opened.resend_ranges.register_group("g", opened.catalog.lanes[MIDDLE])
+        await opened.resend_ranges.request(opened.catalog.lanes[MIDDLE], "g", 3, 5)
         yield opened
 
 
@@ -89,13 +89,13 @@ async def test_a_sound_database_passes_and_the_progress_reaches_the_end(store: S
     ],
 )
 async def test_damage_is_found_and_named(store: SqlStore, damage: str, said: str) -> None:
-    await store.database.change(damage)
+    await store.database.execute(damage)
     found = await findings(store)
     assert any(said in finding for finding in found), found
 
 
 async def test_many_holes_are_counted_and_some_are_named(store: SqlStore) -> None:
-    await store.database.change("DELETE FROM msg_middle_orders WHERE id IN (2, 4, 6, 8, 10, 12, 14)")
+    await store.database.execute("DELETE FROM msg_middle_orders WHERE id IN (2, 4, 6, 8, 10, 12, 14)")
     found = [finding for finding in await findings(store) if finding.startswith("msg")]
     assert len(found) == 6
     assert found[-1] == "msg_middle_orders: has 7 holes in all, 7 ids are missing"
@@ -112,13 +112,13 @@ async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
 
 async def test_messages_that_retention_took_are_not_missed(store: SqlStore) -> None:
     await store.append(MIDDLE, [draft("x", keys="a b") for _ in range(100)])
-    settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
+    settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     assert (await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)).messages >= 100
     assert await findings(store) == []
 
 
 async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
-    settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
+    settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     is_over = False
 
     async def change() -> None:
@@ -143,14 +143,16 @@ async def test_a_registered_hole_is_no_finding_and_reading_and_appending_go_on_b
     assert appended.offset == 250
     assert await findings(store) == []
     assert await store.bounds(MIDDLE) == QueueBounds(0, 251)
-    await store.database.change("DELETE FROM hermes_gap")
+    await store.database.execute("DELETE FROM hermes_gap")
     assert "msg_middle_orders: ids 31 to 250 are missing" in await findings(store)
 
 
 async def test_skipping_past_messages_that_are_there_keeps_them(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
-    await store.database.change("UPDATE hermes_lane SET next_id = 20, last_ts = 1 WHERE lane = :lane", lane=lane.number)
-    await store.database.change("DELETE FROM msg_middle_orders WHERE id = 25")
+    await store.database.execute(
+        "UPDATE hermes_lane SET next_id = 20, last_ts = 1 WHERE lane = :lane", lane=lane.number
+    )
+    await store.database.execute("DELETE FROM msg_middle_orders WHERE id = 25")
     assert await skip_ids(store.database, lane.number, 31, "the lane's row was old", clock.now_ms()) == [(25, 26)]
     assert [finding for finding in await findings(store) if finding.startswith("msg")] == []
 

@@ -334,7 +334,7 @@ async def test_a_retry_of_a_message_that_is_stored_once_only_is_copied_too(
 async def test_what_cannot_be_read_is_passed_over_and_said(database_url: str, other_log: LogStore) -> None:
     async with await SqlStore.open(database_url, DATABASE) as store:
         await fill(store)
-        await store.database.change("DELETE FROM msg_high_orders WHERE id BETWEEN 11 AND 20")
+        await store.database.execute("DELETE FROM msg_high_orders WHERE id BETWEEN 11 AND 20")
     async with asyncio.timeout(20), await SqlStore.open(database_url, DATABASE) as store:
         done = await into_log(store, other_log, chosen=["orders"])
     assert "orders/0: 10 messages from 10 on are not there" in done.notes
@@ -359,7 +359,7 @@ async def test_the_command_line_copies_and_checks(database_url: str, tmp_path: P
     code, text = await asyncio.to_thread(run, "check", database_url)
     assert (code, "holds together" in text) == (0, True), text
     async with await SqlStore.open(database_url) as store:
-        await store.database.change("DELETE FROM msg_middle_orders WHERE id = 7")
+        await store.database.execute("DELETE FROM msg_middle_orders WHERE id = 7")
         lane = store.catalog.lanes[MIDDLE_ORDERS].number
     code, text = await asyncio.to_thread(run, "check", database_url)
     assert code == 1

@@ -14,7 +14,7 @@ from sparrow.testing import RunningPlatform, run_platform
 @pytest.mark.parametrize("turn", [1, 2])
 def test_each_test_gets_a_platform_of_its_own(platform: RunningPlatform, turn: int) -> None:
     with Producer(platform.name_servers) as producer:
-        assert producer.send(Message.of("orders", b"%d" % turn)).queue_offset == 0
+        assert producer.send(Message("orders", b"%d" % turn)).queue_offset == 0
     with Consumer("billing", platform.name_servers) as consumer:
         consumer.subscribe("orders")
         assert next(consumer).body == b"%d" % turn
@@ -22,7 +22,7 @@ def test_each_test_gets_a_platform_of_its_own(platform: RunningPlatform, turn: i
 
 async def test_asyncio_clients_use_the_same_platform(platform: RunningPlatform) -> None:
     async with aio.Producer(platform.name_servers) as producer, aio.Consumer("b", platform.name_servers) as consumer:
-        await producer.send(Message.of("orders", b"a book"))
+        await producer.send(Message("orders", b"a book"))
         await consumer.subscribe("orders")
         assert (await anext(consumer)).body == b"a book"
 
@@ -36,11 +36,11 @@ def test_the_platform_of_the_run_is_there_as_well(sparrow_platform: RunningPlatf
 
 def test_a_stopped_platform_is_an_outage_and_stopping_twice_is_fine(platform: RunningPlatform) -> None:
     with Producer(platform.name_servers, timeout_ms=500) as producer:
-        producer.send(Message.of("orders", b"x"))
+        producer.send(Message("orders", b"x"))
         platform.stop()
         platform.stop()
         with pytest.raises(SparrowError):
-            producer.send(Message.of("orders", b"x"))
+            producer.send(Message("orders", b"x"))
 
 
 def test_two_platforms_at_once_and_nothing_is_left_of_them() -> None:
@@ -53,7 +53,7 @@ def test_two_platforms_at_once_and_nothing_is_left_of_them() -> None:
 
 def test_a_platform_in_a_folder_of_ones_own_comes_back_with_its_messages(tmp_path: Path) -> None:
     with run_platform(tmp_path) as platform, Producer(platform.name_servers) as producer:
-        producer.send(Message.of("orders", b"kept", keys="order-7"))
+        producer.send(Message("orders", b"kept", keys="order-7"))
     with run_platform(tmp_path) as platform, Admin(platform.name_servers) as admin:
         assert [message.body for message in admin.find_by_key("orders", "order-7")] == [b"kept"]
 
@@ -61,9 +61,9 @@ def test_a_platform_in_a_folder_of_ones_own_comes_back_with_its_messages(tmp_pat
 def test_settings_may_differ() -> None:
     with run_platform(log={"message_bytes_max": 1000}, broker={"name": "other"}) as platform:
         with Producer(platform.name_servers) as producer:
-            assert producer.send(Message.of("orders", b"small")).broker_name == "other"
+            assert producer.send(Message("orders", b"small")).broker_name == "other"
             with pytest.raises(SparrowError):
-                producer.send(Message.of("orders", bytes(1001)))
+                producer.send(Message("orders", bytes(1001)))
 
 
 def test_a_project_that_has_sparrow_installed_finds_the_fixture(tmp_path: Path) -> None:

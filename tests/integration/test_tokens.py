@@ -27,10 +27,11 @@ from sparrow.net.dispatcher import GuardedRequestDispatcher, RequestDispatcher
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
+from sparrow.wire.bodies import IssueToken
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import RemoteRefused
 from sparrow.wire.frame import RemotingCommand
-from sparrow.wire.signing import IssueToken, TokenCode, sign
+from sparrow.wire.signing import sign
 
 ADMIN = Credentials("operator", "a long secret")
 AUTH = {"auth": True, "admin_tokens": {ADMIN.access_key: ADMIN.secret_key}}
@@ -96,7 +97,7 @@ async def test_names_that_cannot_be_and_those_of_admins_are_refused(admin: Admin
 
 
 async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader: Credentials) -> None:
-    answer = await admin.session.ask(str(platform.address), TokenCode.LIST_TOKENS)
+    answer = await admin.session.invoke(str(platform.address), RequestCode.LIST_TOKENS)
     assert reader.access_key.encode() in bytes(answer.body)
     assert reader.secret_key.encode() not in bytes(answer.body)
     assert [token.secret_key for token in await admin.tokens()] == [None]
@@ -104,8 +105,8 @@ async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader:
 
 async def test_a_body_that_makes_no_sense_is_refused(platform: Platform, admin: Admin) -> None:
     for body in (b"", b"{", b'{"name":"a"}', b'{"name":"a","type":"p","secretKey":"short"}'):
-        for code in (TokenCode.ISSUE_TOKEN, TokenCode.REVOKE_TOKEN):
-            if body.endswith(b"}") and code == TokenCode.REVOKE_TOKEN:
+        for code in (RequestCode.ISSUE_TOKEN, RequestCode.REVOKE_TOKEN):
+            if body.endswith(b"}") and code == RequestCode.REVOKE_TOKEN:
                 continue
             answer = await admin.session.invoke_unchecked(str(platform.address), code, None, body)
             assert answer.code != ResponseCode.SUCCESS
@@ -125,7 +126,7 @@ async def test_tokens_survive_a_restart(tmp_path: Path) -> None:
             "gone": True,
         }
         async with Producer(platform.name_servers, credentials=kept) as producer:
-            await producer.send(Message.of("orders", b"1"))
+            await producer.send(Message("orders", b"1"))
 
 
 async def test_brokers_share_one_secret_also_with_one_that_joins_later(tmp_path: Path) -> None:
@@ -154,8 +155,8 @@ async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> 
             Admin(platform.name_servers, credentials=ADMIN) as admin,
         ):
             for address in (platform.address, other.address):
-                await admin.session.ask(
-                    str(address), TokenCode.ISSUE_TOKEN, None, bodies.write(IssueToken("billing", "c"))
+                await admin.session.invoke(
+                    str(address), RequestCode.ISSUE_TOKEN, None, bodies.write(IssueToken("billing", "c"))
                 )
             with pytest.raises(Refused, match="another secret on broker"):
                 await admin.issue_token("billing", "c")
@@ -169,9 +170,9 @@ async def test_a_producer_and_a_consumer_with_their_tokens_work(
 ) -> None:
     async with Producer(platform.name_servers, credentials=sender) as producer:
         for number in range(3):
-            await producer.send(Message.of("orders", f"{number}"))
-        await producer.send_one_way(Message.of("orders", "3"))
-        await producer.send_batch([Message.of("orders", "4"), Message.of("orders", "5")])
+            await producer.send(Message("orders", f"{number}"))
+        await producer.send_one_way(Message("orders", "3"))
+        await producer.send_batch([Message("orders", "4"), Message("orders", "5")])
     async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
         await consumer.subscribe("orders")
         got = [(await anext(aiter(consumer))).body for _ in range(6)]
@@ -189,7 +190,7 @@ async def test_transactions_end_with_a_token(platform: Platform, sender: Credent
     async with Producer(
         platform.name_servers, group="tx", transaction_checker=listener, credentials=sender
     ) as producer:
-        await producer.send_in_transaction(Message.of("orders", "tx"), lambda _: TransactionState.COMMIT)
+        await producer.send_in_transaction(Message("orders", "tx"), lambda _: TransactionState.COMMIT)
     async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
         await consumer.subscribe("orders")
         assert (await anext(aiter(consumer))).body == b"tx"
@@ -208,7 +209,7 @@ async def test_a_broker_that_asks_after_a_transaction_gets_a_signed_answer(tmp_p
         ) as producer,
         Consumer("group", platform.name_servers, credentials=await admin.issue_token("reader", "c")) as consumer,
     ):
-        await producer.send_in_transaction(Message.of("orders", "asked after"), lambda _: TransactionState.UNKNOWN)
+        await producer.send_in_transaction(Message("orders", "asked after"), lambda _: TransactionState.UNKNOWN)
         await consumer.subscribe("orders")
         assert (await anext(aiter(consumer))).body == b"asked after"
 
@@ -217,7 +218,7 @@ async def test_popping_works_with_a_consumers_token(
     platform: Platform, sender: Credentials, reader: Credentials
 ) -> None:
     async with Producer(platform.name_servers, credentials=sender) as producer:
-        await producer.send(Message.of("orders", "popped"))
+        await producer.send(Message("orders", "popped"))
     async with PopConsumer("group", platform.name_servers, credentials=reader) as consumer:
         (receipt,) = await consumer.receive("orders")
         await consumer.ack(receipt)
@@ -237,14 +238,14 @@ async def test_a_consumers_token_cannot_append(platform: Platform, admin: Admin,
     await admin.create_topic("orders")
     async with Producer(platform.name_servers, credentials=reader, retries=0) as producer:
         with pytest.raises(RemoteRefused, match="a consumer's") as caught:
-            await producer.send(Message.of("orders", b"1"))
+            await producer.send(Message("orders", b"1"))
     assert is_no_permission(caught.value)
     assert sum(bounds.end for bounds in (await admin.topic_bounds("orders")).values()) == 0
 
 
 async def test_a_producers_token_cannot_read(platform: Platform, admin: Admin, sender: Credentials) -> None:
     async with Producer(platform.name_servers, credentials=sender) as producer:
-        sent = await producer.send(Message.of("orders", b"1", keys="k"))
+        sent = await producer.send(Message("orders", b"1", keys="k"))
     address = str(platform.address)
     async with ClientSession(platform.name_servers, credentials=sender) as session:
         for code, header in {
@@ -281,7 +282,7 @@ async def test_no_token_reads_the_secrets_in_the_log(platform: Platform, admin: 
     assert isinstance(found, Slice)
     word = record.decode(found.tobytes())
     assert base64.b64encode(bytes.fromhex(reader.secret_key)) in word.body, "here it is"
-    await admin.put_group(Group(name="g"))
+    await admin.create_group(Group(name="g"))
     wishes: dict[int, headers.Header] = {
         RequestCode.PULL_MESSAGE: headers.PullMessage("g", topic, 0, 0, 32, 4, 0, 0, 0, subscription="*"),
         RequestCode.PEEK_MESSAGE: headers.PeekMessage("g", topic, 0, 32),
@@ -301,12 +302,12 @@ async def test_revoking_counts_from_the_next_request_on(
         Producer(platform.name_servers, credentials=sender, retries=0) as producer,
         Consumer("group", platform.name_servers, credentials=reader) as consumer,
     ):
-        await producer.send(Message.of("orders", b"1"))
+        await producer.send(Message("orders", b"1"))
         await consumer.subscribe("orders")
         assert (await anext(aiter(consumer))).body == b"1"
         await admin.revoke_token(sender.access_key)
         with pytest.raises(RemoteRefused, match="is revoked") as caught:
-            await producer.send(Message.of("orders", b"2"))
+            await producer.send(Message("orders", b"2"))
         assert is_no_permission(caught.value)
     with pytest.raises(Refused, match="was revoked"):
         await admin.issue_token(sender.access_key, "p")
@@ -324,7 +325,7 @@ async def test_a_wrong_secret_and_an_unknown_name_are_told_apart_and_shown_to_no
     for credentials, why in wrong.items():
         async with Producer(platform.name_servers, credentials=credentials, retries=0) as producer:
             with pytest.raises(RemoteRefused, match=why) as caught:
-                await producer.send(Message.of("orders", b"1"))
+                await producer.send(Message("orders", b"1"))
         assert is_no_permission(caught.value)
         assert "guessed" not in str(caught.value)
         assert sender.secret_key not in str(caught.value)
@@ -354,7 +355,7 @@ async def test_without_auth_nobody_is_asked_and_nothing_stands_between(tmp_path:
     async with running_platform(tmp_path) as platform:
         assert type(platform.broker._serving) is RequestDispatcher
         async with Producer(platform.name_servers, credentials=Credentials("nobody", "any")) as producer:
-            await producer.send(Message.of("orders", b"signed all the same"))
+            await producer.send(Message("orders", b"signed all the same"))
         async with Admin(platform.name_servers) as admin:
             issued = await admin.issue_token("billing", "c")
     async with running_platform(tmp_path, **AUTH) as platform:
@@ -387,7 +388,7 @@ def test_the_blocking_client_signs_too(running: sparrow.testing.RunningPlatform)
     with client.Admin(running.name_servers, credentials=ADMIN) as admin:
         sender, reader = admin.issue_token("s", "p"), admin.issue_token("r", "c")
         with client.Producer(running.name_servers, credentials=sender) as producer:
-            producer.send(Message.of("orders", b"1"))
+            producer.send(Message("orders", b"1"))
         with client.Consumer("group", running.name_servers, credentials=reader) as consumer:
             consumer.subscribe("orders")
             assert next(iter(consumer)).body == b"1"

@@ -45,8 +45,8 @@ async def traces(stand: Stand, key: str) -> list[TraceRecord]:
 
 async def test_a_send_leaves_a_trace_that_is_found_by_id_and_by_key(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop", trace=True) as producer:
-        sent = await producer.send(Message.of("T", "a book", tags="paid", keys="order-7"))
-        late = await producer.send(Message.of("T", "later"), delay_level=1)
+        sent = await producer.send(Message("T", "a book", tags="paid", keys="order-7"))
+        late = await producer.send(Message("T", "later"), delay_level=1)
     (found,) = [each for each in await traces(stand, sent.message_id) if each.message_id == sent.message_id]
     assert isinstance(found, PublishTrace)
     assert (found.group, found.topic, found.tags, found.keys) == ("shop", "T", "paid", "order-7")
@@ -65,9 +65,9 @@ async def test_a_send_leaves_a_trace_that_is_found_by_id_and_by_key(stand: Stand
 
 async def test_every_way_to_send_leaves_traces(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop", linger_ms=1, trace=True) as producer:
-        results = await producer.send_batch([Message.of("T", "1"), Message.of("T", "2")])
-        results.append(await producer.send(Message.of("T", "3")))
-        results.append(await producer.send_soon(Message.of("T", "4")))
+        results = await producer.send_batch([Message("T", "1"), Message("T", "2")])
+        results.append(await producer.send(Message("T", "3")))
+        results.append(await producer.send_soon(Message("T", "4")))
     for result in results:
         assert result.message_id in {each.message_id for each in await traces(stand, result.message_id)}
 
@@ -77,7 +77,7 @@ async def test_a_send_that_failed_leaves_a_trace_too(stand: Stand) -> None:
         await admin.create_topic("closed", 1, permission=PERM_READ)
         (queue,) = (await admin.route("closed")).read_queues
     async with Producer(stand.name_servers, group="shop", trace=True, retries=0) as producer:
-        message = Message.of("closed", "no", keys="order-8")
+        message = Message("closed", "no", keys="order-8")
         with pytest.raises(Exception, match="closed"):
             await producer.send(message, queue=queue)
     (found,) = await traces(stand, "order-8")
@@ -87,7 +87,7 @@ async def test_a_send_that_failed_leaves_a_trace_too(stand: Stand) -> None:
 
 async def test_a_transaction_leaves_two_traces(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop", trace=True) as producer:
-        async with producer.transaction(Message.of("T", "paid", keys="order-9")) as sent:
+        async with producer.transaction(Message("T", "paid", keys="order-9")) as sent:
             pass
     half, ended = await traces(stand, "order-9")
     assert isinstance(half, PublishTrace)
@@ -107,7 +107,7 @@ async def test_a_consumer_traces_what_its_handler_does(stand: Stand) -> None:
             raise RetryLater(1)
 
     async with Producer(stand.name_servers) as producer:
-        sent = [await producer.send(Message.of("T", body, keys="k")) for body in ("good", "bad", "later")]
+        sent = [await producer.send(Message("T", body, keys="k")) for body in ("good", "bad", "later")]
     async with Consumer("readers", stand.name_servers, trace=True, commit_interval_ms=QUICK_MS) as consumer:
         await consumer.subscribe("T")
         await consumer.start(handle, workers=1)
@@ -129,7 +129,7 @@ async def test_traces_that_cannot_be_sent_do_no_harm(tmp_path: Path) -> None:
     async with standing(tmp_path, auto_create_topics=False) as stand:
         await stand.topic("T")
         async with Producer(stand.name_servers, trace=True) as producer:
-            assert (await producer.send(Message.of("T", "a book"))).is_ok
+            assert (await producer.send(Message("T", "a book"))).is_ok
         with pytest.raises(UnknownTopic):
             await traces(stand, "anything")
         assert producer._tracer is not None
@@ -138,7 +138,7 @@ async def test_traces_that_cannot_be_sent_do_no_harm(tmp_path: Path) -> None:
 
 async def test_without_the_option_there_are_no_traces(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
-        sent = await producer.send(Message.of("T", "a book"))
+        sent = await producer.send(Message("T", "a book"))
     with pytest.raises(UnknownTopic):
         await traces(stand, sent.message_id)
 
@@ -149,7 +149,7 @@ def test_the_blocking_flavour_leaves_traces_too(platform: RunningPlatform) -> No
         consumer.subscribe("T")
         consumer.start(lambda message: seen.append(message.body))
         with client.Producer(platform.name_servers, trace=True) as producer:
-            sent = producer.send(Message.of("T", "a book"))
+            sent = producer.send(Message("T", "a book"))
         wait_until(lambda: seen == [b"a book"])
     with client.Admin(platform.name_servers) as admin:
         found = admin.find_by_key(TRACE_TOPIC, sent.message_id)

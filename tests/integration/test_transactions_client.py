@@ -56,7 +56,7 @@ class Oops(Exception):
 
 async def test_a_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
-        async with producer.transaction(Message.of("T", "paid", keys="order-7")) as sent:
+        async with producer.transaction(Message("T", "paid", keys="order-7")) as sent:
             assert unfinished(stand) == 1
             assert inbox.messages == []
         assert unfinished(stand) == 0
@@ -68,10 +68,10 @@ async def test_a_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
 async def test_a_message_is_dropped_when_its_block_raises(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
         with pytest.raises(Oops):
-            async with producer.transaction(Message.of("T", "not paid")):
+            async with producer.transaction(Message("T", "not paid")):
                 raise Oops
         assert unfinished(stand) == 0
-        await producer.send(Message.of("T", "after it"))
+        await producer.send(Message("T", "after it"))
         await eventually(lambda: inbox.texts == ["after it"])
 
 
@@ -80,7 +80,7 @@ async def test_a_block_that_is_cancelled_rolls_back(stand: Stand) -> None:
         begun = asyncio.Event()
 
         async def work() -> None:
-            async with producer.transaction(Message.of("T", "not paid")):
+            async with producer.transaction(Message("T", "not paid")):
                 begun.set()
                 await asyncio.Event().wait()
 
@@ -101,13 +101,13 @@ async def test_work_says_how_its_transaction_ends(stand: Stand) -> None:
         def raising(message: Message) -> None:
             raise Oops
 
-        await producer.send_in_transaction(Message.of("T", "by nothing"), nothing)
-        await producer.send_in_transaction(Message.of("T", "by its word"), lambda _: TransactionState.COMMIT)
-        await producer.send_in_transaction(Message.of("T", "taken back"), lambda _: TransactionState.ROLLBACK)
+        await producer.send_in_transaction(Message("T", "by nothing"), nothing)
+        await producer.send_in_transaction(Message("T", "by its word"), lambda _: TransactionState.COMMIT)
+        await producer.send_in_transaction(Message("T", "taken back"), lambda _: TransactionState.ROLLBACK)
         with pytest.raises(Oops):
-            await producer.send_in_transaction(Message.of("T", "failed"), raising)
+            await producer.send_in_transaction(Message("T", "failed"), raising)
         with pytest.raises(TypeError, match="Outcome"):
-            await producer.send_in_transaction(Message.of("T", "unclear"), lambda _: True)
+            await producer.send_in_transaction(Message("T", "unclear"), lambda _: True)
         assert unfinished(stand) == 0
         await eventually(lambda: inbox.texts == ["by nothing", "by its word"])
 
@@ -123,7 +123,7 @@ async def test_what_the_work_does_not_know_the_listener_is_asked(impatient: Stan
         Producer(impatient.name_servers, group="shop", transaction_checker=check) as producer,
         reading(impatient) as inbox,
     ):
-        await producer.send_in_transaction(Message.of("T", "paid", tags="t"), lambda _: TransactionState.UNKNOWN)
+        await producer.send_in_transaction(Message("T", "paid", tags="t"), lambda _: TransactionState.UNKNOWN)
         await eventually(lambda: inbox.texts == ["paid"])
         assert len(asked) >= 2  # more if it was slow to hear the answer
         assert {(message.topic, message.body, message.tags) for message in asked} == {("T", b"paid", "t")}
@@ -132,8 +132,8 @@ async def test_what_the_work_does_not_know_the_listener_is_asked(impatient: Stan
 
 async def test_a_listener_answers_for_a_producer_that_died(impatient: Stand) -> None:
     async with Producer(impatient.name_servers, group="shop") as first:
-        await first.begin_transaction(Message.of("T", "paid"))
-        await first.begin_transaction(Message.of("T", "not paid"))
+        await first.begin_transaction(Message("T", "paid"))
+        await first.begin_transaction(Message("T", "not paid"))
 
     def check(message: StoredMessage) -> TransactionState:
         return TransactionState.COMMIT if message.body == b"paid" else TransactionState.ROLLBACK
@@ -142,7 +142,7 @@ async def test_a_listener_answers_for_a_producer_that_died(impatient: Stand) -> 
         Producer(impatient.name_servers, group="shop", transaction_checker=check) as second,
         reading(impatient) as inbox,
     ):
-        await second.send(Message.of("T", "hello"))
+        await second.send(Message("T", "hello"))
         await eventually(lambda: unfinished(impatient) == 0)
         await eventually(lambda: sorted(inbox.texts) == ["hello", "paid"])
 
@@ -165,7 +165,7 @@ async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) 
 
         handlers[RequestCode.CHECK_TRANSACTION_STATE] = counted
         async with reading(impatient) as inbox:
-            async with producer.transaction(Message.of("T", "paid")):
+            async with producer.transaction(Message("T", "paid")):
                 await eventually(lambda: len(questions) >= 3)
                 assert unfinished(impatient) == 1
                 assert inbox.messages == []
@@ -187,7 +187,7 @@ async def test_a_listener_that_fails_is_asked_again(impatient: Stand) -> None:
         Producer(impatient.name_servers, group="shop", transaction_checker=check) as producer,
         reading(impatient) as inbox,
     ):
-        sent = await producer.begin_transaction(Message.of("T", "paid"))
+        sent = await producer.begin_transaction(Message("T", "paid"))
         await producer.end_transaction(sent, TransactionState.UNKNOWN)
         await eventually(lambda: inbox.texts == ["paid"])
 
@@ -196,7 +196,7 @@ async def test_a_broker_that_did_not_hear_the_end_asks_and_is_told(tmp_path: Pat
     async with standing(tmp_path, **IMPATIENT | {"transaction_timeout_ms": 200}) as stand:
         await stand.topic("T")
         async with Producer(stand.name_servers, group="shop") as producer:
-            async with producer.transaction(Message.of("T", "paid")) as sent:
+            async with producer.transaction(Message("T", "paid")) as sent:
                 # To the producer its broker is gone; the broker is still connected, and asks.
                 route = producer.session.cached_route("T")
                 assert route is not None
@@ -212,8 +212,8 @@ async def test_an_end_that_the_broker_refuses_is_raised(stand: Stand) -> None:
         Producer(stand.name_servers, group="shop") as producer,
         Producer(stand.name_servers, group="stranger") as stranger,
     ):
-        sent = await producer.begin_transaction(Message.of("T", "paid"))
-        await stranger.send(Message.of("T", "to know the way"))
+        sent = await producer.begin_transaction(Message("T", "paid"))
+        await stranger.send(Message("T", "to know the way"))
         with pytest.raises(Refused, match="stranger"):
             await stranger.end_transaction(sent, TransactionState.COMMIT)
         assert unfinished(stand) == 1
@@ -228,7 +228,7 @@ async def test_producers_of_one_session_answer_each_for_their_own(impatient: Sta
         reading(impatient) as inbox,
     ):
         for producer, text in ((no, "no"), (yes, "yes")):
-            sent = await producer.begin_transaction(Message.of("T", text))
+            sent = await producer.begin_transaction(Message("T", text))
             await producer.end_transaction(sent, TransactionState.UNKNOWN)
         await eventually(lambda: unfinished(impatient) == 0)
         await eventually(lambda: inbox.texts == ["yes"])
@@ -245,12 +245,12 @@ def test_the_blocking_producer_has_transactions_too(tmp_path: Path) -> None:
         run_platform(tmp_path, broker=IMPATIENT) as platform,
         client.Producer(platform.name_servers, group="shop", transaction_checker=check) as producer,
     ):
-        with producer.transaction(Message.of("T", "paid")):
+        with producer.transaction(Message("T", "paid")):
             pass
-        with pytest.raises(Oops), producer.transaction(Message.of("T", "not paid")):
+        with pytest.raises(Oops), producer.transaction(Message("T", "not paid")):
             raise Oops
-        producer.send_in_transaction(Message.of("T", "by word"), lambda _: None)
-        producer.send_in_transaction(Message.of("T", "asked after"), lambda _: TransactionState.UNKNOWN)
+        producer.send_in_transaction(Message("T", "by word"), lambda _: None)
+        producer.send_in_transaction(Message("T", "asked after"), lambda _: TransactionState.UNKNOWN)
         wait_until(lambda: asked == [b"asked after"])
         with client.Consumer("readers", platform.name_servers) as consumer:
             consumer.subscribe("T")

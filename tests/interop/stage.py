@@ -36,8 +36,10 @@ class Stage(NamedTuple):
     def consumer(self, group: str | None = None, **options: Any) -> Consumer:
         return Consumer(group or self.group, self.name_servers, **{"timeout_ms": 10_000} | options)
 
-    def message(self, body: str, **said: Any) -> Message:
-        return Message.of(self.topic, body, **said)
+    def message(
+        self, body: str, *, tags: str | None = None, keys: str | Iterable[str] = (), **properties: str
+    ) -> Message:
+        return Message(self.topic, body, tags=tags, keys=keys, properties=properties)
 
     def queue(self, number: int) -> QueueRef:
         return QueueRef(self.topic, self.platform.broker_name, number)
@@ -112,7 +114,7 @@ async def early_and_late(stage: Stage) -> int:
     await stage.put(numbered(4, start=6), queue_id=0)
     await stage.readable(10)
     async with Admin(stage.name_servers) as admin:
-        return (await admin.message(sixth.offset_id)).store_ms
+        return (await admin.find_by_id(sixth.offset_id)).store_ms
 
 
 async def _clock_moves_on() -> None:

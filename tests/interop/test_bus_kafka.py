@@ -92,12 +92,12 @@ def test_after_a_step_back_only_what_was_given_back_is_taken_again() -> None:
     assert all(track.take(offset) for offset in range(5))
     track.acknowledge(0)
     track.acknowledge(2)
-    track.give_back(3)
-    track.give_back(1)
-    assert track.first_given_back() == 1
+    track.release(3)
+    track.release(1)
+    assert track.first_released() == 1
     assert track.advance() == 1
     assert [offset for offset in range(6) if track.take(offset)] == [1, 3, 5]
-    assert track.first_given_back() is None
+    assert track.first_released() is None
     for offset in range(6):
         track.acknowledge(offset)
     assert track.advance() == 6
@@ -253,8 +253,8 @@ async def test_only_what_is_given_back_comes_again(transport: KafkaTransport, to
     await transport.send([event(topic, n, key="k") for n in range(5)])
     got = await receive(listening, 5)
     await listening.acknowledge([got[0], got[2]])
-    await listening.give_back([got[3]])
-    await listening.give_back([got[1]])
+    await listening.release([got[3]])
+    await listening.release([got[1]])
     again = await receive(listening, 2)
     assert ids(again) == ["1", "3"]
     await listening.acknowledge([*again, got[4]])

@@ -15,7 +15,7 @@ from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 PARTS = 2
-PRIORITIES = [priority.word for priority in Priority]
+PRIORITIES = [priority.label for priority in Priority]
 
 
 @pytest.fixture(autouse=True)

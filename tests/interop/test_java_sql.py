@@ -165,7 +165,7 @@ def test_broadcast_tags_and_sql_choose_who_gets_what(java: JavaClient, producer:
         # "Aa" and "BB" hash alike, which only the client can sort out.
         tags = ["TagA", "TagB", "Aa", "BB", None]
         messages = [
-            {"body": f"{tag} {n}", "tags": tag, "properties": {"n": f"{n}", "PRIORITY": priority.word}}
+            {"body": f"{tag} {n}", "tags": tag, "properties": {"n": f"{n}", "PRIORITY": priority.label}}
             for n, tag, priority in zip(range(30), tags * 6, list(Priority) * 10, strict=True)
         ]
         every = [str(message["body"]) for message in messages]
@@ -185,7 +185,7 @@ def test_queues_that_change_hands_keep_their_order(java: JavaClient, producer: P
     group, sent = f"{topic}_group", Counter[int]()
 
     def put() -> None:
-        words = [priority.word for priority in Priority] * 2
+        words = [priority.label for priority in Priority] * 2
         messages = [{"body": f"{n}", "properties": {"PRIORITY": word}} for n, word in enumerate(words)]
         sent.update(one.queue_id for one in producer.send(topic, messages))
 
@@ -480,7 +480,7 @@ def test_what_is_popped_comes_once(
         Admin(on_mysql.name_server) as admin,
     ):
         assert consumer.queues(1) == {-1}, "all queues as one"
-        producer.send(topic, [{"body": f"{n}", "properties": {"PRIORITY": Priority(n % 3).word}} for n in range(30)])
+        producer.send(topic, [{"body": f"{n}", "properties": {"PRIORITY": Priority(n % 3).label}} for n in range(30)])
         assert Counter(bodies(consumer.receive(30))) == Counter(str(n) for n in range(30))
         # All are acknowledged well before any would be due again.
         wait_until(lambda: not admin.progress(group, topic).lag)
@@ -501,7 +501,7 @@ class Crew(NamedTuple):
     """What was acknowledged."""
 
     def send(self) -> None:
-        words = [priority.word for priority in Priority] * 2
+        words = [priority.label for priority in Priority] * 2
         messages = [{"body": f"{len(self.sent) + n}", "properties": {"PRIORITY": word}} for n, word in enumerate(words)]
         self.producer.send(self.topic, messages)
         self.sent.extend(str(message["body"]) for message in messages)

@@ -47,13 +47,13 @@ async def test_an_admin_finds_messages_by_key_and_by_either_id(stage: Stage) -> 
         assert texts(await admin.find_by_key(stage.topic, "key-3")) == ["message 3"]
         assert await admin.find_by_key(stage.topic, "nothing") == []
         for found_by in (
-            await admin.message(sent[2].offset_id),
-            await admin.message(sent[2].message_id, topic=stage.topic),
-            await admin.message(sent[2].offset_id, topic=stage.topic),
+            await admin.find_by_id(sent[2].offset_id),
+            await admin.find_by_id(sent[2].message_id, topic=stage.topic),
+            await admin.find_by_id(sent[2].offset_id, topic=stage.topic),
         ):
             assert (found_by.body, lies(found_by)) == (b"message 2", lies(sent[2]))
         with pytest.raises(Refused):
-            await admin.message("0" * 32, topic=stage.topic)
+            await admin.find_by_id("0" * 32, topic=stage.topic)
 
 
 async def test_an_admin_sees_members_and_progress(stage: Stage) -> None:
@@ -82,7 +82,7 @@ async def test_an_admin_sees_members_and_progress(stage: Stage) -> None:
 async def test_a_reset_moves_a_group_that_is_away_and_one_that_is_there(stage: Stage) -> None:
     sixth_ms = await early_and_late(stage)
     async with Admin(stage.name_servers) as admin:
-        await admin.put_group(Group(name=stage.group))  # RocketMQ 5 resets no group it has not heard of
+        await admin.create_group(Group(name=stage.group))  # RocketMQ 5 resets no group it has not heard of
         assert await admin.reset_offsets(stage.group, stage.topic, sixth_ms) == {
             queue: 5 if queue == stage.queue(0) else 0 for queue in stage.queues
         }

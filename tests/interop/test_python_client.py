@@ -55,7 +55,7 @@ async def test_lingering_messages_share_requests_and_each_gets_its_own_place(sta
 async def test_a_batch_lies_side_by_side(stage: Stage) -> None:
     async with stage.producer() as producer, Admin(stage.name_servers) as admin:
         sent = await producer.send_batch([stage.message(body, tags="TagA") for body in numbered(10)])
-        by_offset_id = [await admin.message(result.offset_id) for result in sent]
+        by_offset_id = [await admin.find_by_id(result.offset_id) for result in sent]
     first = sent[0].queue_offset
     assert [lies(result) for result in sent] == [(sent[0].queue_id, first + n) for n in range(10)]
     assert texts(by_offset_id) == numbered(10)
@@ -348,9 +348,9 @@ def test_the_blocking_client_sends_takes_and_asks(apache_broker: Platform) -> No
         blocking.Consumer("blocking_group", name_servers) as consumer,
     ):
         assert len(admin.create_topic(topic, QUEUES).read_queues) == QUEUES
-        futures = [producer.send_soon(Message.of(topic, body)) for body in numbered(100)]
+        futures = [producer.send_soon(Message(topic, body)) for body in numbered(100)]
         results = [future.result(PATIENCE_S) for future in futures]
-        assert producer.send(Message.of(topic, "the last")).is_ok
+        assert producer.send(Message(topic, "the last")).is_ok
         consumer.subscribe(topic)
         messages = list(itertools.islice(consumer, 101))
         assert Counter(texts(messages)) == Counter([*numbered(100), "the last"])

@@ -45,7 +45,7 @@ async def test_a_message_comes_at_its_time_unless_it_is_recalled(stage: Stage) -
         pytest.skip("RocketMQ 4 knows only levels")
     async with stage.producer() as producer:
         # Apache's brokers give out handles, but refuse to take messages back until they are told otherwise.
-        await producer.session.ask(
+        await producer.session.invoke(
             stage.platform.broker, RequestCode.UPDATE_BROKER_CONFIG, None, b"recallMessageEnable=true"
         )
         moment = datetime.now(UTC) + timedelta(seconds=3)
@@ -136,7 +136,7 @@ async def test_a_message_comes_again_is_buried_and_sent_again(stage: Stage) -> N
     async with Admin(stage.name_servers) as admin, stage.consumer() as consumer:
         await consumer.subscribe(stage.topic)
         await consumer.start(handle, workers=1)
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         (sent,) = await stage.put(["stubborn"])
         await eventually(lambda: len(inbox.messages) == 2, within_s=PATIENCE_S + 30)
         letters: list[StoredMessage] = []
@@ -178,7 +178,7 @@ async def test_one_queue_is_reset_to_an_offset(stage: Stage) -> None:
     await stage.put([str(number) for number in range(5)], queue_id=0)
     await stage.readable(5)
     async with Admin(stage.name_servers) as admin, stage.consumer() as consumer:
-        await admin.put_group(Group(name=stage.group))
+        await admin.create_group(Group(name=stage.group))
         await admin.reset_queue(stage.group, stage.queue(0), 3)
         await consumer.subscribe(stage.topic)
         assert texts(await polled(consumer, 2)) == ["3", "4"]

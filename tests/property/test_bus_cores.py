@@ -160,7 +160,7 @@ backoffs = st.one_of(
     st.lists(st.floats(0, 1e6), min_size=1, max_size=5).map(lambda pauses: RetryDelays(tuple(pauses))),
     st.builds(exponential, st.floats(0.001, 100), factor=st.floats(1, 10), max_s=st.floats(1, 1e5)),
 )
-retries = st.builds(Retry, max=st.integers(1, 60), backoff=backoffs, at_once=st.integers(0, 5))
+retries = st.builds(Retry, max=st.integers(1, 60), backoff=backoffs, immediate_retries=st.integers(0, 5))
 chances = st.floats(0, 1, exclude_max=True)
 
 

@@ -171,13 +171,13 @@ notes = st.lists(
 
 @given(notes, queues_to_choose, st.integers(0, 2**40), st.none() | broker_names, st.integers(0, 200_000))
 def test_a_choice_is_always_made_and_a_usable_other_broker_is_preferred(history, queues, index, last, now_ms):
-    avoidance = LatencyFaultTolerance(brokers_max=3)
+    faults = LatencyFaultTolerance(brokers_max=3)
     for broker, latency_ms, at_ms, failed in history:
-        avoidance.note(broker, latency_ms, at_ms, failed=failed)
-    chosen = avoidance.choose(queues, index, now_ms, last)
+        faults.record(broker, latency_ms, at_ms, failed=failed)
+    chosen = faults.select(queues, index, now_ms, last)
     assert chosen in queues
     brokers = {queue.broker_name for queue in queues}
-    usable = {broker for broker in brokers if avoidance.is_usable(broker, now_ms)}
+    usable = {broker for broker in brokers if faults.is_usable(broker, now_ms)}
     if usable - {last}:
         assert chosen.broker_name in usable - {last}
     elif usable:

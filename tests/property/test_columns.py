@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparrow.model.errors import ProtocolError
-from sparrow.model.message import Host, StoredMessage
+from sparrow.model.message import Draft, Host, StoredMessage
 from sparrow.wire import columns, properties, record
 from sparrow.wire import hashes as wire_hashes
 from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
@@ -218,7 +218,7 @@ def test_written_columns_are_the_records_of_the_object_codec(
     for i, (payload, key, mark, unique, more) in list(enumerate(rows))[skipped:]:
         own = properties.encode({"KEYS": key or "", "TAGS": mark or "", "UNIQ_KEY": unique or ""})
         rest = properties.encode({name: value for name, value in (more or {}).items() if value})
-        draft = record.Draft(body=payload or b"", properties=own + rest, born_ms=i)
+        draft = Draft(body=payload or b"", properties=own + rest, born_ms=i)
         host = b"\x7f\0\0\1\0\0\0\0"
         size = record.record_size(draft, record.topic_field(topic.encode()), host)
         expected.append(

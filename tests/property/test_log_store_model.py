@@ -435,6 +435,6 @@ class LogStoreMachine(RuleBasedStateMachine):
 
 # Half as many as of others: each opens and damages files.
 LogStoreMachine.TestCase.settings = hypothesis_settings(
-    stateful_step_count=50, max_examples=hypothesis_settings().max_examples // 2
+    stateful_step_count=50, max_examples=hypothesis_settings().max_examples // 4
 )
 TestLogStoreAgainstAList = LogStoreMachine.TestCase

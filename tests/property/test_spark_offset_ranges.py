@@ -45,9 +45,11 @@ def test_repeated_batches_reach_the_end(backlogs: dict[QueueRef, int], limit: in
 
 @given(RANGES, st.none() | st.integers(1, 40), st.sampled_from([0, 1, 7, 1000]), st.sampled_from([0, 1, 500, 100_000]))
 def test_tasks_cover_every_offset_once_and_in_order(
-    ranges: list[OffsetRange], partitions_min: int | None, rows_a_range: int, rows_a_task: int
+    ranges: list[OffsetRange], partitions_min: int | None, range_rows_max: int, task_rows_target: int
 ) -> None:
-    planned = plan_tasks(ranges, partitions_min=partitions_min, rows_a_range=rows_a_range, rows_a_task=rows_a_task)
+    planned = plan_tasks(
+        ranges, partitions_min=partitions_min, range_rows_max=range_rows_max, task_rows_target=task_rows_target
+    )
     pieces = [piece for task in planned for piece in task]
     assert pieces == sorted(pieces)
     assert all(piece.rows > 0 for piece in pieces)
@@ -57,8 +59,8 @@ def test_tasks_cover_every_offset_once_and_in_order(
         assert seen[1] == piece.start, "a hole or an overlap"
         seen[1] = piece.end
     assert joined == {each.queue: [each.start, each.end] for each in ranges if each.rows}
-    if rows_a_range:
-        assert all(piece.rows <= rows_a_range for piece in pieces)
+    if range_rows_max:
+        assert all(piece.rows <= range_rows_max for piece in pieces)
     if partitions_min is not None:
         assert len(planned) >= min(partitions_min, sum(each.rows for each in ranges))
 
@@ -66,17 +68,17 @@ def test_tasks_cover_every_offset_once_and_in_order(
 @given(RANGES, st.integers(1, 40))
 def test_the_order_in_which_ranges_are_named_changes_nothing(ranges: list[OffsetRange], partitions_min: int) -> None:
     def planned(some: list[OffsetRange]) -> object:
-        return plan_tasks(some, partitions_min=partitions_min, rows_a_range=100, rows_a_task=250)
+        return plan_tasks(some, partitions_min=partitions_min, range_rows_max=100, task_rows_target=250)
 
     assert planned(ranges) == planned(ranges[::-1])
 
 
 @given(st.dictionaries(QUEUES, st.integers(0, 1 << 50)), st.dictionaries(QUEUES, st.integers(0, 1 << 50)))
 def test_offsets_read_back_as_written_and_keys_are_sorted(
-    positions: dict[QueueRef, int], begun: dict[QueueRef, int]
+    positions: dict[QueueRef, int], first_offsets: dict[QueueRef, int]
 ) -> None:
-    offsets = SourceOffsets(positions, begun)
+    offsets = SourceOffsets(positions, first_offsets)
     said = offsets.to_json()
-    assert SourceOffsets.of_json(said) == offsets
-    assert said == SourceOffsets(dict(reversed(positions.items())), begun).to_json()
-    assert list(said["q"]) == list(SourceOffsets(dict(reversed(positions.items())), begun).to_json()["q"])
+    assert SourceOffsets.from_json(said) == offsets
+    assert said == SourceOffsets(dict(reversed(positions.items())), first_offsets).to_json()
+    assert list(said["q"]) == list(SourceOffsets(dict(reversed(positions.items())), first_offsets).to_json()["q"])

@@ -14,7 +14,7 @@ from sparrow.spark.sink import record_encoder
 from sparrow.spark.sink.message_columns import MessageRows, add_map_entry
 from sparrow.spark.sink.options import parse_sink_options
 from sparrow.spark.sink.partition_writer import rechunk
-from sparrow.spark.sink.queue_selection import ANY, select_queues, sort_by_queue
+from sparrow.spark.sink.queue_selection import ANY_QUEUE, select_queues, sort_by_queue
 from sparrow.spark.sink.record_encoder import BlobBuilder, RecordEncoder, RowIds, split_rows
 from sparrow.wire import queue_batches
 from sparrow.wire.bodies import QueueRef
@@ -117,7 +117,7 @@ def test_a_row_finds_its_queue_whatever_its_neighbours_are(made: tuple[MessageRo
             assert queues_of(count)[place] == queue
             assert loose == place
         else:
-            assert loose == ANY
+            assert loose == ANY_QUEUE
 
 
 def text_at(column: pa.Array | None, at: int) -> str | None:

@@ -52,7 +52,7 @@ def test_a_cluster_copies_topics_of_both_stores_exactly_once(
                 admin.create_topic("orders", queues=3)
                 admin.create_topic("copies", queues=2)
                 for number in range(ROWS):
-                    producer.send(Message.of("orders", f"order-{number}", keys=f"key-{number % 7}"))
+                    producer.send(Message("orders", f"order-{number}", keys=f"key-{number % 7}"))
         ran = local_cluster_spark(SCRIPT, json.dumps(places), timeout_s=280)
         assert ran.code == 0, ran.errors[-4000:]
         result = json.loads(ran.output.split("RESULT ", 1)[1])

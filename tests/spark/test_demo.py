@@ -153,7 +153,7 @@ def test_without_pyspark_the_demo_goes_on_and_says_what_to_install(tmp_path: Pat
         output, _ = without.process.communicate(timeout=30)
         assert without.process.returncode == 0
     said = " ".join(output.split())
-    assert "Spark does not take part: PySpark is not installed" in said
+    assert "Spark is not available: PySpark is not installed" in said
     assert "pip install 'sparrowmq[spark]'" in said
     assert re.search(r"[\d,]+ orders sent", said)
 

@@ -21,7 +21,8 @@ from sparrow.spark.jobs.archive import ArchiveJob
 from sparrow.spark.jobs.copy import restore
 from sparrow.spark.jobs.copy.restore import RestoreJob
 from sparrow.spark.jobs.copy.selection import MessageSelection
-from sparrow.spark.runtime.progress import JobFailed, JobProgress
+from sparrow.spark.runtime.progress import JobProgress
+from sparrow.spark.runtime.spark_errors import JobFailed
 from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire.compression import Compression, compress
 from sparrow.wire.record import pack_host
@@ -34,7 +35,7 @@ QUEUES, ROWS = 3, 200
 @pytest.fixture
 def platform() -> Iterator[RunningPlatform]:
     """Its segments expire at once, as far as they are archived."""
-    with run_platform(log=TINY_LOG | {"retention_waits_for": archive.GROUP}) as started:
+    with run_platform(log=TINY_LOG | {"retention_group": archive.ARCHIVE_GROUP}) as started:
         make_topic(started, "orders", QUEUES)
         for number in range(ROWS):
             for queue_id in range(QUEUES):
@@ -72,7 +73,7 @@ def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_th
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     work = ArchiveJob(
-        name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",), rows_a_batch=400
+        name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",), batch_rows_max=400
     )
     assert trim(platform) == 0, "nothing is archived yet, so nothing goes, however old it is"
 
@@ -84,7 +85,7 @@ def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_th
         raise Killed
 
     with pytest.raises(Killed):
-        archive.run(spark, work, told=kill)
+        archive.run(spark, work, on_progress=kill)
     forget_last_commit(tmp_path / "archive/_checkpoint")
     trim(platform)  # the next run would miss what went too early
 
@@ -98,8 +99,8 @@ def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_th
     assert all(topic == "topic=orders" and day.startswith("date=20") for topic, day in folders)
     assert folders
 
-    with pytest.raises(Refused, match="another checkpoint"):
-        archive.run(spark, msgspec.structs.replace(work, checkpoint=f"{tmp_path}/new"), told=quiet)
+    with pytest.raises(Refused, match=r"checkpoint .* is empty"):
+        archive.run(spark, msgspec.structs.replace(work, checkpoint=f"{tmp_path}/new"), on_progress=quiet)
 
 
 def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_once(
@@ -108,7 +109,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
     originals = stored(platform, "orders", QUEUES)
     assert sum(map(len, originals.values())) == QUEUES * ROWS
     work = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
-    assert archive.run(spark, work, told=quiet).rows == QUEUES * ROWS
+    assert archive.run(spark, work, on_progress=quiet).rows == QUEUES * ROWS
 
     # Others' messages roll the segments on; then all of the topic goes.
     make_topic(platform, "others", 1)
@@ -118,18 +119,18 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
     assert stored(platform, "orders", QUEUES) == nothing
 
     back = RestoreJob(name_servers=platform.name_servers, path=work.path)
-    assert restore.run(spark, back, told=quiet).written == QUEUES * ROWS
+    assert restore.run(spark, back, on_progress=quiet).written == QUEUES * ROWS
     assert stored(platform, "orders", QUEUES) == originals
-    again = restore.run(spark, back, told=quiet)
+    again = restore.run(spark, back, on_progress=quiet)
     assert (again.written, again.was_done) == (0, True)
     assert stored(platform, "orders", QUEUES) == originals
 
     # A part of it, to another topic that is not there yet: it is made with as many queues.
     part = MessageSelection(topics=("orders",), queue_id=2, offsets=(10, 29))
     some = msgspec.structs.replace(back, selection=part, to="part")
-    counted = restore.run(spark, some, dry_run=True, told=quiet)
+    counted = restore.run(spark, some, dry_run=True, on_progress=quiet)
     assert (counted.rows, counted.written) == (20, 0)
-    assert restore.run(spark, some, told=quiet).written == 20
+    assert restore.run(spark, some, on_progress=quiet).written == 20
     assert stored(platform, "part", QUEUES) == nothing | {2: originals[2][10:30]}
 
 
@@ -139,7 +140,7 @@ def test_an_archive_of_a_topic_that_is_not_there_fails_in_one_sentence(
 ) -> None:
     work = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("nowhere",))
     with pytest.raises(JobFailed) as failed:
-        archive.run(spark, work, told=quiet)
+        archive.run(spark, work, on_progress=quiet)
     assert str(failed.value) == str(UnknownTopic("nowhere"))
 
 
@@ -159,7 +160,7 @@ def test_compression_in_the_messages_above_is_real() -> None:
 
 
 def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None:
-    with run_platform(log=TINY_LOG | {"retention_waits_for": "keeper"}) as platform:
+    with run_platform(log=TINY_LOG | {"retention_group": "keeper"}) as platform:
         make_topic(platform, "late", 1)
         append(platform, "late", 0, [Draft(body=bytes(8000)) for _ in range(30)])
         assert trim(platform) == 0, "the group has not begun"

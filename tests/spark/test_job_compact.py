@@ -67,10 +67,10 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
     with pytest.raises(Refused, match="no compacted table"):
         compact.read_table(spark, work.path)
     known = change(platform, 1, 2000)
-    done = compact.run(spark, work, told=quiet)
+    done = compact.run(spark, work, on_progress=quiet)
     assert (done.read, done.version) == (2000, 1)
     assert bodies(spark, work.path) == {key: body for key, body in known.items() if body}
-    assert compact.run(spark, work, told=quiet).read == 0
+    assert compact.run(spark, work, on_progress=quiet).read == 0
 
     # Killed after its plan was made and some of the new table was written: the next run carries out that very plan.
     known |= change(platform, 2, 500)
@@ -80,10 +80,10 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
     (tmp_path / "table/v00000002").mkdir()
     (tmp_path / "table/v00000002/part-00000.parquet").write_bytes(b"half a file")
     later = change(platform, 4, 10)
-    assert compact.run(spark, work, told=quiet).read == 500
+    assert compact.run(spark, work, on_progress=quiet).read == 500
     assert bodies(spark, work.path) == {key: body for key, body in known.items() if body}
     known |= later
-    assert compact.run(spark, work, told=quiet).read == 10
+    assert compact.run(spark, work, on_progress=quiet).read == 10
     assert bodies(spark, work.path) == {key: body for key, body in known.items() if body}
     assert sorted(path.name for path in (tmp_path / "table").glob("v*")) == ["v00000002", "v00000003"]
 
@@ -91,9 +91,9 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
     to_topic = CompactJob(
         name_servers=platform.name_servers, path=f"{tmp_path}/ck", topics=("changes",), to_topic="latest"
     )
-    assert compact.run(spark, to_topic, told=quiet).keys == len(known)
+    assert compact.run(spark, to_topic, on_progress=quiet).keys == len(known)
     news = change(platform, 3, 40)
-    assert compact.run(spark, to_topic, told=quiet).keys == len(news)
+    assert compact.run(spark, to_topic, on_progress=quiet).keys == len(news)
     found: dict[str, bytes] = {}
     for queue in stored(platform, "latest", 4).values():
         for message in queue:

@@ -14,7 +14,7 @@ from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.archive import SCHEMA
+from sparrow.spark.jobs.archive import ARCHIVE_SCHEMA
 from sparrow.spark.jobs.dedupe import ROCKSDB_PROVIDER, DedupeJob, dedupe_stream, run, run_archive
 from sparrow.testing.platform import RunningPlatform
 
@@ -26,7 +26,7 @@ def send(platform: RunningPlatform, bodies: Iterable[tuple[str, str | None]]) ->
     with Producer(platform.name_servers) as producer:
         for body, order in bodies:
             said = {} if order is None else {"order": order}
-            producer.send(Message.of("orders", body, keys="customer", **said), selector=by_hash("customer"))
+            producer.send(Message("orders", body, keys="customer", properties=said), selector=by_hash("customer"))
 
 
 def bodies(platform: RunningPlatform, topic: str) -> list[str]:
@@ -54,7 +54,7 @@ def test_repeats_are_dropped_across_batches_and_runs_and_the_rest_keeps_its_orde
         by="properties['order']",
         in_order=True,
         large_state=True,
-        rows_a_batch=20,
+        batch_rows_max=20,
     )
     done = run(spark, arguments)
     assert (done.read, done.dropped) == (47, 10)
@@ -99,12 +99,12 @@ def test_an_archive_keeps_the_first_of_each(spark: SparkSession, tmp_path: Path)
         return {"body": b"%d" % offset, "msg_id": msg_id, "store_timestamp": at, **place, **folder}
 
     rows = [row("one", 1, 9), row("one", 0, 5), row("two", 2, 9), row(None, 3, 9), row(None, 4, 9)]
-    fields = spark.createDataFrame([], SCHEMA).schema
+    fields = spark.createDataFrame([], ARCHIVE_SCHEMA).schema
     table = spark.createDataFrame([tuple(each.get(name) for name in fields.names) for each in rows], fields)
     table.write.partitionBy("topic", "date", "hour").parquet(str(tmp_path / "twice"))
     done = run_archive(spark, str(tmp_path / "twice"), str(tmp_path / "once"))
     assert (done.read, done.dropped) == (5, 1)
-    kept = spark.read.schema(SCHEMA).parquet(str(tmp_path / "once")).collect()
+    kept = spark.read.schema(ARCHIVE_SCHEMA).parquet(str(tmp_path / "once")).collect()
     assert sorted((each.queue_offset, each.topic, each.hour) for each in kept) == [
         (offset, "orders", 12) for offset in (0, 2, 3, 4)
     ]

@@ -15,7 +15,8 @@ from sparrow.client import Admin, Consumer, Message, Producer
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
-from sparrow.spark.jobs.forward import ForwardJob, columns_in_sql, run
+from sparrow.spark.jobs.forward import ForwardJob, run
+from sparrow.spark.jobs.topic_streams import columns_in_sql
 from sparrow.testing.platform import RunningPlatform
 from sparrow.wire.properties import VALUE_SEPARATOR
 
@@ -30,7 +31,9 @@ def send(platform: RunningPlatform, numbers: Iterable[int]) -> None:
         for number in numbers:
             key = KEYS[number % len(KEYS)]
             said = {PROPERTY_SHARDING_KEY: key} if number % 2 else {"KEYS": key}
-            message = Message.of("orders", f"{number}", tags="odd" if number % 2 else "even", city="Oslo", **said)
+            message = Message(
+                "orders", f"{number}", tags="odd" if number % 2 else "even", properties={"city": "Oslo", **said}
+            )
             message.flag = number
             producer.send(message, selector=by_hash(key))
 
@@ -74,7 +77,7 @@ def test_a_backlog_moves_to_a_wider_topic_once_and_in_order(
             target="wide",
             checkpoint=str(tmp_path / "checkpoint"),
             group="mover",
-            rows_a_batch=40,
+            batch_rows_max=40,
             target_queues=8,
         )
         done = run(spark, arguments)
@@ -114,8 +117,8 @@ def test_what_cannot_be_forwarded_is_said_in_a_sentence(
     send(platform, range(1))
     with pytest.raises(Refused, match="never end"):
         run(spark, arguments(target="orders"))
-    with pytest.raises(Refused, match=r"every 0\.2 s"):
-        run(spark, arguments(every_s=0.2))
+    with pytest.raises(Refused, match=r"interval 0\.2 s"):
+        run(spark, arguments(interval_s=0.2))
     with pytest.raises(SparrowError, match="colour"):
         run(spark, arguments(where="colour = 'red'"))
 

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from tests.support.bus_tables import rows
 from typer.testing import CliRunner
 
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 from sparrow.bus.publish.outgoing_event import OutgoingEvent
 from sparrow.bus.relay.relay import EventRelay
-from sparrow.bus.sql.claims import claim
+from sparrow.bus.sql.claims import claim_due
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE
 from sparrow.bus.transports.sparrow.message_format import to_delivery
 from sparrow.cli.main import app
@@ -34,7 +34,7 @@ def publish(url: str, events: Sequence[OutgoingEvent]) -> list[int]:
         bus = EventBus(url, "memory://")
         try:
             await bus.prepare()
-            return await bus.publish_many_async(events)
+            return await bus.publish_many(events)
         finally:
             await bus.database.close()
 
@@ -58,7 +58,7 @@ def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessa
     with Consumer("readers", platform.name_servers) as consumer:
         table = consumer.read_table(topic, columns=["msg_id"]).to_pylist()
     with Admin(platform.name_servers) as admin:
-        messages = [admin.message(row["msg_id"], topic=topic) for row in table]
+        messages = [admin.find_by_id(row["msg_id"], topic=topic) for row in table]
     return [(int(to_delivery(message).headers["cap-msg-id"] or 0), message) for message in messages]
 
 
@@ -71,16 +71,16 @@ def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
     )
     (later,) = publish(database_url, [OutgoingEvent("order.created", {}, delay=timedelta(hours=1))])
     relaying = BulkRelay(name_servers=platform.name_servers, database=database_url, lot=40)
-    told: list[tuple[int, int | None]] = []
+    on_progress: list[tuple[int, int | None]] = []
     done = run(
         spark,
         OutboxJob(tasks=2),
         relaying,
         relaying.count_unsent_events,
-        told=lambda done: told.append((done.rows, done.behind)),
+        on_progress=lambda done: on_progress.append((done.rows, done.behind)),
     )
     assert (done.sent, done.failed, done.left) == (112, 0, 1)
-    assert told[0] == (0, 113)
+    assert on_progress[0] == (0, 113)
     assert sorted(number for number, _ in events(platform, "order|created")) == sorted(plain)
     paid = events(platform, "order|paid")
     for key in range(3):
@@ -103,7 +103,7 @@ def test_relays_that_run_meanwhile_share_the_work(
     async def both() -> tuple[int, int]:
         bus = EventBus(url, f"sparrow://{platform.name_servers}", relay_batch=5)
         await bus.prepare()
-        relay = EventRelay(bus.shared)
+        relay = EventRelay(bus.core.context)
         try:
             await relay.step()
             job = asyncio.create_task(
@@ -113,10 +113,10 @@ def test_relays_that_run_meanwhile_share_the_work(
                 if not await relay.step():
                     await asyncio.sleep(0.01)
                 await relay.drain()
-            return (await job).sent, bus.shared.probe.totals["bus_sent_total"]
+            return (await job).sent, bus.core.context.probe.totals["bus_sent_total"]
         finally:
             await relay.stop(5)
-            await bus.shared.transport.close()
+            await bus.core.context.transport.close()
             await bus.database.close()
 
     by_job, by_relay = asyncio.run(both())
@@ -137,7 +137,7 @@ def test_what_others_have_claimed_is_left_to_them(
         try:
             await bus.prepare()
             claims = await bus.database.run(
-                lambda db: claim(db, bus.shared.sql, PUBLISHED_SIDE, "", 2, owner="somebody", lease_s=600)
+                lambda db: claim_due(db, bus.core.context.sql, PUBLISHED_SIDE, "", 2, owner="somebody", lease_s=600)
             )
             return {each.message_id for each in claims}
         finally:

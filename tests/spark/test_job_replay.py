@@ -58,7 +58,7 @@ def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
     assert ran.exit_code == 0, ran.output
     assert "orders/sparrow/1: 3 messages, offsets 3 to 40" in ran.output
     assert "5 messages would be replayed to again." in ran.output
-    assert replay.run(spark, work, told=quiet).written == 5
+    assert replay.run(spark, work, on_progress=quiet).written == 5
     found = stored(platform, "again", QUEUES)
     originals = stored(platform, "orders", QUEUES)
     assert [each.body for each in found[0]] == [b"0/3", b"0/40"]
@@ -67,7 +67,7 @@ def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
     added = {"REPLAY_ID": "tuesday", "REPLAY_OF": "orders/sparrow/1/7"}
     assert properties.decode(copy.properties) == properties.decode(original.properties) | added
     assert (copy.flag, copy.born_ms) == (7, 1_007)
-    again = replay.run(spark, work, told=quiet)
+    again = replay.run(spark, work, on_progress=quiet)
     assert (again.was_done, again.written) == (True, 0)
     assert stored(platform, "again", QUEUES) == found
 
@@ -77,14 +77,14 @@ def test_a_group_gets_what_only_the_archive_has_under_its_own_topic(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     kept = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
-    archive.run(spark, kept, told=quiet)
+    archive.run(spark, kept, on_progress=quiet)
     got: list[tuple[str, bytes, str | None]] = []
     with Consumer("billing", platform.name_servers, start="last") as consumer:
         consumer.subscribe("orders")
         consumer.start(lambda message: got.append((message.topic, message.body, message.unique_key)))
         part = MessageSelection(topics=("orders",), queue_id=0, offsets=(10, 12))
         work = ReplayJob(name_servers=platform.name_servers, selection=part, archive=kept.path, to_group="billing")
-        assert replay.run(spark, work, told=quiet).written == 3
+        assert replay.run(spark, work, on_progress=quiet).written == 3
         wait_until(lambda: len(got) >= 3, within_s=30)
     assert sorted(got) == [("orders", b"0/%d" % number, f"ID0-{number}") for number in (10, 11, 12)]
 
@@ -93,13 +93,13 @@ def test_a_group_that_does_not_exist_is_refused(spark: SparkSession, platform: R
     wanted = MessageSelection(topics=("orders",), queue_id=0, offsets=(0, 1))
     work = ReplayJob(name_servers=platform.name_servers, selection=wanted, to_group="biling")
     with pytest.raises(UnknownGroup):
-        replay.run(spark, work, told=quiet)
+        replay.run(spark, work, on_progress=quiet)
 
 
 def test_what_makes_no_sense_is_refused_before_spark_works(platform: RunningPlatform) -> None:
     wanted = MessageSelection(topics=("orders",))
     work = ReplayJob(name_servers=platform.name_servers, selection=wanted, to="again")
-    with pytest.raises(Refused, match="to a topic, or to a group"):
+    with pytest.raises(Refused, match="either a topic or a group"):
         msgspec.structs.replace(work, to_group="billing")
     with pytest.raises(Refused, match="into itself"):
         msgspec.structs.replace(work, to="orders")

@@ -18,8 +18,8 @@ from sparrow.cli.main import app
 from sparrow.client.retry import RetryLater
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.spark.jobs.stats.job import TOPIC, StatsJob, run
-from sparrow.spark.jobs.stats.measures import KEYS, latest_measures
+from sparrow.spark.jobs.stats.job import STATS_TOPIC, StatsJob, run
+from sparrow.spark.jobs.stats.measures import KEY_COLUMNS, latest_measures
 from sparrow.spark.jobs.time_span import JobTimeSpan
 from sparrow.testing import RunningPlatform
 
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 def send(platform: RunningPlatform, topic: str, count: int, *, body: str = "x" * 100, key: str = "") -> None:
     with client.Producer(platform.name_servers, group="shop", trace=True) as producer:
         for number in range(count):
-            producer.send(Message.of(topic, body, keys=key or f"key-{number}"))
+            producer.send(Message(topic, body, keys=key or f"key-{number}"))
 
 
 def handle(platform: RunningPlatform, topic: str, group: str, count: int) -> None:
@@ -52,7 +52,7 @@ def handle(platform: RunningPlatform, topic: str, group: str, count: int) -> Non
         wait_until(lambda: len(seen) >= count, within_s=30)
 
 
-def told(platform: RunningPlatform, topic: str = TOPIC) -> list[Row]:
+def on_progress(platform: RunningPlatform, topic: str = STATS_TOPIC) -> list[Row]:
     """What the topic of statistics says."""
     with client.Admin(platform.name_servers) as admin:
         if topic not in admin.topics():
@@ -68,7 +68,7 @@ def newest(rows: list[Row], kind: str) -> list[Row]:
     """Each measure once, as it was measured last: what whoever reads the topic does."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["measured_ms"]):
-        found[tuple(row.get(f"{name}_ms", row.get(name)) for name in KEYS[kind])] = row
+        found[tuple(row.get(f"{name}_ms", row.get(name)) for name in KEY_COLUMNS[kind])] = row
     return list(found.values())
 
 
@@ -92,7 +92,7 @@ def test_a_span_is_measured_into_parquet_and_a_topic(
     stats = StatsJob(name_servers=platform.name_servers, topics=("T", "U"), parquet=str(folder))
     measured = run(spark, stats)
 
-    rows = told(platform)
+    rows = on_progress(platform)
     messages = newest(rows, "messages")
     assert (total(messages, topic="T"), total(messages, topic="U"), total(messages, topic="V")) == (110, 5, 0)
     assert total(messages, "bytes", topic="T") == 40 * 100 + 70 * 300
@@ -122,7 +122,7 @@ def test_a_span_is_measured_into_parquet_and_a_topic(
     assert (lag["topic"], lag["group"], lag["lag"]) == ("T", "readers", 10)
     assert 0 <= lag["behind_ms"] <= lag["measured_ms"] - before
 
-    kept = {kind: spark.read.parquet(str(folder / kind)) for kind in KEYS}
+    kept = {kind: spark.read.parquet(str(folder / kind)) for kind in KEY_COLUMNS}
     assert {kind: table.count() for kind, table in kept.items()} == measured.rows == Counter(r["kind"] for r in rows)
     assert total(list(measured.recent), topic="T") == 110
 
@@ -151,7 +151,7 @@ def test_only_the_span_is_measured(spark: SparkSession, platform: RunningPlatfor
     )
     measured = run(spark, stats)
     assert total(list(measured.recent)) == 4
-    assert told(platform) == []
+    assert on_progress(platform) == []
 
 
 @pytest.mark.thorough
@@ -160,12 +160,12 @@ def test_catching_up_goes_on_where_it_stopped(spark: SparkSession, platform: Run
     handle(platform, "T", "readers", 20)
     stats = StatsJob(name_servers=platform.name_servers, topics=("T",), checkpoint=str(tmp_path / "progress"))
     run(spark, stats)
-    first = told(platform)
+    first = on_progress(platform)
     assert total(newest(first, "messages")) == 20
     assert total(newest(first, "traces"), side="consumed", topic="T", code="success") == 15
     send(platform, "T", 7)
     run(spark, stats)
-    rows = told(platform)
+    rows = on_progress(platform)
     assert total(newest(rows, "messages")) == 27  # what was there is counted on, not read again
     assert total(newest(rows, "traces"), side="published", code="all") == 27
     assert {row["lag"] for row in newest(first, "lag")} == {0}
@@ -187,11 +187,11 @@ def test_a_batch_that_comes_again_is_in_the_topic_once(
     progress = tmp_path / "progress"
     stats = StatsJob(name_servers=platform.name_servers, topics=("T",), checkpoint=str(progress), traces=False)
     run(spark, stats)
-    written = Counter(row["kind"] for row in told(platform))
+    written = Counter(row["kind"] for row in on_progress(platform))
     forget(progress / "messages")
     again = run(spark, stats)
     assert again.rows["messages"] == written["messages"]
-    assert Counter(row["kind"] for row in told(platform)) == written
+    assert Counter(row["kind"] for row in on_progress(platform)) == written
 
 
 @pytest.mark.thorough
@@ -202,7 +202,7 @@ def test_a_stream_follows_until_it_is_stopped(spark: SparkSession, platform: Run
         topics=("T",),
         checkpoint=str(tmp_path / "progress"),
         span=JobTimeSpan(1),
-        every_s=1,
+        interval_s=1,
         traces=False,
         groups=("readers",),
     )
@@ -213,7 +213,7 @@ def test_a_stream_follows_until_it_is_stopped(spark: SparkSession, platform: Run
         wait_until(_sees(platform, "messages", 1), within_s=60)
         send(platform, "T", 4)
         wait_until(_sees(platform, "messages", 5), within_s=60)
-        wait_until(lambda: any(row["lag"] == 4 for row in told(platform) if row["kind"] == "lag"), within_s=60)
+        wait_until(lambda: any(row["lag"] == 4 for row in on_progress(platform) if row["kind"] == "lag"), within_s=60)
     finally:
         for query in spark.streams.active:
             query.stop()
@@ -223,7 +223,7 @@ def test_a_stream_follows_until_it_is_stopped(spark: SparkSession, platform: Run
 
 
 def _sees(platform: RunningPlatform, kind: str, count: int) -> Callable[[], bool]:
-    return lambda: total(newest(told(platform), kind)) == count
+    return lambda: total(newest(on_progress(platform), kind)) == count
 
 
 @pytest.mark.thorough
@@ -232,7 +232,7 @@ def test_a_stream_that_fails_stops_the_others(spark: SparkSession, platform: Run
         name_servers=platform.name_servers,
         topics=("nowhere",),
         checkpoint=str(tmp_path / "progress"),
-        every_s=1,
+        interval_s=1,
         traces=False,
     )
     with pytest.raises(SparrowError, match="nowhere"):
@@ -241,15 +241,15 @@ def test_a_stream_that_fails_stops_the_others(spark: SparkSession, platform: Run
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(Refused, match="which topics"):
+    with pytest.raises(Refused, match="no topic selected"):
         StatsJob(name_servers="x", topics=())
-    with pytest.raises(Refused, match="where the measures"):
+    with pytest.raises(Refused, match="no output"):
         StatsJob(name_servers="x", topics=("T",), topic=None)
     with pytest.raises(Refused, match="without a checkpoint"):
-        StatsJob(name_servers="x", topics=("T",), every_s=10)
+        StatsJob(name_servers="x", topics=("T",), interval_s=10)
     with pytest.raises(Refused, match="no end"):
         StatsJob(name_servers="x", topics=("T",), checkpoint="here", span=JobTimeSpan(1, 2))
-    with pytest.raises(Refused, match="before it begins"):
+    with pytest.raises(Refused, match="time span is empty"):
         JobTimeSpan(2, 1)
 
 
@@ -261,4 +261,4 @@ def test_the_command_shows_the_last_minutes(spark: SparkSession, platform: Runni
     )
     assert done.exit_code == 0, done.output
     assert "rows of messages, 0 rows of lag" in done.stdout
-    assert total(newest(told(platform, "numbers"), "messages")) == 3
+    assert total(newest(on_progress(platform, "numbers"), "messages")) == 3

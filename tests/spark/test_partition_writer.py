@@ -41,7 +41,7 @@ class Shards:
         self._folder = folder
         self._loop = LoopThread("shards")
         self._platform = Platform(
-            folder / "a", naming=NameServerSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
+            folder / "a", name_server=NameServerSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
         )
         self._loop.run(self._platform.start())
         self.name_servers = self._platform.name_servers
@@ -78,34 +78,34 @@ class Job:
 
     def __init__(self, name_servers: str, fields: Sequence[tuple[str, str]] = FIELDS, **given: str) -> None:
         self.options: SinkOptions = parse_sink_options({"nameserver": name_servers, "topic": "t", **given})
-        self.link = PooledClient(ClientOptions(name_servers, timeout_ms=5000))
+        self.client = PooledClient(ClientOptions(name_servers, timeout_ms=5000))
         self.layout = resolve_columns(fields, self.options)
 
     @property
     def brokers(self) -> SinkBrokers:
-        return SinkBrokers(self.link.session, patience_ms=self.options.commit_timeout_ms, topic_queues=4)
+        return SinkBrokers(self.client.session, patience_ms=self.options.commit_timeout_ms, topic_queues=4)
 
     def create(self, topic: str = "t", *, brokers: list[str] | None = None) -> None:
-        self.link.run(Admin(session=self.link.session).create_topic(topic, 4, brokers=brokers))
+        self.client.run(Admin(session=self.client.session).create_topic(topic, 4, brokers=brokers))
 
-    def task(self, bodies: list[bytes], partition: int = 0, batch: int = 0, *, rows_a_batch: int = 100) -> TaskCommit:
+    def task(self, bodies: list[bytes], partition: int = 0, batch: int = 0, *, batch_rows_max: int = 100) -> TaskCommit:
         keys = [str(hash(body) % 97) for body in bodies]
         table = pa.table({"body": pa.array(bodies, pa.binary()), "keys": keys})
-        return self.write(table.to_batches(rows_a_batch), partition, batch)
+        return self.write(table.to_batches(batch_rows_max), partition, batch)
 
     def write(self, batches: Iterable[pa.RecordBatch], partition: int = 0, batch: int = 0) -> TaskCommit:
         task = partition_writer.WriteTask(WriteId("query/sink", batch), partition, can_create_topics=batch == 0)
-        return partition_writer.write_partition(batches, self.layout, self.options, task, self.link)
+        return partition_writer.write_partition(batches, self.layout, self.options, task, self.client)
 
     def commit(self, *receipts: TaskCommit) -> bool:
-        return self.link.run(driver_commit.publish_stages(self.link.session, self.brokers, receipts))
+        return self.client.run(driver_commit.publish_stages(self.client.session, self.brokers, receipts))
 
     def stored(self, topic: str = "t") -> list[bytes]:
         return self.table(topic, "body").column("body").to_pylist()
 
     def table(self, topic: str, *columns: str) -> pa.Table:
-        reading = read_table(self.link.session, "readers", topic, "first", "last", expression="*", columns=columns)
-        return self.link.run(reading)
+        reading = read_table(self.client.session, "readers", topic, "first", "last", expression="*", columns=columns)
+        return self.client.run(reading)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def job(shards: Shards) -> Iterator[Job]:
     made = Job(shards.name_servers, commitTimeoutMs="10s")
     made.create()
     yield made
-    made.link.close()
+    made.client.close()
 
 
 BODIES = [b"row %d" % i for i in range(1000)]
@@ -148,16 +148,16 @@ def test_rows_of_one_key_keep_their_order(job: Job):
 def test_a_batch_that_one_broker_missed_is_completed_when_it_is_written_again(job: Job, shards: Shards):
     impatient = Job(shards.name_servers, commitTimeoutMs="200ms")
     receipt = impatient.task(BODIES)
-    impatient.link.run(_begun(impatient, receipt))
+    impatient.client.run(_begun(impatient, receipt))
     shards.go()
     with pytest.raises(Unavailable):
         impatient.commit(receipt)
-    impatient.link.close()
+    impatient.client.close()
     shards.come_back()
     # As when the driver died between the two commits.
     receipt = job.task(BODIES)
     first = next(staged for staged in receipt.stages if staged.broker == "a")
-    job.link.run(_committed(job, first.stage))
+    job.client.run(_committed(job, first.stage))
     assert 0 < len(job.stored()) < 1000
     assert job.commit(job.task(BODIES))
     assert sorted(job.stored()) == sorted(BODIES)
@@ -167,21 +167,21 @@ async def _begun(job: Job, receipt: TaskCommit) -> None:
     """Note what the batch is begun with, as the first step of a commit does."""
     mark = driver_commit.broker_set_hash(broker for broker, _ in receipt.routes)
     for broker, topic in receipt.routes:
-        await job.brokers.ask(
-            broker, topic, lambda at: staging.commit_stages(job.link.session, at, "query/sink#begun", mark, [])
+        await job.brokers.call(
+            broker, topic, lambda at: staging.commit_stages(job.client.session, at, "query/sink#begun", mark, [])
         )
 
 
 async def _committed(job: Job, stage: str) -> None:
-    await job.brokers.ask("a", "t", lambda at: staging.commit_stages(job.link.session, at, "query/sink", 0, [stage]))
+    await job.brokers.call("a", "t", lambda at: staging.commit_stages(job.client.session, at, "query/sink", 0, [stage]))
 
 
 def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: Job):
     receipt = job.task(BODIES)
-    job.link.run(_begun(job, receipt))
-    job.link.run(_committed(job, next(each.stage for each in receipt.stages if each.broker == "a")))
+    job.client.run(_begun(job, receipt))
+    job.client.run(_committed(job, next(each.stage for each in receipt.stages if each.broker == "a")))
     alone = TaskCommit(receipt.transaction, 0, receipt.rows, receipt.stages[:1], (("a", "t"),))
-    with pytest.raises(Refused, match="begun with other brokers"):
+    with pytest.raises(Refused, match="begun on other brokers"):
         job.commit(alone)
 
 
@@ -198,12 +198,12 @@ def test_a_topic_that_gets_another_broker_does_not_bring_rows_twice(shards: Shar
     job.create(brokers=["a"])
     assert job.commit(job.task(BODIES))
     job.create()
-    job.link.run(job.link.session.refresh(["t"]))
+    job.client.run(job.client.session.refresh(["t"]))
     again = job.task(BODIES)
     assert len(again.routes) == 2
     assert not job.commit(again)
     assert sorted(job.stored()) == sorted(BODIES)
-    job.link.close()
+    job.client.close()
 
 
 def test_a_commit_waits_for_a_broker_that_comes_back(job: Job, shards: Shards):
@@ -229,21 +229,21 @@ def test_a_task_that_fails_leaves_nothing_behind(job: Job, tmp_path: Path):
 def test_what_was_staged_can_be_dropped(job: Job, tmp_path: Path):
     receipt = job.task(BODIES)
     assert [*tmp_path.rglob("*.stage")]
-    job.link.run(driver_commit.discard_stages(job.link.session, job.brokers, receipt.stages))
+    job.client.run(driver_commit.discard_stages(job.client.session, job.brokers, receipt.stages))
     assert not [*tmp_path.rglob("*.stage")]
 
 
 def test_chunks_that_come_again_are_dropped_however_batches_are_cut(shards: Shards):
     job = Job(shards.name_servers, delivery="idempotent", chunkRows="70")
     job.create()
-    job.task(BODIES[:350], batch=1, rows_a_batch=100)  # an attempt that ends after some chunks
-    job.task(BODIES, batch=1, rows_a_batch=33)
-    job.task(BODIES, batch=1, rows_a_batch=1000)
+    job.task(BODIES[:350], batch=1, batch_rows_max=100)  # an attempt that ends after some chunks
+    job.task(BODIES, batch=1, batch_rows_max=33)
+    job.task(BODIES, batch=1, batch_rows_max=1000)
     assert sorted(job.stored()) == sorted(BODIES)
     job.task([b"other partition"], 1, batch=1)
     job.task([b"next"], batch=2)
     assert sorted(job.stored()) == sorted([*BODIES, b"other partition", b"next"])
-    job.link.close()
+    job.client.close()
 
 
 def test_rows_that_are_sent_reach_all_queues(shards: Shards):
@@ -251,16 +251,16 @@ def test_rows_that_are_sent_reach_all_queues(shards: Shards):
     job.create()
     assert job.task(BODIES).stages == ()
     assert sorted(job.stored()) == sorted(BODIES)
-    job.link.close()
+    job.client.close()
 
 
 def test_little_may_be_on_its_way_at_a_time(shards: Shards):
     job = Job(shards.name_servers, maxInFlightBytes="1")
     job.create()
     large = [b"%06d" % i * 50_000 for i in range(30)]
-    assert job.commit(job.task(large, rows_a_batch=7))
+    assert job.commit(job.task(large, batch_rows_max=7))
     assert sorted(job.stored()) == sorted(large)
-    job.link.close()
+    job.client.close()
 
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
@@ -270,13 +270,13 @@ def test_a_topic_is_made_by_its_first_rows(shards: Shards, delivery: str):
     if receipt.stages:
         job.commit(receipt)
     assert sorted(job.stored()) == sorted(BODIES)
-    job.link.close()
+    job.client.close()
 
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
 def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
     job = Job(shards.name_servers, [("body", "string"), ("properties", STRING_MAP_TYPE)], delivery=delivery)
-    job.link.run(Admin(session=job.link.session).create_topic("t", 2, has_lanes=True))
+    job.client.run(Admin(session=job.client.session).create_topic("t", 2, has_lanes=True))
     words = ["high", "middle", "low", None] * 5
     maps = [[("PRIORITY", word)] if word else [] for word in words]
     batch = pa.record_batch(
@@ -289,7 +289,7 @@ def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
     found = job.table("t", "body", "queue_id").to_pylist()
     assert len(found) == 20
     assert all(row["body"].decode() in lanes[priority_of_queue(row["queue_id"])] for row in found)
-    job.link.close()
+    job.client.close()
 
 
 def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: Shards, monkeypatch: pytest.MonkeyPatch):
@@ -298,18 +298,18 @@ def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: S
     for code in (RequestCode.QUERY_LEDGER, RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE):  # as Apache's brokers
         monkeypatch.delitem(dispatch.HANDLERS, code)
     with pytest.raises(Refused, match=r"broker 'a' .* set delivery=atLeastOnce"):
-        job.link.run(job.brokers.check_staging("t"))
+        job.client.run(job.brokers.check_staging("t"))
     with pytest.raises(Refused, match="set delivery=atLeastOnce"):
         job.task(BODIES)
-    job.link.close()
+    job.client.close()
 
 
 def test_a_topic_that_nobody_makes_is_an_error_before_anything_is_written(tmp_path: Path):
     with run_platform(tmp_path, broker={"auto_create_topics": False}) as platform:
         job = Job(platform.name_servers)
         with pytest.raises(UnknownTopic):
-            job.link.run(job.brokers.ensure_route("t"))
-        job.link.close()
+            job.client.run(job.brokers.ensure_route("t"))
+        job.client.close()
 
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
@@ -321,4 +321,4 @@ def test_rows_are_written_once_to_a_database_too(tmp_path: Path, delivery: str):
             if receipt.stages:
                 job.commit(receipt)
         assert sorted(job.stored()) == sorted(BODIES)
-        job.link.close()
+        job.client.close()

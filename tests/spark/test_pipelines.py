@@ -27,7 +27,7 @@ def platform() -> Iterator[RunningPlatform]:
         with Producer(started.name_servers) as producer:
             for number in range(300):
                 body = json.dumps({"city": CITIES[number % 3], "cents": number})
-                producer.send(Message.of("orders", body, keys=f"order-{number}"))
+                producer.send(Message("orders", body, keys=f"order-{number}"))
         yield started
 
 
@@ -60,7 +60,7 @@ sql = "{sql or "SELECT city, sum(cents) AS cents, count(*) AS orders FROM dear G
 
 
 def run_file(spark: SparkSession, path: Path) -> PipelineResult:
-    return run_pipeline(spark, load(path), told=lambda done: None)
+    return run_pipeline(spark, load(path), on_progress=lambda done: None)
 
 
 def rows_of(spark: SparkSession, platform: RunningPlatform, topic: str) -> list[dict[str, object]]:
@@ -106,7 +106,7 @@ partition_by = ["city"]
     # Run again there is nothing new; with more orders the table's rows are replaced.
     assert run_file(spark, path).rows == 0
     with Producer(platform.name_servers) as producer:
-        producer.send(Message.of("orders", json.dumps({"city": "Oslo", "cents": 1000})))
+        producer.send(Message("orders", json.dumps({"city": "Oslo", "cents": 1000})))
     run_file(spark, path)
     with sqlite3.connect(tmp_path / "results.db") as database:
         assert dict(database.execute("SELECT city, cents FROM sums")) == {**expected, "Oslo": expected["Oslo"] + 1000}

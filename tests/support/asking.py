@@ -70,7 +70,7 @@ class Asking:
 
     async def pull(self, group: str, queue: Queue, offset: int = 0) -> RemotingCommand:
         """With the subscription in the request, as tools pull."""
-        flag = headers.pull.HAS_SUBSCRIPTION
+        flag = headers.pull.SUBSCRIPTION_FLAG
         return await self.ask(
             RequestCode.PULL_MESSAGE,
             headers.PullMessage(group, queue.topic, queue.id, offset, 32, flag, 0, 0, 0, subscription="*"),

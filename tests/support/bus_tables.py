@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, inspect
 
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 
 TIMES = ("Added", "ExpiresAt", "NextAt", "SeenAt", "LastLockTime")
 EFFECTS = "effects"
@@ -20,7 +20,7 @@ async def rows(bus: EventBus, table: str) -> list[dict[str, Any]]:
 
 
 def read(db: Connection, bus: EventBus, table: str) -> list[dict[str, Any]]:
-    sql = bus.shared.sql_of(db)
+    sql = bus.core.context.sql_of(db)
     result = sql.run(db, f"SELECT * FROM {getattr(sql.names, table)} ORDER BY 1")
     names = list(result.keys())
     found = [dict(zip(names, row, strict=True)) for row in result]
@@ -46,12 +46,12 @@ async def counts(bus: EventBus) -> tuple[int, int, int]:
 
 async def change(bus: EventBus, statement: str, *values: Any) -> int:
     """`{published}` and the like stand for the tables."""
-    names = vars(bus.shared.sql.names)
-    return await bus.database.run(lambda db: bus.shared.sql.change(db, statement.format(**names), *values))
+    names = vars(bus.core.context.sql.names)
+    return await bus.database.run(lambda db: bus.core.context.sql.change(db, statement.format(**names), *values))
 
 
 async def set_time(bus: EventBus, table: str, column: str, moment: datetime | None, number: int) -> None:
-    value = None if moment is None else bus.shared.sql.to_time(moment)
+    value = None if moment is None else bus.core.context.sql.to_time(moment)
     await change(bus, f'UPDATE {{{table}}} SET "{column}" = ? WHERE "Id" = ?', value, number)
 
 

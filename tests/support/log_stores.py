@@ -16,7 +16,7 @@ SMALL = LogSettings(
     flush_interval_ms=5,
     # Nothing is checkpointed or said behind a test's back.
     checkpoint_interval_ms=3_600_000,
-    offsets_interval_ms=3_600_000,
+    offset_flush_interval_ms=3_600_000,
     disk_clean_ratio=1,
     disk_force_ratio=1,
     disk_refuse_ratio=1,

@@ -15,7 +15,7 @@ from sparrow.wire import batch, bodies, headers, properties, record
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import PullMessage, PullMessageResponse, SendMessage, SendMessageResponse, SendMessageV2
-from sparrow.wire.headers.pull import COMMIT_OFFSET, HAS_SUBSCRIPTION, SUSPEND
+from sparrow.wire.headers.pull import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 
 SMALL_LOG = LogSettings(
     segment_bytes=4 << 20, warm_bytes=0, index_slots=1024, index_entries=4096, queue_file_entries=1000
@@ -34,11 +34,11 @@ def broker_settings(**changes: object) -> BrokerSettings:
 
 @asynccontextmanager
 async def running_platform(
-    folder: Path, *, log: LogSettings = SMALL_LOG, naming: NameServerSettings | None = None, **broker: object
+    folder: Path, *, log: LogSettings = SMALL_LOG, name_server: NameServerSettings | None = None, **broker: object
 ) -> AsyncIterator[Platform]:
     """A name server and a broker. What is not named here is a setting of the broker's."""
     async with Platform(
-        folder, naming=naming or NameServerSettings(port=0), broker=broker_settings(**broker), log=log
+        folder, name_server=name_server or NameServerSettings(port=0), broker=broker_settings(**broker), log=log
     ) as platform:
         yield platform
 
@@ -164,9 +164,9 @@ def pull_header(
     """`tags=None` leaves the subscription to the group's heartbeat; `long_poll_ms` asks to be held; `commit` commits
     too."""
     flag = (
-        (SUSPEND if long_poll_ms else 0)
-        | (HAS_SUBSCRIPTION if tags is not None else 0)
-        | (COMMIT_OFFSET if commit is not None else 0)
+        (SUSPEND_FLAG if long_poll_ms else 0)
+        | (SUBSCRIPTION_FLAG if tags is not None else 0)
+        | (COMMIT_OFFSET_FLAG if commit is not None else 0)
     )
     fields: dict[str, object] = {
         "group": group,

@@ -28,9 +28,9 @@ async def standing_on(folder: Path, url: str, *, wait_ms: int = 5_000, **setting
     """A name server and a broker on a database, with the topic `t` of one part."""
     async with Platform(
         folder,
-        naming=NameServerSettings(port=0),
+        name_server=NameServerSettings(port=0),
         broker=broker_settings(store=url, **settings),
-        sql=SqlSettings(wait_ms=wait_ms),
+        sql=SqlSettings(database_wait_ms=wait_ms),
     ) as platform:
         async with channel_to(platform.address) as channel:
             stand = Stand(platform, channel)

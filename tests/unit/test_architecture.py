@@ -1,4 +1,4 @@
-"""The imports in src/sparrow are those that docs/architecture.md allows, and a plain client stays light."""
+"""Imports are those that docs/architecture.md allows, its modules exist, and a plain client stays light."""
 
 import ast
 import os
@@ -9,41 +9,39 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
 PACKAGE = SRC / "sparrow"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 EVERYTHING = "*"
-GROUND = "ground"
+SHARED = "shared"  # marks modules that every package may import
 
-# Only these may load NumPy or Arrow when imported: wire/columns and wire/queue_batches.
+# Only these modules of `model` and `wire` may load NumPy or Arrow.
 COLUMNAR = re.compile(r"sparrow\.wire\.(columns|queue_batches)(\.|$)")
 HEAVY = ("numpy", "pyarrow")
 
 
 def fenced(page: str, opening: str) -> str:
-    """The text of the first fenced block that opens with exactly this line."""
+    """Return the text of the first fenced block that opens with exactly this line."""
     found = re.search(rf"^{re.escape(opening)}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert found, f"docs/architecture.md has no block that opens with {opening}"
     return found[1]
 
 
-def parse_rooms(block: str) -> dict[str, frozenset[str]]:
+def parse_packages(block: str) -> dict[str, frozenset[str]]:
     """`broker : store net` -> {"broker": {"store", "net"}}"""
-    rooms: dict[str, frozenset[str]] = {}
+    packages: dict[str, frozenset[str]] = {}
     for line in block.splitlines():
-        room, colon, allowed = line.partition(":")
-        assert colon, f"not a line of the form 'room : others': {line!r}"
-        assert room.strip() not in rooms, f"{room.strip()} is listed twice"
-        rooms[room.strip()] = frozenset(allowed.split())
-    return rooms
+        package, colon, allowed = line.partition(":")
+        assert colon, f"not a line of the form 'package : others': {line!r}"
+        assert package.strip() not in packages, f"{package.strip()} is listed twice"
+        packages[package.strip()] = frozenset(allowed.split())
+    return packages
 
 
-ROOMS = parse_rooms(fenced(PAGE, "```rooms"))
-GROUND_FLOOR = frozenset(room for room, allowed in ROOMS.items() if GROUND in allowed)
+PACKAGES = parse_packages(fenced(PAGE, "```packages"))
+SHARED_MODULES = frozenset(package for package, allowed in PACKAGES.items() if SHARED in allowed)
 
 
 def module_name(path: Path) -> str:
@@ -51,13 +49,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(path: Path) -> str:
-    """The first part below the package: a folder's name, or a module's (`__init__` for the package itself)."""
+def package_of(path: Path) -> str:
+    """Return the first part below sparrow: a folder's name, or a module's (`__init__` for sparrow itself)."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imported_rooms(source: str, package: str) -> Iterator[tuple[int, str]]:
-    """(line, room) of every import of ours, wherever it stands. `package` is what relative imports start from."""
+def imported_packages(source: str, package: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, package) of every import of ours. `package` is the base of relative imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -75,55 +73,71 @@ def imported_rooms(source: str, package: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, rest.partition(".")[0]
 
 
-def may_import(room: str, other: str) -> bool:
-    allowed = ROOMS[room]
-    return other == room or other in GROUND_FLOOR or EVERYTHING in allowed or other in allowed
+def may_import(package: str, other: str) -> bool:
+    allowed = PACKAGES[package]
+    return other == package or other in SHARED_MODULES or EVERYTHING in allowed or other in allowed
 
 
 def is_attribute(name: str) -> bool:
-    """`from sparrow import __version__` names no room."""
-    return name not in ROOMS and not (PACKAGE / name).exists() and not (PACKAGE / f"{name}.py").exists()
+    """Return whether `from sparrow import name` names a value and no package."""
+    return name not in PACKAGES and not (PACKAGE / name).exists() and not (PACKAGE / f"{name}.py").exists()
 
 
 def sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def test_every_import_is_one_the_drawing_allows() -> None:
+def test_every_import_is_allowed() -> None:
     wrong = []
     for path in sources():
-        room = room_of(path)
+        importer = package_of(path)
         name = module_name(path)
-        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for line, other in imported_rooms(path.read_text(encoding="utf-8"), package):
-            if room in ROOMS and not is_attribute(other) and not may_import(room, other):
-                wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} may not import {other}")
+        base = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for line, other in imported_packages(path.read_text(encoding="utf-8"), base):
+            if importer in PACKAGES and not is_attribute(other) and not may_import(importer, other):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {importer} may not import {other}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_room_in_the_source_is_on_the_page() -> None:
-    unknown = {room_of(path) for path in sources()} - ROOMS.keys()
-    assert not unknown, f"no line for {sorted(unknown)} in the rooms block of docs/architecture.md"
+def test_every_package_has_a_line() -> None:
+    unknown = {package_of(path) for path in sources()} - PACKAGES.keys()
+    assert not unknown, f"no line for {sorted(unknown)} in the packages block of docs/architecture.md"
 
 
-def test_every_room_on_the_page_is_in_the_drawing_and_the_other_way_round() -> None:
-    drawing = fenced(PAGE, "```").replace('an arrow reads "may import"', "")
-    drawn = set(re.findall(r"[a-z]+", drawing)) - {"everything"}
-    undrawn = {"testing", "__init__", "__main__", *GROUND_FLOOR}
-    assert drawn == ROOMS.keys() - undrawn
-
-
-def test_rooms_name_only_rooms_and_form_no_circle() -> None:
-    for room, allowed in ROOMS.items():
-        unknown = allowed - ROOMS.keys() - {EVERYTHING, GROUND}
-        assert not unknown, f"{room} names {sorted(unknown)}, which have no line"
-    graph = {room: allowed - {EVERYTHING, GROUND} for room, allowed in ROOMS.items()}
+def test_packages_name_only_packages_and_form_no_cycle() -> None:
+    for package, allowed in PACKAGES.items():
+        unknown = allowed - PACKAGES.keys() - {EVERYTHING, SHARED}
+        assert not unknown, f"{package} names {sorted(unknown)}, which have no line"
+    graph = {package: allowed - {EVERYTHING, SHARED} for package, allowed in PACKAGES.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-@pytest.mark.parametrize(
-    ("source", "rooms"),
-    [
+def test_the_diagram_shows_what_the_lines_allow() -> None:
+    arrows: dict[str, set[str]] = {}
+    for importer, imported in re.findall(r"(\w+) --> (\w+)", fenced(PAGE, "```mermaid")):
+        arrows.setdefault(importer, set()).add(imported)
+
+    def reachable(package: str) -> set[str]:
+        direct = arrows.get(package, set())
+        return direct.union(*map(reachable, direct)) if direct else set()
+
+    drawn = {"cli", *reachable("cli")}
+    assert drawn == PACKAGES.keys() - {"testing", "aio", "__init__", "__main__", *SHARED_MODULES}
+    for package in drawn - {"cli"}:
+        # `bus` and `spark` reach `net` only through the client, and import nothing of it.
+        hidden = {"net"} if package in {"bus", "spark"} else set()
+        assert reachable(package) - hidden == PACKAGES[package], package
+
+
+def test_every_module_that_the_page_names_exists() -> None:
+    named = {name for name in re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)+)`", PAGE) if name.split("/")[0] in PACKAGES}
+    assert len(named) > 40
+    missing = [name for name in named if not (PACKAGE / name).is_dir() and not (PACKAGE / f"{name}.py").is_file()]
+    assert not missing, f"docs/architecture.md names {sorted(missing)}"
+
+
+def test_imports_are_seen_however_they_are_written() -> None:
+    for source, packages in (
         ("import sparrow.net.tls", ["net"]),
         ("import sparrow", []),
         ("import os, sparrow.wire as w", ["wire"]),
@@ -135,22 +149,20 @@ def test_rooms_name_only_rooms_and_form_no_circle() -> None:
         ("from .. import clock", ["clock"]),
         ("def f():\n    from sparrow.cli import main", ["cli"]),
         ("from sparrowhawk.net import x", []),
-    ],
-)
-def test_imports_are_seen_however_they_are_written(source: str, rooms: list[str]) -> None:
-    assert [room for _, room in imported_rooms(source, package="sparrow.broker")] == rooms
+    ):
+        assert [package for _, package in imported_packages(source, package="sparrow.broker")] == packages, source
 
 
 def light_modules() -> list[str]:
-    """Every module of `model` and `wire` but the columnar ones, and what both flavours of the client import."""
-    names = [module_name(path) for room in ("model", "wire") for path in sorted((PACKAGE / room).rglob("*.py"))]
+    """Return every module of `model` and `wire` but the columnar ones, and both flavours of the client."""
+    names = [module_name(path) for package in ("model", "wire") for path in sorted((PACKAGE / package).rglob("*.py"))]
     return [*(name for name in names if not COLUMNAR.match(name)), "sparrow.client", "sparrow.client.aio"]
 
 
 def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:
     modules = light_modules()
     assert {"sparrow.wire.record", "sparrow.wire.frame"} <= set(modules)
-    # A fresh interpreter: in this one other tests have long loaded both. Module by module, to name the culprit.
+    # A fresh interpreter: in this one other tests have loaded both. Module by module, to name the culprit.
     script = (
         "import importlib, sys\n"
         f"for name in {modules!r}:\n"
@@ -167,3 +179,11 @@ def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_unit_tests_mirror_the_packages() -> None:
+    folders = {
+        path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")
+    }
+    strange = [str(folder) for folder in folders if not (PACKAGE / folder).is_dir()]
+    assert not strange, f"tests/unit has folders that src/sparrow has not: {sorted(strange)}"

@@ -19,7 +19,7 @@ from sparrow.wire import bodies, queue_batches
 from sparrow.wire.bodies import HeartbeatData
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.frame import RemotingCommand
-from sparrow.wire.signing import ACCESS_KEY_FIELD, SIGNATURE_FIELD, TokenCode, has_valid_signature
+from sparrow.wire.signing import ACCESS_KEY_FIELD, SIGNATURE_FIELD, has_valid_signature
 
 PRODUCER_CODES = frozenset(
     {
@@ -192,7 +192,7 @@ def _check_heartbeat(token: Token, command: RemotingCommand) -> None:
 
 
 _ADMINS = "one of the broker's admin tokens"
-_NAMES = {int(code): code.name for numbers in (RequestCode, TokenCode) for code in numbers}
+_NAMES = {int(code): code.name for code in RequestCode}
 
 
 def _who_sends(topic: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from sparrow.model.errors import SparrowError
-from sparrow.store.sql.drivers.database import LockConflict
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ class Leadership:
             return
         leases = self._store.leases
         with contextlib.suppress(SparrowError, LockConflict):
-            for _ in range(_LOOKS if await leases.others(_seat()) else 0):
+            for _ in range(_LOOKS if await leases.other_holders(_seat()) else 0):
                 await asyncio.sleep(_REGISTERED_S)
-                if await leases.others(LEADER_LEASE):
+                if await leases.other_holders(LEADER_LEASE):
                     await asyncio.sleep(_REGISTERED_S)
                     return
 
@@ -81,7 +81,7 @@ class Leadership:
                 await self._task
         await self._step_down()
         with contextlib.suppress(SparrowError, LockConflict):
-            await self._store.leases.give_up(LEADER_LEASE if self.is_leader else _seat(self.number))
+            await self._store.leases.release(LEADER_LEASE if self.is_leader else _seat(self.number))
 
     async def _keep(self) -> None:
         lease_s = self._store.settings.lease_ms / 1000
@@ -100,7 +100,7 @@ class Leadership:
 
     async def _renew(self) -> None:
         begun = asyncio.get_running_loop().time()
-        epoch = await self._store.leases.take(LEADER_LEASE)
+        epoch = await self._store.leases.acquire(LEADER_LEASE)
         if epoch is not None:
             self._store.epoch = epoch
             self._held_at = begun
@@ -111,12 +111,12 @@ class Leadership:
             return
         await self._step_down()
         self._store.epoch = await self._store.leases.epoch(LEADER_LEASE)
-        if self.number <= 0 or await self._store.leases.take(_seat(self.number)) is None:
+        if self.number <= 0 or await self._store.leases.acquire(_seat(self.number)) is None:
             await self._become(await self._free_seat())
 
     async def _free_seat(self) -> int:
         for number in range(1, BROKERS_MAX):
-            if await self._store.leases.take(_seat(number)) is not None:
+            if await self._store.leases.acquire(_seat(number)) is not None:
                 return number
         raise SparrowError(f"{BROKERS_MAX} brokers share this database already")
 
@@ -125,7 +125,7 @@ class Leadership:
             return
         before, self.number = self.number, number
         if before > 0:
-            await self._store.leases.give_up(_seat(before))
+            await self._store.leases.release(_seat(before))
         await self._on_change(number)
 
     async def _step_down(self) -> None:

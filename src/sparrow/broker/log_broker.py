@@ -37,7 +37,7 @@ async def open_log_broker(
     now_ms: Callable[[], int],
 ) -> Broker:
     """Open the log store, load the broker's state from it, and start the background workers."""
-    archived = ArchiveProgress(log_settings.retention_waits_for)
+    archived = ArchiveProgress(log_settings.retention_group)
     store = await asyncio.to_thread(
         LogStore,
         path,
@@ -66,7 +66,7 @@ async def open_log_broker(
         topics=topics,
         groups=groups,
         clients=clients,
-        queue_locks=QueueLocks(settings.lock_ms),
+        queue_locks=QueueLocks(settings.queue_lock_ms),
         long_polls=long_polls,
         counters=TrafficCounters(),
         delay=delay,

@@ -62,7 +62,7 @@ class BrokerServer:
         self._scan_later()
 
     async def _open(self) -> Broker:
-        long_polls = LongPollTable(asyncio.get_running_loop(), pulls_max=self.settings.held_pulls_max)
+        long_polls = LongPollTable(asyncio.get_running_loop(), pulls_max=self.settings.long_polls_max)
         if self.settings.store is not None:
             return await sql_broker.open_sql_broker(
                 self.settings.store,

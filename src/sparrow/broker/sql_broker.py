@@ -68,7 +68,7 @@ async def open_sql_broker(
         topics=topics,
         groups=groups,
         clients=clients,
-        queue_locks=QueueLocks(settings.lock_ms),
+        queue_locks=QueueLocks(settings.queue_lock_ms),
         long_polls=long_polls,
         counters=TrafficCounters(),
         delay=delay,
@@ -91,11 +91,11 @@ async def open_sql_broker(
         await topics.set_leader_term(store.epoch)
 
     work = (
-        delay.lead,
-        transactions.lead,
-        resender.lead,
-        partial(pop_state.lead, reviver.run),
-        SqlRetention(store).lead,
+        delay.run_as_leader,
+        transactions.run_as_leader,
+        resender.run_as_leader,
+        partial(pop_state.run_as_leader, reviver.run),
+        SqlRetention(store).run_as_leader,
     )
     leading = Leadership(store, work=work, on_change=numbered)
     broker.workers, broker.hand_over = (leading,), leading.leave

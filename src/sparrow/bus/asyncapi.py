@@ -24,7 +24,7 @@ from sparrow.bus.names import broker_event_name, is_pattern
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.bus.api import EventBus
+    from sparrow.bus.common import AnyEventBus
 
 ASYNCAPI_VERSION = "3.0.0"
 JSON_MEDIA_TYPE, BYTES_MEDIA_TYPE = "application/json", "application/octet-stream"
@@ -44,7 +44,7 @@ _HEADERS = {
 
 
 def asyncapi(
-    bus: EventBus,
+    bus: AnyEventBus,
     *,
     title: str | None = None,
     description: str | None = None,
@@ -59,7 +59,7 @@ def asyncapi(
     if description:
         info["description"] = description
     document = _Document(SchemaCollection(settings.naming))
-    for group, plan in sorted(bus.registry.groups().items()):
+    for group, plan in sorted(bus.subscriptions.groups().items()):
         for subscription in plan.subscriptions:
             document.receives(group, broker_event_name(subscription.topic, settings.topic_prefix), subscription)
             if subscription.dead_letter is not None:

@@ -54,7 +54,7 @@ class BusContext:
     wake_executors: WakeSignal = field(default_factory=WakeSignal)
     instance: str = field(default_factory=instance_name)
     host: str = field(default_factory=lambda: socket.gethostname()[:HOST_CHARS_MAX])
-    chance: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
     _claims: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _styled: dict[tuple[str, str], SqlDialect] = field(default_factory=dict)
 

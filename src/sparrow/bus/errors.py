@@ -65,6 +65,34 @@ class TablesMissing(StorageError):
         return f"the bus has no tables in {self.where}: run `sparrow bus ddl` and apply it, or use create_tables=True"
 
 
+class SchemaTooOld(StorageError):
+    """The tables need a migration, and the bus may not make it (`create_tables=False`)."""
+
+    def __init__(self, where: str, found: int, needed: int) -> None:
+        super().__init__(where, found, needed)
+        self.where, self.found, self.needed = where, found, needed
+
+    def __str__(self) -> str:
+        return (
+            f"the bus tables in {self.where} have schema version {self.found}, and version {self.needed} is needed: "
+            "start once with create_tables=True, or run your framework's migrations"
+        )
+
+
+class SchemaTooNew(StorageError):
+    """A newer version of Sparrow has migrated the tables."""
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        super().__init__(where, found, known)
+        self.where, self.found, self.known = where, found, known
+
+    def __str__(self) -> str:
+        return (
+            f"the bus tables in {self.where} have schema version {self.found}, and this version of Sparrow knows "
+            f"versions up to {self.known}: upgrade Sparrow in this process"
+        )
+
+
 class NoReply(Unavailable):
     def __init__(self, name: str, timeout_s: float) -> None:
         super().__init__(name, timeout_s)

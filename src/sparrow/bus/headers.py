@@ -50,7 +50,7 @@ class Headers(dict[str, str | None]):
         super().__init__(values)
         self.response: dict[str, str | None] = {}
         """What the answer carries besides the correlation headers."""
-        self.answer_to: str | None = self.get(CALLBACK) or None
+        self.reply_to: str | None = self.get(CALLBACK) or None
         """The topic the handler's return value goes to; None: nowhere."""
 
     @property
@@ -93,11 +93,11 @@ class Headers(dict[str, str | None]):
 
     def rewrite_callback(self, topic: str) -> None:
         """Send the answer to another topic than the one asked for."""
-        self.answer_to = topic
+        self.reply_to = topic
 
     def remove_callback(self) -> None:
         """Send no answer."""
-        self.answer_to = None
+        self.reply_to = None
 
 
 def format_sent_at(moment: datetime) -> str:

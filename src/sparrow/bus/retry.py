@@ -74,7 +74,7 @@ class Retry:
     backoff: Backoff | RetryDelays = field(default=quartic)
     retry_on: tuple[type[BaseException], ...] = (BaseException,)
     give_up_on: tuple[type[BaseException], ...] = ()
-    at_once: int = 0
+    immediate_retries: int = 0
     """So many of the attempts follow without a pause: CAP makes three today."""
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class Retry:
             return NextAttempt("now", error.seconds)
         if isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on):
             return NO_RETRY
-        if failures <= self.at_once:
+        if failures <= self.immediate_retries:
             return NextAttempt("now", 0.0)
         if isinstance(self.backoff, RetryDelays):
             return NextAttempt("now", self.backoff.after(failures))
@@ -100,5 +100,5 @@ class Retry:
         return NextAttempt("now", max(1.0, self.backoff(failures, chance) - before))
 
 
-CAP_RETRY = Retry(max=50, backoff=fixed(60), at_once=2)
+CAP_RETRY = Retry(max=50, backoff=fixed(60), immediate_retries=2)
 """What CAP does today: three attempts at once, then one a minute, fifty in all."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 from datetime import time
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from sparrow.bus.codec.payload import FieldNaming
 from sparrow.bus.retry import CAP_RETRY, Retry
@@ -38,28 +39,28 @@ class BusSettings:
     """Whether a start makes the tables that are missing; else it says which ones are."""
     strict_tables: bool = False
     """Exactly three tables: repeats are remembered only while the message is."""
-    succeeded_word: Literal["Successed", "Succeeded"] = "Successed"
+    succeeded_spelling: Literal["Successed", "Succeeded"] = "Successed"
     """How success is spelled in StatusName; the other one is CAP's own."""
     status_writes: Literal["full", "compact"] = "full"
     """compact: Enqueued and Processing are not written to the wide tables; listings work them out from Queue."""
 
     retry: Retry = field(default_factory=Retry)
     """For sends, and for handlers that have none of their own."""
-    reenqueue_interval_s: float | None = 180.0
+    retry_round_interval_s: float | None = 180.0
     """How often what has failed gets a new round; None: never."""
-    succeeded_kept_s: float = DAY_S
+    succeeded_retention_s: float = DAY_S
     """How long after its success a message expires."""
-    failed_kept_s: float = 15 * DAY_S
+    failed_retention_s: float = 15 * DAY_S
     """How long after it was added a failed message expires; until then it gets new rounds."""
-    inbox_kept_s: float = 7 * DAY_S
+    inbox_retention_s: float = 7 * DAY_S
     """How long a group remembers what it has seen: a repeat that comes later is handled again."""
-    clean_interval_s: float = 3_600.0
+    cleanup_interval_s: float = 3_600.0
     """How often expired messages are deleted."""
-    clean_batch: int = 1_000
+    cleanup_batch: int = 1_000
     """Rows that are deleted in one transaction."""
-    clean_pause_s: float = 1.0
+    cleanup_pause_s: float = 1.0
     """Between two full lots."""
-    clean_between: tuple[time, time] | None = None
+    cleanup_between: tuple[time, time] | None = None
     """Only in these hours of the day, UTC; may pass midnight."""
     archive: Path | None = None
     """A folder: what is cleaned up is written there first, as Parquet."""
@@ -72,7 +73,7 @@ class BusSettings:
     """Events that are claimed and sent together."""
     send_timeout_s: float = 10.0
     """For a batch to be acknowledged by the broker; at most half a lease in any case."""
-    breaker: bool = False
+    circuit_breaker: bool = False
     """While the broker cannot be reached, attempts do not count; one is made every second. Better on in production."""
     concurrency: int = 4
     """Handlers of a group that run at once, unless its subscriptions say."""
@@ -92,11 +93,11 @@ class BusSettings:
     """pascal: fields travel as .NET spells them."""
     allow_autocommit: bool = False
     """Whether to publish on connections that commit every statement by itself."""
-    own_transactions: bool = True
+    allow_own_transaction: bool = True
     """Whether an event may be published without naming a transaction: the bus then makes a short one."""
-    relays: bool = True
+    runs_relay: bool = True
     """Whether this process sends what is published."""
-    executes: bool = True
+    runs_handlers: bool = True
     """Whether this process receives, and runs handlers."""
 
     def space(self, kind: str) -> str:
@@ -104,15 +105,17 @@ class BusSettings:
         return self.schema if kind == "postgresql" else self.table_prefix
 
     def __post_init__(self) -> None:
-        if self.succeeded_word not in SUCCEEDED_SPELLINGS:
-            raise SettingsError("succeeded_word", self.succeeded_word, "the bus", " or ".join(SUCCEEDED_SPELLINGS))
+        if self.succeeded_spelling not in SUCCEEDED_SPELLINGS:
+            raise SettingsError(
+                "succeeded_spelling", self.succeeded_spelling, "the bus", " or ".join(SUCCEEDED_SPELLINGS)
+            )
         if not re.fullmatch(r"[\w.-]{1,20}", self.version, re.ASCII):
             raise SettingsError(
                 "version", self.version, "the bus", "up to 20 letters, digits, dots and dashes, such as v2,"
             )
         if self.lease_s < 4 * self.poll_min_s or self.lease_s <= 0:
             raise SettingsError("lease_s", self.lease_s, "the bus", "some seconds, 60 by default,")
-        for name in ("relay_batch", "concurrency", "consumers", "broker_prefetch", "clean_batch", "crashes_max"):
+        for name in ("relay_batch", "concurrency", "consumers", "broker_prefetch", "cleanup_batch", "crashes_max"):
             if getattr(self, name) < 1:
                 raise SettingsError(name, getattr(self, name), "the bus", "1 or more")
 
@@ -120,5 +123,75 @@ class BusSettings:
 def cap_settings(**changes: object) -> BusSettings:
     """What CAP does today in place of what the requirement says: three attempts at once, one a minute, fifty in all,
     no rounds, cleaning every five minutes."""
-    defaults: dict[str, object] = {"retry": CAP_RETRY, "reenqueue_interval_s": None, "clean_interval_s": 300.0}
+    defaults: dict[str, object] = {"retry": CAP_RETRY, "retry_round_interval_s": None, "cleanup_interval_s": 300.0}
     return BusSettings(**{**defaults, **changes})  # type: ignore[arg-type]
+
+
+class BusOptions(TypedDict, total=False):
+    """The fields of `BusSettings` as keywords of `EventBus`."""
+
+    app: str
+    version: str
+    default_group: str | None
+    group_prefix: str | None
+    topic_prefix: str | None
+    schema: str
+    table_prefix: str
+    create_tables: bool
+    strict_tables: bool
+    succeeded_spelling: Literal["Successed", "Succeeded"]
+    status_writes: Literal["full", "compact"]
+    retry: Retry
+    retry_round_interval_s: float | None
+    succeeded_retention_s: float
+    failed_retention_s: float
+    inbox_retention_s: float
+    cleanup_interval_s: float
+    cleanup_batch: int
+    cleanup_pause_s: float
+    cleanup_between: tuple[time, time] | None
+    archive: Path | None
+    lease_s: float
+    crashes_max: int
+    relay_batch: int
+    send_timeout_s: float
+    circuit_breaker: bool
+    concurrency: int
+    consumers: int
+    broker_prefetch: int
+    poll_min_s: float
+    poll_max_s: float
+    stop_timeout_s: float
+    naming: FieldNaming | None
+    allow_autocommit: bool
+    allow_own_transaction: bool
+    runs_relay: bool
+    runs_handlers: bool
+
+
+_RENAMED = {
+    "succeeded_kept_s": "succeeded_retention_s",
+    "failed_kept_s": "failed_retention_s",
+    "inbox_kept_s": "inbox_retention_s",
+    "clean_interval_s": "cleanup_interval_s",
+    "clean_batch": "cleanup_batch",
+    "clean_pause_s": "cleanup_pause_s",
+    "clean_between": "cleanup_between",
+    "own_transactions": "allow_own_transaction",
+    "reenqueue_interval_s": "retry_round_interval_s",
+    "succeeded_word": "succeeded_spelling",
+    "breaker": "circuit_breaker",
+    "relays": "runs_relay",
+    "executes": "runs_handlers",
+}
+"""Names of version 0.1; they are removed in the next version."""
+
+
+def apply_options(settings: BusSettings, options: BusOptions) -> BusSettings:
+    """Return the settings with the given fields replaced; fields may have the names of version 0.1."""
+    given: dict[str, object] = {}
+    for name, value in options.items():
+        if name in _RENAMED:
+            warnings.warn(f"the bus setting {name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=4)
+        given[_RENAMED.get(name, name)] = value
+    return replace(settings, **given)  # type: ignore[arg-type]

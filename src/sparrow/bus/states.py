@@ -11,7 +11,7 @@ class EventStatus(StrEnum):
     ENQUEUED = "Enqueued"
     PROCESSING = "Processing"
     SUCCESSED = "Successed"
-    """So spelled in the requirement and in CAP's manual; CAP's own rows say Succeeded (`succeeded_word`)."""
+    """So spelled in the requirement and in CAP's manual; CAP's own rows say Succeeded (`succeeded_spelling`)."""
     FAILED = "Failed"
     CANCELLED = "Cancelled"
 

@@ -30,8 +30,10 @@ import msgspec
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sparrow.bus import aio
 from sparrow.bus.api import EventBus
 from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.common import AnyEventBus
 from sparrow.bus.context import BusContext
 from sparrow.bus.headers import Headers
 from sparrow.bus.publish.outgoing_event import OutgoingEvent
@@ -47,86 +49,84 @@ TEMPORARY_SQLITE = "sqlite://"
 
 
 class TestBus:
-    """A bus that runs for the length of a block, on a broker inside this process: `with` or `async with`."""
+    """A bus that runs for the length of a block, on a broker inside this process.
 
-    __test__ = False  # pytest: the name is not meant for you
+    `with` gives a blocking `EventBus`, `async with` one of `sparrow.bus.aio`.
+    """
+
+    __test__ = False  # pytest must not collect this class
 
     def __init__(
-        self, bus: EventBus | None = None, *, database: str | Engine | AsyncEngine | None = None, **options: Any
+        self, bus: AnyEventBus | None = None, *, database: str | Engine | AsyncEngine | None = None, **options: Any
     ) -> None:
-        """`bus`: yours; it is as before when the block ends. Without one a new one is made, from `options`.
+        """Run `bus`, which is restored when the block ends, or a new bus made from `options`.
 
-        `database`: another one than the bus has; `"sqlite://"` for a temporary one, which a new bus has by itself."""
+        `database` replaces the database of the bus; `"sqlite://"` is a temporary one, and the default of a new bus.
+        """
         if bus is not None and options:
-            raise Refused(f"the bus is made already, and cannot take {', '.join(sorted(options))}")
+            raise Refused(f"the bus exists already and cannot take the options {', '.join(sorted(options))}")
         self._bus, self._database, self._options = bus, database, options
-        self._undoing = ExitStack()
+        self._cleanup = ExitStack()
 
     def __enter__(self) -> EventBus:
-        with self._arranged() as bus:
-            bus.start_in_thread()
-            return bus
+        with self._configured() as bus:
+            bus.blocking.start()
+            return bus.blocking
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._undoing:
+        with self._cleanup:
             assert self._bus is not None
-            self._bus.stop_thread()
+            self._bus.blocking.stop()
 
-    async def __aenter__(self) -> EventBus:
-        with self._arranged() as bus:
-            await bus.start()
-            return bus
+    async def __aenter__(self) -> aio.EventBus:
+        with self._configured() as bus:
+            await bus.aio.start()
+            return bus.aio
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._undoing:
+        with self._cleanup:
             assert self._bus is not None
-            await self._bus.stop()
+            await self._bus.aio.stop()
 
     @contextmanager
-    def _arranged(self) -> Iterator[EventBus]:
-        """The bus as it is to run; as it was, if that fails."""
+    def _configured(self) -> Iterator[AnyEventBus]:
+        """Give the bus its test database and transport; restore it if the start fails."""
         try:
             database = self._database if self._database is not None or self._bus is not None else TEMPORARY_SQLITE
             if database == TEMPORARY_SQLITE:
                 folder = tempfile.TemporaryDirectory(prefix="sparrow-bus-", ignore_cleanup_errors=True)
-                database = f"sqlite:///{Path(self._undoing.enter_context(folder)) / 'bus.db'}"
+                database = f"sqlite:///{Path(self._cleanup.enter_context(folder)) / 'bus.db'}"
             if self._bus is None:
                 assert database is not None
                 self._bus = EventBus(database, MemoryTransport(), **self._options)
             else:
-                self._undoing.enter_context(_rewired(self._bus, database))
+                self._cleanup.enter_context(_on_test_database(self._bus, database))
             yield self._bus
         except BaseException:
-            self._undoing.close()
+            self._cleanup.close()
             raise
 
 
 @contextmanager
-def _rewired(bus: EventBus, database: str | Engine | AsyncEngine | None) -> Iterator[None]:
+def _on_test_database(bus: AnyEventBus, database: str | Engine | AsyncEngine | None) -> Iterator[None]:
     if bus.is_running:
-        raise Refused("the bus is running already: begin the test with one that is stopped")
-    shared = bus.shared
-    before = bus.database, shared.sql, shared.transport, bus.clock.shift_s
-    shared.transport = MemoryTransport()
+        raise Refused("the bus is running already: pass a bus that is stopped to TestBus")
+    core, context = bus.core, bus.core.context
+    before = core.database, context.sql, context.transport, core.clock.shift_s
+    context.transport = MemoryTransport()
     if database is not None:
         new = BusDatabase(database)
         names = BusTableNames.of(new.kind, bus.settings.space(new.kind))
-        _use(bus, new, replace(shared.sql, kind=new.kind, paramstyle=new.paramstyle, names=names))
+        core.use_database(new, replace(context.sql, kind=new.kind, paramstyle=new.paramstyle, names=names))
     try:
         yield
     finally:
-        old, sql, shared.transport, bus.clock.shift_s = before
-        _use(bus, old, sql)
-
-
-def _use(bus: EventBus, database: BusDatabase, sql: Any) -> None:
-    bus.database = bus.shared.database = database
-    bus.shared.sql = sql
-    bus.clear_table_cache()
+        old, sql, context.transport, core.clock.shift_s = before
+        core.use_database(old, sql)
 
 
 # -- looking at what was published -------------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ class CapturedEvent(NamedTuple):
 class CapturedEvents(Sequence[CapturedEvent]):
     """What was published and committed since, in order. What was rolled back is not there; look after the commit."""
 
-    def __init__(self, shared: BusContext, database: BusDatabase, *, is_own: bool) -> None:
-        self._shared, self._database, self._is_own = shared, database, is_own
+    def __init__(self, context: BusContext, database: BusDatabase, *, is_own: bool) -> None:
+        self._context, self._database, self._is_own = context, database, is_own
         self.ids: list[int] = []
 
     @property
@@ -186,7 +186,7 @@ class CapturedEvents(Sequence[CapturedEvent]):
         if not self.ids:
             return []
         engine = self._database.engine
-        sql = self._shared.sql_for(self._database.kind, engine.dialect.paramstyle)
+        sql = self._context.sql_for(self._database.kind, engine.dialect.paramstyle)
         condition, values = sql.among('"Id"', self.ids)
         connection = engine.raw_connection()
         try:
@@ -209,22 +209,22 @@ def _event(number: int, name: str, content: str) -> CapturedEvent:
 
 
 @contextmanager
-def capture(bus: EventBus) -> Iterator[CapturedEvents]:
+def capture(bus: AnyEventBus) -> Iterator[CapturedEvents]:
     """Collects what the bus publishes inside the block, and keeps it from being sent, also later.
 
-    The bus may be running or not; its tables must be there (`bus.prepare_blocking()` makes them)."""
-    shared = bus.shared
+    The bus may be running or not; its tables must be there (`bus.blocking.prepare()` creates them)."""
+    context = bus.core.context
     # A blocking look also at an engine of asyncio: a test should not have to await what it compares.
     own = None if bus.database.has_blocking else BusDatabase(bus.database.async_engine.url)
-    captured = CapturedEvents(shared, own or bus.database, is_own=own is not None)
-    event_encoder, gate = shared.event_encoder, shared.transport
+    captured = CapturedEvents(context, own or bus.database, is_own=own is not None)
+    event_encoder, gate = context.event_encoder, context.transport
     if not isinstance(gate, _Gate):
         gate = _Gate(gate)
-    shared.event_encoder, shared.transport = _Noting(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
+    context.event_encoder, context.transport = _Noting(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
     try:
         yield captured
     finally:
-        shared.event_encoder = event_encoder
+        context.event_encoder = event_encoder
 
 
 class _Noting:
@@ -233,8 +233,8 @@ class _Noting:
     def __init__(self, inner: Any, ids: list[int], held: set[str]) -> None:
         self._inner, self._ids, self._held = inner, ids, held
 
-    def draft(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
-        new: PublishedRow = self._inner.draft(event, number)
+    def encode(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
+        new: PublishedRow = self._inner.encode(event, number)
         self._ids.append(new.id)
         self._held.add(str(new.id))
         return new

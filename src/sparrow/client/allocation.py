@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import md5
 from types import MappingProxyType
 
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 
 AllocationStrategy = Callable[[str, str, Sequence[QueueRef], Sequence[str]], list[QueueRef]]
 """(group, own client id, sorted queues, sorted client ids) to own queues."""

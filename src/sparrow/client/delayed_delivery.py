@@ -10,23 +10,21 @@ import binascii
 from datetime import datetime
 from typing import NamedTuple
 
-import msgspec
-
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused
-from sparrow.model.message import Message
+from sparrow.model.message import AnyMessage, Message
 from sparrow.model.protocol import PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS
 
 _HANDLE_VERSION = "v1"
 
 
 def with_delivery_time(
-    message: Message,
+    message: AnyMessage,
     *,
     deliver_at: datetime | int | None = None,
     deliver_after_ms: int | None = None,
     delay_level: int | None = None,
-) -> Message:
+) -> AnyMessage:
     """The message with its time: a moment (a datetime, or ms since 1970), a while, or one of the 18 levels."""
     if (deliver_at is not None) + (deliver_after_ms is not None) + (delay_level is not None) > 1:
         raise Refused("a message arrives at one time: give deliver_at, deliver_after_ms or delay_level")
@@ -48,9 +46,9 @@ def validate_delay_level(level: int) -> int:
     return level
 
 
-def with_properties(message: Message, more: dict[str, str]) -> Message:
-    """A copy that says more; the caller's message stays as it is."""
-    return msgspec.structs.replace(message, properties={**message.properties, **more})
+def with_properties(message: AnyMessage, more: dict[str, str]) -> Message:
+    """Return a copy of the message with more properties; the message itself stays unchanged."""
+    return Message(message.topic, message.body, properties={**message.properties, **more}, flag=message.flag)
 
 
 class RecallHandle(NamedTuple):

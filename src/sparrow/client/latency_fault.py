@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 
 LatencyBands = Sequence[tuple[int, int]]
 """Pairs of a latency and the rest it earns, both in ms, rising."""
@@ -42,7 +42,7 @@ class LatencyFaultTolerance:
         self._usable_at_ms: dict[str, int] = {}
         """Only brokers with a rest; all others are usable."""
 
-    def note(self, broker: str, latency_ms: float, now_ms: int, *, failed: bool = False) -> None:
+    def record(self, broker: str, latency_ms: float, now_ms: int, *, failed: bool = False) -> None:
         """How long the broker took for an answer, or until it was given up."""
         rest_ms = self._failed_rest_ms if failed else self._rests[bisect_right(self._latencies, latency_ms)]
         self._usable_at_ms.pop(broker, None)
@@ -55,7 +55,7 @@ class LatencyFaultTolerance:
     def is_usable(self, broker: str, now_ms: int) -> bool:
         return self._usable_at_ms.get(broker, now_ms) <= now_ms
 
-    def choose(
+    def select(
         self, queues: Sequence[QueueRef], start_index: int, now_ms: int, last_broker: str | None = None
     ) -> QueueRef:
         """The first good queue from `start_index` on, going round. `last_broker` is where the attempt before went.

@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from sparrow.model.message import Message
+from sparrow.model.message import AnyMessage
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 from sparrow.wire.hashes import java_hash
 
-QueueSelector = Callable[[Sequence[QueueRef], Message], QueueRef]
+QueueSelector = Callable[[Sequence[QueueRef], AnyMessage], QueueRef]
 
 
 REMEMBERED_TOPICS_MAX = 4096
@@ -27,7 +27,7 @@ def round_robin(*, start: int | None = None) -> QueueSelector:
     # use only every second queue of each.
     turns: dict[str, count[int]] = {}
 
-    def select(queues: Sequence[QueueRef], message: Message) -> QueueRef:
+    def select(queues: Sequence[QueueRef], message: AnyMessage) -> QueueRef:
         turn = turns.get(message.topic)
         if turn is None:
             if len(turns) >= REMEMBERED_TOPICS_MAX:
@@ -41,7 +41,7 @@ def round_robin(*, start: int | None = None) -> QueueSelector:
 def random_choice() -> QueueSelector:
     """Any queue."""
 
-    def select(queues: Sequence[QueueRef], message: Message) -> QueueRef:
+    def select(queues: Sequence[QueueRef], message: AnyMessage) -> QueueRef:
         return random.choice(queues)
 
     return select
@@ -50,7 +50,7 @@ def random_choice() -> QueueSelector:
 def by_hash(key: str) -> QueueSelector:
     """The same queue for the same key while the queues stay. Java's SelectMessageQueueByHash picks the same."""
 
-    def select(queues: Sequence[QueueRef], message: Message) -> QueueRef:
+    def select(queues: Sequence[QueueRef], message: AnyMessage) -> QueueRef:
         return _queue_of(key, queues)
 
     return select
@@ -60,7 +60,7 @@ def by_sharding_key() -> QueueSelector:
     """The queue of the message's sharding key; messages without one ask for no order and take turns."""
     otherwise = round_robin()
 
-    def select(queues: Sequence[QueueRef], message: Message) -> QueueRef:
+    def select(queues: Sequence[QueueRef], message: AnyMessage) -> QueueRef:
         key = message.properties.get(PROPERTY_SHARDING_KEY)
         return _queue_of(key, queues) if key is not None else otherwise(queues, message)
 

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 from sparrow.client.delayed_delivery import with_properties
 from sparrow.model.errors import Refused
-from sparrow.model.message import LOOPBACK_HOST, Host, Message, StoredMessage
+from sparrow.model.message import LOOPBACK_HOST, AnyMessage, Host, Message, StoredMessage
 from sparrow.model.protocol import (
     PROPERTY_CLUSTER,
     PROPERTY_CORRELATION_ID,
@@ -19,7 +19,7 @@ from sparrow.wire.compression import COMPRESSED_FLAG, decompress
 from sparrow.wire.headers import PushReply
 
 
-def make_request(message: Message, *, correlation: str, client_id: str, timeout_ms: int) -> Message:
+def make_request(message: AnyMessage, *, correlation: str, client_id: str, timeout_ms: int) -> Message:
     return with_properties(
         message,
         {
@@ -30,7 +30,7 @@ def make_request(message: Message, *, correlation: str, client_id: str, timeout_
     )
 
 
-def make_reply(request: Message, body: bytes | str, **words: str) -> Message:
+def make_reply(request: AnyMessage, body: bytes | str, **words: str) -> Message:
     """The answer to a request that a consumer got. Text becomes UTF-8."""
     asked = request.properties
     missing = [

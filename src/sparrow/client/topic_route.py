@@ -16,7 +16,8 @@ import msgspec
 from sparrow.model.errors import ProtocolError
 from sparrow.model.priority import LANES_SYS_FLAG, Priority, priority_of_queue
 from sparrow.model.protocol import MASTER_BROKER_ID, PERM_READ, PERM_WRITE
-from sparrow.wire.bodies import QueueData, QueueRef, RouteData
+from sparrow.model.queue import QueueRef
+from sparrow.wire.bodies import QueueData, RouteData
 
 QUEUES_PER_BROKER_MAX = 65_536
 """Queues of one topic on one broker; a route that claims more is not believed."""
@@ -30,7 +31,7 @@ class TopicRoute(msgspec.Struct, frozen=True):
     """Broker name to member number to `host:port`. Member 0 is the master."""
     masters: dict[str, str]
     """Broker name to the address that takes writes; a broker without a master is missing."""
-    in_lanes: frozenset[str] = frozenset()
+    lane_brokers: frozenset[str] = frozenset()
     """Names of the brokers on which the topic has lanes."""
 
     @classmethod
@@ -59,8 +60,8 @@ class TopicRoute(msgspec.Struct, frozen=True):
             if some.perm & PERM_READ
             for queue in _queues(topic, some.broker_name, some.read_queue_nums)
         )
-        in_lanes = frozenset(some.broker_name for some in data.queue_datas if some.topic_sys_flag & LANES_SYS_FLAG)
-        return cls(topic, tuple(dict.fromkeys(writes)), tuple(dict.fromkeys(reads)), addresses, masters, in_lanes)
+        lane_brokers = frozenset(some.broker_name for some in data.queue_datas if some.topic_sys_flag & LANES_SYS_FLAG)
+        return cls(topic, tuple(dict.fromkeys(writes)), tuple(dict.fromkeys(reads)), addresses, masters, lane_brokers)
 
     @classmethod
     def inherited(cls, topic: str, template: RouteData, queues: int) -> TopicRoute:
@@ -80,7 +81,7 @@ class TopicRoute(msgspec.Struct, frozen=True):
 
     def lane_of(self, queue: QueueRef) -> Priority | None:
         """The priority of what lies in a queue for readers. None: no lanes there."""
-        return priority_of_queue(queue.queue_id) if queue.broker_name in self.in_lanes else None
+        return priority_of_queue(queue.queue_id) if queue.broker_name in self.lane_brokers else None
 
 
 def _queues(topic: str, broker_name: str, count: int) -> Iterator[QueueRef]:

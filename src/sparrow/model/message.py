@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -32,13 +34,68 @@ class Host(msgspec.Struct, frozen=True):
 LOOPBACK_HOST = Host()
 
 
-class Message(msgspec.Struct, kw_only=True):
-    """What a sender says. Keys, tags and the unique id are properties with well-known names."""
+class _WellKnownProperties:
+    """Properties of a message that have a meaning in the protocol, read by name."""
+
+    __slots__ = ()
+    properties: dict[str, str]
+
+    @property
+    def tags(self) -> str | None:
+        """The tag that tag filters compare; None without one."""
+        return self.properties.get(PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys under which brokers index the message."""
+        return self.properties.get(PROPERTY_KEYS, "").split()
+
+    @property
+    def unique_key(self) -> str | None:
+        """The message id that the sender assigned; None before the message is sent."""
+        return self.properties.get(PROPERTY_UNIQUE_KEY)
+
+
+@dataclass(slots=True, init=False)
+class Message(_WellKnownProperties):
+    """A message to send.
+
+    ```python
+    Message("orders", b"a book", tags="paid", keys=["order-7"], properties={"city": "Oslo"})
+    ```
+    """
 
     topic: str
-    body: bytes = b""
-    properties: dict[str, str] = {}
-    flag: int = 0
+    body: bytes
+    properties: dict[str, str]
+    flag: int
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | str = b"",
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        priority: Priority | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> None:
+        """Create a message; a text body is encoded as UTF-8.
+
+        `tags`: what tag filters compare. `keys`: by which the message can be found again. `priority`: high, middle or
+        low, in topics with priority lanes. `properties`: any other pairs of text. `flag`: a number for the application.
+        """
+        self.topic = topic
+        self.body = body.encode() if isinstance(body, str) else body
+        self.flag = flag
+        own = self.properties = dict(properties) if properties else {}
+        if tags:
+            own[PROPERTY_TAGS] = tags
+        if keys:
+            own[PROPERTY_KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        if priority is not None:
+            own[PROPERTY_PRIORITY] = (priority if isinstance(priority, Priority) else parse_priority(priority)).label
 
     @classmethod
     def of(
@@ -51,36 +108,18 @@ class Message(msgspec.Struct, kw_only=True):
         priority: Priority | str | None = None,
         **properties: str,
     ) -> Message:
-        """A message with a tag, keys to find it by, and properties of its own. Text becomes UTF-8.
-
-        `priority` is high, middle or low; it means something in topics with lanes, where middle is the default.
-        """
-        if tags:
-            properties[PROPERTY_TAGS] = tags
-        if keys:
-            properties[PROPERTY_KEYS] = keys if isinstance(keys, str) else " ".join(keys)
-        if priority is not None:
-            properties[PROPERTY_PRIORITY] = (
-                priority if isinstance(priority, Priority) else parse_priority(priority)
-            ).word
-        return Message(topic=topic, body=body.encode() if isinstance(body, str) else body, properties=properties)
-
-    @property
-    def tags(self) -> str | None:
-        return self.properties.get(PROPERTY_TAGS)
-
-    @property
-    def keys(self) -> list[str]:
-        return self.properties.get(PROPERTY_KEYS, "").split()
-
-    @property
-    def unique_key(self) -> str | None:
-        return self.properties.get(PROPERTY_UNIQUE_KEY)
+        """Create a message. Deprecated: call `Message(...)`, with `properties={...}`; this leaves in version 0.3."""
+        warnings.warn("Message.of(...) is deprecated: use Message(...)", DeprecationWarning, stacklevel=2)
+        return cls(topic, body, tags=tags, keys=keys, priority=priority, properties=properties)
 
 
-class StoredMessage(Message, kw_only=True):
-    """A message read back: what the sender said, and where and when it was stored."""
+class StoredMessage(_WellKnownProperties, msgspec.Struct, kw_only=True):
+    """A message read from a broker: what the sender set, and where and when it was stored."""
 
+    topic: str
+    body: bytes = b""
+    properties: dict[str, str] = {}
+    flag: int = 0
     queue_id: int = 0
     queue_offset: QueueOffset = QueueOffset(0)
     physical_offset: PhysicalOffset = PhysicalOffset(0)
@@ -91,11 +130,16 @@ class StoredMessage(Message, kw_only=True):
     store_host: Host = LOOPBACK_HOST
     reconsume_times: int = 0
     prepared_offset: int = 0
-    """Physical offset of the half message a committed transaction came from, else 0."""
+    """Physical offset of the half message of a committed transaction, otherwise 0."""
 
     @property
     def queue(self) -> Queue:
+        """The queue that holds the message, without its broker."""
         return Queue(self.topic, self.queue_id)
+
+
+AnyMessage = Message | StoredMessage
+"""A message to send, or one that was received and is sent on."""
 
 
 class Draft(msgspec.Struct, kw_only=True):

@@ -25,19 +25,19 @@ class Priority(IntEnum):
     LOW = 2
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         return self.name.lower()
 
 
 LANE_COUNT = len(Priority)
-_BY_WORD = {priority.word: priority for priority in Priority}
+_BY_LABEL = {priority.label: priority for priority in Priority}
 
 
 def parse_priority(word: str | None) -> Priority:
     """What a message's property says; a message that says nothing is in the middle."""
     if word is None:
         return Priority.MIDDLE
-    found = _BY_WORD.get(word)
+    found = _BY_LABEL.get(word)
     if found is None:
         raise IllegalMessage(f"its priority is {word!r}: say high, middle or low")
     return found

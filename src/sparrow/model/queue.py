@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, NewType
 
+import msgspec
+
 PhysicalOffset = NewType("PhysicalOffset", int)
 """Bytes from the start of the commit log to the first byte of a record."""
 
@@ -26,3 +28,14 @@ class QueueBounds(NamedTuple):
 
     first: QueueOffset
     end: QueueOffset
+
+
+class QueueRef(msgspec.Struct, frozen=True, order=True, rename="camel"):
+    """One queue of a topic on one broker (RocketMQ's `MessageQueue`).
+
+    It sorts by topic, then broker name, then queue id: the order in which every client allocates queues.
+    """
+
+    topic: str
+    broker_name: str
+    queue_id: int

@@ -45,7 +45,7 @@ async def show_settings(_: EmptyHeader, naming: NameServerContext, __: RequestCo
     settings = naming.settings
     shown = {
         "bindAddress": settings.host,
-        "brokerSilenceMillis": settings.broker_silence_ms,
+        "brokerSilenceMillis": settings.broker_timeout_ms,
         "listenPort": naming.address.port,
         ORDER_MESSAGE_ENABLE: str(naming.is_order_message_enabled).lower(),
         "scanNotActiveBrokerInterval": settings.scan_interval_ms,

@@ -61,7 +61,7 @@ async def register(request: RegisterBroker, naming: NameServerContext, call: Req
             cluster=request.cluster,
             topics=said.topics,
             acting_master=request.acting_master,
-            heartbeat_timeout_ms=asked_ms if asked_ms and asked_ms > 0 else naming.settings.broker_silence_ms,
+            heartbeat_timeout_ms=asked_ms if asked_ms and asked_ms > 0 else naming.settings.broker_timeout_ms,
             connection=call.channel,
             now_ms=naming.now_ms(),
         )

@@ -62,9 +62,9 @@ class Channel(asyncio.Protocol):
         """The peer's, as `ip:port`."""
         self.packed_host = b""
         """The same, as records keep it."""
-        self.heard = 0.0
+        self.last_active_s = 0.0
         """When bytes last went either way, on the loop's clock."""
-        self.in_hand = 0
+        self.requests_in_progress = 0
         """Requests of the peer's that are being worked on."""
         self.is_open = False
         self._serve, self._on_open, self._on_close = serve, on_open, on_close
@@ -114,7 +114,7 @@ class Channel(asyncio.Protocol):
         self.write(frame)
         return future
 
-    def tell(self, code: int, header: Header | None = None, body: bytes | memoryview = b"") -> None:
+    def send_one_way(self, code: int, header: Header | None = None, body: bytes | memoryview = b"") -> None:
         """Say something that needs no answer."""
         opaque = self._opaque = self._opaque + 1 & _OPAQUE_MASK
         ext = headers.write(header) if header is not None else None
@@ -154,7 +154,7 @@ class Channel(asyncio.Protocol):
         self._out_bytes = 0
         if transport.is_closing():  # nobody would read it
             return
-        self.heard = self._loop.time()
+        self.last_active_s = self._loop.time()
         transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     # -- deadlines ----------------------------------------------------------------------------------------------------
@@ -183,22 +183,22 @@ class Channel(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self.address, self.packed_host = _peer_of(transport)
-        self.heard = self._loop.time()
+        self.last_active_s = self._loop.time()
         self.is_open = True
         if self._on_open is not None:
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        self.heard = self._loop.time()
+        self.last_active_s = self._loop.time()
         stream = self._stream
         commands = stream.feed(data)
         if self._not_taken:
             self._not_taken += commands
         else:
             self._take(commands)
-        if stream.fault is not None and self.is_open:
-            log.warning("peer broke the protocol", extra={"peer": self.address, "why": str(stream.fault)})
-            self.close(str(stream.fault))
+        if stream.error is not None and self.is_open:
+            log.warning("peer broke the protocol", extra={"peer": self.address, "why": str(stream.error)})
+            self.close(str(stream.error))
 
     def _take(self, commands: Iterable[RemotingCommand]) -> None:
         """Serve requests and hand out answers. What is answered on the spot goes out at the end, in one write."""

@@ -80,7 +80,7 @@ class RequestDispatcher(Generic[C]):
 
     def __call__(self, command: RemotingCommand, channel: Channel) -> None:
         plain = self._plain.get(command.code)
-        if plain is None or self.is_stopping or channel.in_hand >= REQUESTS_IN_PROGRESS_MAX:
+        if plain is None or self.is_stopping or channel.requests_in_progress >= REQUESTS_IN_PROGRESS_MAX:
             self._start(command, channel, self._handled(command, channel))
             return
         try:
@@ -95,14 +95,14 @@ class RequestDispatcher(Generic[C]):
             self._start(command, channel, said)
 
     def _start(self, command: RemotingCommand, channel: Channel, work: Awaitable[bytes | None]) -> None:
-        channel.in_hand += 1
+        channel.requests_in_progress += 1
         future = asyncio.ensure_future(work)
         self._unanswered.add(future)
         future.add_done_callback(partial(self._finish, command, channel))
 
     def _finish(self, command: RemotingCommand, channel: Channel, future: asyncio.Future[bytes | None]) -> None:
         """Answer, also when the work failed or was given up before it began."""
-        channel.in_hand -= 1
+        channel.requests_in_progress -= 1
         self._unanswered.discard(future)
         if future.cancelled():
             said = encode_error(command, Closed("the server"))
@@ -120,8 +120,8 @@ class RequestDispatcher(Generic[C]):
                     command, HandlerResponse(code=ResponseCode.GO_AWAY, remark="the server is stopping: go elsewhere")
                 )
             raise Closed("the server")
-        if channel.in_hand > REQUESTS_IN_PROGRESS_MAX:
-            raise Busy(f"{channel.in_hand} requests of this connection are in hand")
+        if channel.requests_in_progress > REQUESTS_IN_PROGRESS_MAX:
+            raise Busy(f"{channel.requests_in_progress} requests of this connection are in hand")
         handler = self._handlers.get(command.code)
         if handler is None:
             # The leading blank is RocketMQ's; somebody may be matching it.

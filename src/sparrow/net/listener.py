@@ -90,13 +90,13 @@ class Listener:
 
     @property
     def _sweep_s(self) -> float:
-        return min(10.0, self._settings.idle_close_ms / 2000)
+        return min(10.0, self._settings.idle_timeout_ms / 2000)
 
     def _close_idle(self) -> None:
         """One timer for all connections: thousands that say nothing cost nothing."""
         loop = asyncio.get_running_loop()
-        silent_since = loop.time() - self._settings.idle_close_ms / 1000
-        for channel in [channel for channel in self.channels if channel.heard < silent_since]:
+        silent_since = loop.time() - self._settings.idle_timeout_ms / 1000
+        for channel in [channel for channel in self.channels if channel.last_active_s < silent_since]:
             if channel.is_blocked:
                 channel.abort()  # it would never read the rest either
             else:

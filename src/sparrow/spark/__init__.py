@@ -1,6 +1,6 @@
-"""Topics as Spark tables and streams, and the jobs built on them.
+"""Topics as Spark tables and streams, and jobs and pipelines on top of them.
 
-Importing this loads neither PySpark nor Arrow: what is public comes when it is first asked for.
+Importing this package loads neither PySpark nor Arrow: public names are imported on first use.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["build_environment_archive", "spark_session", "use_environment_archive"]
 
-_HOMES = {
-    "build_archive": "sparrow.spark.runtime.environment_archive",
+_MODULES = {
+    "build_environment_archive": "sparrow.spark.runtime.environment_archive",
     "spark_session": "sparrow.spark.runtime.session",
-    "use_archive": "sparrow.spark.runtime.environment_archive",
+    "use_environment_archive": "sparrow.spark.runtime.environment_archive",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

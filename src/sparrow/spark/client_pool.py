@@ -1,7 +1,7 @@
-"""Connections to brokers that outlive a task: Spark uses its Python processes again, and so do we what they opened.
+"""Clients that outlive a task: one connected client for each process and set of client options.
 
-A process has one link for each set of client options. It lives on the blocking clients' loop thread, and ends with the
-process. A forked child starts with none.
+Spark reuses its Python worker processes, so connections opened by one task serve the next. A client runs on the loop
+thread of the blocking clients and is closed when the process ends. A forked child starts with an empty pool.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class PooledClient:
-    """A session with the brokers, for code that is not asyncio."""
+    """A client session that blocking code can use."""
 
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
@@ -31,7 +31,7 @@ class PooledClient:
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """What the coroutine returns or raises, on the link's loop."""
+        """Run the coroutine on the client's event loop and return its result."""
         return self._loop.run(coroutine, timeout_s)
 
     def close(self) -> None:
@@ -48,31 +48,31 @@ async def _opened(options: ClientOptions) -> ClientSession:
 
 
 class ClientPool:
-    """The links of this process."""
+    """The clients of this process."""
 
     def __init__(self) -> None:
-        self._links: dict[ClientOptions, PooledClient] = {}
+        self._clients: dict[ClientOptions, PooledClient] = {}
         self._opening = threading.Lock()
 
-    def to(self, options: ClientOptions) -> PooledClient:
-        """The link with these brokers."""
+    def get(self, options: ClientOptions) -> PooledClient:
+        """Return the client with these options; connect if there is none yet."""
         with self._opening:
-            found = self._links.get(options)
+            found = self._clients.get(options)
             if found is None:
-                found = self._links[options] = PooledClient(options)
+                found = self._clients[options] = PooledClient(options)
             return found
 
     def close(self) -> None:
-        """Hang up everywhere. The next use dials again."""
+        """Close all clients. The next `get` connects again."""
         with self._opening:
-            while self._links:
-                self._links.popitem()[1].close()
+            while self._clients:
+                self._clients.popitem()[1].close()
 
-    def forget(self) -> None:
-        """In a forked child: neither the loop nor the connections are there."""
-        self._links, self._opening = {}, threading.Lock()
+    def reset_after_fork(self) -> None:
+        """Forget all clients in a forked child, which has neither the event loop nor the sockets."""
+        self._clients, self._opening = {}, threading.Lock()
 
 
 CLIENT_POOL = ClientPool()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=CLIENT_POOL.forget)
+    os.register_at_fork(after_in_child=CLIENT_POOL.reset_after_fork)

@@ -1,7 +1,7 @@
-"""The tables of docs/spark.md, made from the code that reads the options.
+"""The tables of docs/spark.md, generated from the option and column tables in the code.
 
-`python -m sparrow.spark.doc_tables docs/spark.md` puts them in. In the page a table stands between `<!-- NAME -->` and
-`<!-- end of NAME -->`. A test compares it with what this makes.
+`python -m sparrow.spark.doc_tables docs/spark.md` updates the page. A table stands between `<!-- NAME -->` and `<!--
+end of NAME -->`. A test compares the page with the output of this module.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sparrow.spark.options import CLIENT, Option
-from sparrow.spark.sink.options import SINK
-from sparrow.spark.source.options import SOURCE
-from sparrow.spark.source.schema import COLUMN_TYPES, DEFAULT, KAFKA_COLUMN_TYPES
+from sparrow.spark.options import CLIENT_OPTIONS, Option
+from sparrow.spark.sink.options import SINK_OPTIONS
+from sparrow.spark.source.options import SOURCE_OPTIONS
+from sparrow.spark.source.schema import COLUMN_TYPES, DEFAULT_COLUMNS, KAFKA_COLUMN_TYPES
 
 _COLUMN_NOTES = {
-    "body": "As sent; decompressed unless `decompress=false`. `string` may be asked for instead.",
-    "keys": "All keys of the message, with blanks between.",
-    "msg_id": "The id its producer gave it.",
-    "properties": "All of them, the system's too.",
-    "properties_raw": "The same as one string, as it is stored: quicker, and every byte of it.",
-    "broker": "The name of the broker that has the queue.",
-    "queue_offset": "Its place in the queue.",
-    "physical_offset": "Its place in the broker's log.",
-    "born_timestamp": "When it was sent, by its producer's clock.",
-    "store_timestamp": "When it was stored, by its broker's.",
-    "reconsume_times": "How often it was given back.",
+    "body": "As sent; decompressed unless `decompress=false`. The type `string` is allowed too.",
+    "keys": "All keys of the message, separated by blanks.",
+    "msg_id": "The unique id that the producer assigned.",
+    "properties": "All properties, including those of the system.",
+    "properties_raw": "All properties as one string, exactly as stored. Faster to read than the map.",
+    "broker": "The name of the broker that holds the queue.",
+    "queue_offset": "The offset in the queue.",
+    "physical_offset": "The offset in the broker's commit log.",
+    "born_timestamp": "When it was sent, by the producer's clock.",
+    "store_timestamp": "When it was stored, by the broker's clock.",
+    "reconsume_times": "How often a consumer has sent it back for a retry.",
 }
 
 
@@ -39,9 +39,11 @@ def options_table(options: Sequence[Option]) -> str:
 
 
 def columns_table() -> str:
-    rows = ["| Column | Type | Unless a schema is given | |", "| --- | --- | --- | --- |"]
+    rows = ["| Column | Type | In the default schema | |", "| --- | --- | --- | --- |"]
     for name, kind in COLUMN_TYPES.items():
-        rows.append(f"| `{name}` | {kind} | {'yes' if name in DEFAULT else ''} | {_COLUMN_NOTES.get(name, '')} |")
+        rows.append(
+            f"| `{name}` | {kind} | {'yes' if name in DEFAULT_COLUMNS else ''} | {_COLUMN_NOTES.get(name, '')} |"
+        )
     return "\n".join(rows)
 
 
@@ -56,20 +58,22 @@ def _cell(text: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "columns": columns_table,
     "columns of Kafka": kafka_columns,
-    "options of the source": lambda: options_table(SOURCE),
-    "options of the sink": lambda: options_table(SINK),
-    "options of the client": lambda: options_table(CLIENT),
+    "options of the source": lambda: options_table(SOURCE_OPTIONS),
+    "options of the sink": lambda: options_table(SINK_OPTIONS),
+    "options of the client": lambda: options_table(CLIENT_OPTIONS),
 }
 
 
 def fill_tables(page: str) -> str:
-    """The page with its tables as the code has them."""
+    """Return the page with freshly generated tables."""
     for name, make in TABLES.items():
         opening, closing = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
         before, _, rest = page.partition(opening)
         _, found, after = rest.partition(closing)
         if not found:
-            raise ValueError(f"the page has no place for {name!r}")
+            raise ValueError(
+                f"the page has no markers for the table {name!r}: add <!-- {name} --> and <!-- end of {name} -->"
+            )
         page = f"{before}{opening}{make()}{closing}{after}"
     return page
 

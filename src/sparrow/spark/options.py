@@ -1,7 +1,7 @@
-"""Options of a data source, declared once: how each is read, what it is unless given, and what explains it.
+"""Options of a Spark data source: name, parser, default and documentation of each, declared in one table.
 
-Spark hands options over as strings, with keys in lower case. What cannot be read, or is not known, is refused with the
-name as the user should write it: an option that is silently ignored is a bug that shows up months later.
+Spark passes options as strings, with keys in lower case. An unknown option or a value that cannot be parsed is refused,
+because a silently ignored option shows up as a bug months later. Errors spell the name as the user should write it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from sparrow.model.errors import Refused
 from sparrow.model.token import Credentials
 
 CLIENT_PREFIX = "sparrow."
-"""Options with this prefix are for the client that talks to the brokers."""
+"""Options with this prefix configure the client that connects to the brokers."""
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "mergeschema", "outputmode"})
-"""What Spark itself puts among the options."""
+"""Options that Spark itself adds."""
 
 
 class Option(NamedTuple):
     name: str
-    """As users write it."""
+    """The name that users write."""
     field: str
     """The attribute of the options object."""
-    read: Callable[[str], Any]
-    """Text to value; a `ValueError` says what would do."""
+    parse: Callable[[str], Any]
+    """Convert the text to a value, or raise `ValueError` with a valid example."""
     default: Any
     doc: str
     shown_default: str | None = None
-    """What the documentation says, where the value itself does not tell."""
+    """The default shown in the documentation, where `default` itself is not readable."""
 
 
 def parse_options(table: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
-    """The value of every option of the table."""
+    """Return the value of every option in the table, by field name."""
     given = {name.lower(): text for name, text in given.items()}
     by_name = {option.name.lower(): option for option in table}
     for name in given:
@@ -49,24 +49,24 @@ def _value(option: Option, text: str | None) -> Any:
     if text is None:
         return option.default
     try:
-        return option.read(text.strip())
+        return option.parse(text.strip())
     except ValueError as cause:
-        raise Refused(f"the option {option.name!r} cannot be {parse_text!r}: {cause}") from cause
+        raise Refused(f"invalid value {text!r} for option {option.name!r}: {cause}") from cause
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, [each.lower() for each in known], 1)
     meant = next((each for each in known if near and each.lower() == near[0]), None)
-    hint = f": did you mean {meant!r}?" if meant else f"; there are {', '.join(known)} and {CLIENT_PREFIX}*"
-    return f"there is no option {name!r}{hint}"
+    hint = f". Did you mean {meant!r}?" if meant else f". Known options: {', '.join(known)} and {CLIENT_PREFIX}*"
+    return f"unknown option {name!r}{hint}"
 
 
-# -- kinds of values --------------------------------------------------------------------------------------------------
+# -- parsers of values ------------------------------------------------------------------------------------------------
 
 
 def parse_text(value: str) -> str:
     if not value:
-        raise ValueError("it is empty")
+        raise ValueError("the value is empty")
     return value
 
 
@@ -74,32 +74,32 @@ def parse_boolean(value: str) -> bool:
     try:
         return {"true": True, "false": False}[value.lower()]
     except KeyError:
-        raise ValueError("say true or false") from None
+        raise ValueError("use true or false") from None
 
 
 def parse_count(value: str) -> int:
-    """A number that may be 0."""
+    """Parse an integer that is 0 or more."""
     number = int(value)
     if number < 0:
-        raise ValueError("it must not be negative")
+        raise ValueError("use 0 or a positive number")
     return number
 
 
 def parse_positive(value: str) -> int:
     number = int(value)
     if number < 1:
-        raise ValueError("it must be 1 or more")
+        raise ValueError("use a number of 1 or more")
     return number
 
 
 def choice_parser(*words: str) -> Callable[[str], str]:
-    def read_word(value: str) -> str:
+    def parse_choice(value: str) -> str:
         for word in words:
             if value.lower() == word.lower():
                 return word
-        raise ValueError(f"say one of {', '.join(words)}")
+        raise ValueError(f"use one of {', '.join(words)}")
 
-    return read_word
+    return parse_choice
 
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -108,67 +108,65 @@ _SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
 
 
 def parse_duration_ms(value: str) -> int:
-    """`15m`, `30s`, `500ms`; a bare number is milliseconds."""
+    """Parse `15m`, `30s` or `500ms`; a bare number is milliseconds."""
     if value.isdigit():
         return int(value)
     matched = _DURATION.fullmatch(value)
     if matched is None:
-        raise ValueError("say a time such as 30s, 15m or 2h")
+        raise ValueError("use a duration such as 30s, 15m or 2h")
     return int(matched[1]) * _UNITS_MS[matched[2]]
 
 
 def parse_size_bytes(value: str) -> int:
-    """`4m`, `64k`, `1g`; a bare number is bytes."""
+    """Parse `4m`, `64k` or `1g`; a bare number is bytes."""
     matched = _SIZE.fullmatch(value)
     if matched is None or int(matched[1]) < 1:
-        raise ValueError("say a size such as 4194304, 512k or 4m")
+        raise ValueError("use a size such as 4194304, 512k or 4m")
     return int(matched[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[matched[2].lower()]
 
 
 def json_parser(kind: Any, example: str) -> Callable[[str], Any]:
-    """JSON of this shape."""
+    """Return a parser for JSON of this type."""
 
-    def read_json(value: str) -> Any:
+    def parse_json(value: str) -> Any:
         try:
             return msgspec.json.decode(value, type=kind)
         except msgspec.DecodeError as cause:
-            raise ValueError(f"{cause}; say JSON such as {example}") from cause
+            raise ValueError(f"{cause}; use JSON such as {example}") from cause
 
-    return read_json
+    return parse_json
 
 
-# -- the client -------------------------------------------------------------------------------------------------------
+# -- options of the client --------------------------------------------------------------------------------------------
 
 
 class ClientOptions(msgspec.Struct, frozen=True):
-    """How to reach the brokers. Equal ones share their connections."""
+    """How to reach the brokers. Tasks with equal options share one client."""
 
     name_servers: str
     credentials: Credentials | None = None
     timeout_ms: int = 30_000
 
 
-CLIENT: tuple[Option, ...] = (
-    Option(
-        "sparrow.accessKey", "access_key", parse_text, None, "The name of the token that signs the requests.", "none"
-    ),
-    Option("sparrow.secretKey", "secret_key", parse_text, None, "Its secret.", "none"),
-    Option("sparrow.timeoutMs", "timeout_ms", parse_positive, 30_000, "How long one request may take."),
+CLIENT_OPTIONS: tuple[Option, ...] = (
+    Option("sparrow.accessKey", "access_key", parse_text, None, "Access key of the token that signs requests.", "none"),
+    Option("sparrow.secretKey", "secret_key", parse_text, None, "Secret key of that token.", "none"),
+    Option("sparrow.timeoutMs", "timeout_ms", parse_positive, 30_000, "Timeout of one request."),
 )
 
 
 def select_client_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Those that any source or sink passes on to its client."""
+    """Return the `sparrow.*` options, which a source or sink passes on to its client."""
     return {name: text for name, text in given.items() if name.lower().startswith(CLIENT_PREFIX)}
 
 
 def parse_client_options(name_servers: str, given: Mapping[str, str]) -> ClientOptions:
-    """From what the user said under `sparrow.`."""
+    """Parse the `sparrow.*` options."""
     ours = select_client_options(given)
-    said = parse_options(CLIENT, ours)
-    unknown = set(map(str.lower, ours)) - {option.name.lower() for option in CLIENT}
+    said = parse_options(CLIENT_OPTIONS, ours)
+    unknown = set(map(str.lower, ours)) - {option.name.lower() for option in CLIENT_OPTIONS}
     if unknown:
-        raise Refused(_unknown(min(unknown), [option.name for option in CLIENT]))
+        raise Refused(_unknown(min(unknown), [option.name for option in CLIENT_OPTIONS]))
     credentials = None
     if said["access_key"] or said["secret_key"]:
         credentials = Credentials(said["access_key"] or "", said["secret_key"] or "")

@@ -3,7 +3,7 @@
 ```python
 with sparrow.testing.running() as platform:
     with Producer(platform.name_servers) as producer:
-        producer.send(Message.of("orders", b"a book"))
+        producer.send(Message("orders", b"a book"))
 ```
 
 With pytest there are two fixtures, without any import: `platform` is a fresh one for each test, `sparrow_platform` one

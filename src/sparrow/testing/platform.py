@@ -91,7 +91,7 @@ def start_platform(folder: Path, broker: dict[str, Any], log: dict[str, Any]) ->
 
     platform = Platform(
         folder,
-        naming=NameServerSettings(port=0),
+        name_server=NameServerSettings(port=0),
         broker=BrokerSettings.model_validate({"port": 0, **broker}),
         log=LogSettings.model_validate(SMALL_LOG_SETTINGS | log),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,12 +30,13 @@ def sparrow_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
 
 @pytest.fixture
 def event_bus(tmp_path: Path) -> Iterator[EventBus]:
-    """An event bus for this test alone, on SQLite and a broker in memory. Its tables are there; `with event_bus:` or
-    `async with event_bus:` starts it."""
+    """An event bus for one test, on SQLite and a broker in memory, with its tables.
+
+    `with event_bus:` or `async with event_bus.aio:` starts it.
+    """
     from sparrow.bus import EventBus
 
     bus = EventBus(f"sqlite:///{tmp_path / 'event-bus.db'}", "memory://", app="test")
-    bus.prepare_blocking()
+    bus.prepare()
     yield bus
-    bus.stop_thread()
-    asyncio.run(bus.stop())
+    bus.stop()

@@ -172,7 +172,10 @@ class RequestCode(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
 
-    # Sparrow's own
+    # Sparrow's own: RocketMQ has no codes from 9000 to 9999
+    ISSUE_TOKEN = 9101
+    LIST_TOKENS = 9102
+    REVOKE_TOKEN = 9103
     RESEND_MESSAGES = 9111
     STAGE_RECORDS = 9121
     SEAL_STAGE = 9122

@@ -30,7 +30,7 @@ class Connection:
         self._pieces: list[bytearray | memoryview] = []  # what follows its start
         self._missing = 0  # bytes until it is whole, once the start is
         self._shape = (0, 0, 0)  # its size, serialization and header length
-        self.fault: ProtocolError | None = None
+        self.error: ProtocolError | None = None
         """What broke the stream. The commands before it were good and have come out."""
 
     @property
@@ -41,7 +41,7 @@ class Connection:
     def feed(self, data: bytes) -> list[RemotingCommand]:
         """The commands that `data` completes. Once `fault` is set no more will come: answer these and hang up."""
         commands: list[RemotingCommand] = []
-        if self.fault is not None:
+        if self.error is not None:
             return commands
         try:
             at = self._resume(data, commands) if self._start else 0
@@ -60,8 +60,8 @@ class Connection:
                 at = next_at
             if at < end:
                 self._keep(data, at)
-        except ProtocolError as fault:
-            self.fault = fault
+        except ProtocolError as error:
+            self.error = error
             self._start.clear()
             self._pieces.clear()
         return commands

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from sparrow.model.protocol import PROPERTY_TAGS
 from sparrow.wire.properties import property_value
 
 
@@ -33,7 +34,7 @@ def tags_code_in(properties: bytes) -> int:
     if (at == 0 or properties[at - 1] == 2) and properties.find(b"TAGS\x01", at + 5) < 0:
         end = properties.find(b"\x02", at + 5)
         return _code_of(properties[at + 5 :] if end < 0 else properties[at + 5 : end])
-    return tags_code(property_value(properties, b"TAGS"))
+    return tags_code(property_value(properties, PROPERTY_TAGS))
 
 
 @lru_cache(maxsize=8192)

@@ -58,7 +58,7 @@ def parse_offset_id(text: str) -> OffsetId:
 class UniqueId(NamedTuple):
     ip: bytes
     pid: int
-    maker: int
+    generator_id: int
     ms_of_month: int
     counter: int
 
@@ -73,7 +73,7 @@ def parse_unique_id(text: str) -> UniqueId:
 
 
 def format_unique_id(parts: UniqueId) -> str:
-    fixed = parts.ip + parts.pid.to_bytes(2, "big") + parts.maker.to_bytes(4, "big")
+    fixed = parts.ip + parts.pid.to_bytes(2, "big") + parts.generator_id.to_bytes(4, "big")
     return (fixed + _TAIL.pack(parts.ms_of_month, parts.counter)).hex().upper()
 
 
@@ -87,18 +87,18 @@ def unique_id_time(text: str, now: datetime) -> datetime:
 
 
 class UniqueIdGenerator:
-    """Makes unique ids. Several threads may share one maker.
+    """Generates unique ids. Threads may share a generator.
 
-    Two ids differ unless more than 65536 are made in one millisecond, or one maker lives through a month without its
-    clock moving on: the counter has 16 bits and wraps, the time starts anew each month. That is RocketMQ's format; who
-    needs more than "hardly ever twice" adds a key of their own.
+    Two ids are equal only if a generator makes more than 65,536 in one millisecond, or if it makes one at the same
+    millisecond of two months with the same counter: the counter has 16 bits, and the time starts again each month.
+    That is RocketMQ's format. An application that cannot accept this adds a key of its own.
     """
 
-    def __init__(self, ip: bytes, pid: int, maker: int, clock_ms: Callable[[], int]) -> None:
-        """`maker` parts two makers of one process; `clock_ms` tells ms since 1970."""
+    def __init__(self, ip: bytes, pid: int, generator_id: int, clock_ms: Callable[[], int]) -> None:
+        """`generator_id` distinguishes the generators of one process; `clock_ms` returns ms since the epoch."""
         if len(ip) not in (4, 16):
             raise ValueError(f"an address has 4 or 16 bytes, not {len(ip)}")
-        fixed = ip + (pid & 0xFFFF).to_bytes(2, "big") + (maker & 0xFFFF_FFFF).to_bytes(4, "big")
+        fixed = ip + (pid & 0xFFFF).to_bytes(2, "big") + (generator_id & 0xFFFF_FFFF).to_bytes(4, "big")
         self._prefix = fixed.hex().upper()
         self._clock_ms = clock_ms
         self._counter = 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Mapping
-from enum import IntEnum
 from functools import cache
 from itertools import combinations
 from typing import cast
@@ -22,7 +21,6 @@ from typing import cast
 import msgspec
 
 from sparrow.model.token import Credentials
-from sparrow.wire.bodies import Body
 from sparrow.wire.headers import EmptyHeader, Header, write
 
 ACCESS_KEY_FIELD, SIGNATURE_FIELD = "AccessKey", "Signature"
@@ -84,44 +82,3 @@ def _signed_kind(kind: type[Header]) -> type[Header]:
 
 def _as_java_sorts(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
-
-
-# -- requests about tokens ---------------------------------------------------------------------------------------------
-
-
-class TokenCode(IntEnum):
-    """Requests of our own: RocketMQ has no codes from 9000 to 9999."""
-
-    ISSUE_TOKEN = 9101
-    LIST_TOKENS = 9102
-    REVOKE_TOKEN = 9103
-
-
-class IssueToken(Body, frozen=True):
-    name: str
-    type: str
-    secret_key: str | None = None
-    """What another broker has given the name, so that one secret does for all of them."""
-
-
-class RevokeToken(Body, frozen=True):
-    name: str
-
-
-class TokenDescription(Body, frozen=True):
-    """A token as its issuer sees it."""
-
-    id: int
-    name: str
-    type: str
-    created_ms: int
-    revoked_ms: int | None = None
-    secret_key: str | None = None
-    """Only in the answer to whoever has it issued."""
-
-    def __repr__(self) -> str:
-        return f"TokenShown(id={self.id}, name={self.name!r}, type={self.type!r}, revoked_ms={self.revoked_ms})"
-
-
-class TokenList(Body, frozen=True):
-    tokens: list[TokenDescription] = msgspec.field(default_factory=list)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 from sparrow.bus.transports.memory import MemoryBroker, MemoryTransport
 
 QUICK: dict[str, Any] = {
@@ -16,7 +16,7 @@ QUICK: dict[str, Any] = {
     "poll_min_s": 0.005,
     "poll_max_s": 0.05,
     "stop_timeout_s": 5.0,
-    "reenqueue_interval_s": None,  # the clock of these tests jumps: rounds come where a test asks for them
+    "retry_round_interval_s": None,  # the clock of these tests jumps: rounds come where a test asks for them
 }
 
 MakeBus = Callable[..., EventBus]

@@ -26,7 +26,8 @@ from tests.support.databases import NoServer
 from tests.support.message_brokers import MessageBroker, rabbitmq_server
 from tests.support.redis_nats import nats_server, redis_server
 
-from sparrow.bus import EventBus, Headers
+from sparrow.bus import Headers
+from sparrow.bus.aio import EventBus
 
 QUESTION, ANSWER = "order.placed", "order.accepted"
 CAP_HEADERS: dict[str, str | None] = {
@@ -176,7 +177,7 @@ async def test_a_cap_service_asks_and_gets_an_answer_it_can_read(
         return OrderAccepted(order.order_number, is_paid=True)
 
     async with bus, on_broker(url) as peer, asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(*(bus.worker.listening(group) for group in bus.registry.groups()))
+        await asyncio.gather(*(bus.core.worker.listening(group) for group in bus.subscriptions.groups()))
         await peer.publish(QUESTION, CAP_HEADERS, CAP_BODY)
         await peer.publish(QUESTION, CAP_HEADERS, CAP_BODY)  # once more, as a broker may
         answer = await peer.hear()

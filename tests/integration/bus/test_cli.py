@@ -1,6 +1,5 @@
 """`sparrow bus`, run as a user runs it."""
 
-import asyncio
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
 from sparrow.bus import EventBus, EventStatus
-from sparrow.bus.sql.claims import claim, load_claimed
+from sparrow.bus.sql.claims import claim_due, load_claimed
 from sparrow.bus.sql.completion import mark_failed
 from sparrow.cli.main import app
 from sparrow.model.errors import SparrowError
@@ -83,15 +82,15 @@ class Shop:
     def __init__(self, url: str) -> None:
         self.url = url
         bus = EventBus(url, "memory://", app="shop")
-        bus.prepare_blocking()
+        bus.prepare()
         self.waiting = bus.publish("order.created", {"n": 1}, tenant="north")
         self.failed = [bus.publish("order.paid", {"n": n}) for n in (2, 3)]
         self.later = bus.publish("order.created", {"n": 4}, delay=3600)
 
         def fail(db: Any) -> None:
-            sql = bus.shared.sql_of(db)
+            sql = bus.core.context.sql_of(db)
             claims = [
-                each for each in claim(db, sql, 0, "", 9, owner="x", lease_s=60) if each.message_id != self.waiting
+                each for each in claim_due(db, sql, 0, "", 9, owner="x", lease_s=60) if each.message_id != self.waiting
             ]
             load_claimed(db, sql, 0, claims)
             for each in claims:
@@ -102,10 +101,10 @@ class Shop:
         self._bus = bus
 
     def status(self, number: int) -> EventStatus:
-        return self._bus.blocking_operations.get("published", number).status
+        return self._bus.operations.get("published", number).status
 
     def close(self) -> None:
-        asyncio.run(self._bus.stop())
+        self._bus.stop()
 
 
 @pytest.fixture
@@ -314,21 +313,21 @@ def worker(*words: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], list
 def test_the_worker_sends_handles_and_stops_cleanly(tmp_path: Path, database_url: str) -> None:
     application(tmp_path, database_url)
     bus = EventBus(database_url, "memory://", app="shop")
-    bus.prepare_blocking()
+    bus.prepare()
     with worker("shop:bus", cwd=tmp_path) as (child, said):
         assert said[1] == "group billing.v1: order.created"
         assert said[-1].endswith("sends what is published and runs the handlers of 1 group; Ctrl-C stops it")
         bus.publish_many([("order.created", {"n": n}) for n in range(5)])
         billed = tmp_path / "billed"
         wait_until(lambda: billed.exists() and sorted(billed.read_text().split()) == list("01234"), within_s=30)
-        wait_until(lambda: bus.blocking_operations.stats().received.succeeded.count == 5, within_s=30)
+        wait_until(lambda: bus.operations.stats().received.succeeded.count == 5, within_s=30)
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == 0
         assert child.stdout is not None
         assert child.stdout.read().strip().endswith("stopped; 5 sent, 5 handled")
     assert "Traceback" not in (tmp_path / "said").read_text()
-    assert bus.blocking_operations.stats().published.open == 0
-    asyncio.run(bus.stop())
+    assert bus.operations.stats().published.open == 0
+    bus.stop()
 
 
 def test_a_worker_may_only_send(tmp_path: Path) -> None:
@@ -338,10 +337,10 @@ def test_a_worker_may_only_send(tmp_path: Path) -> None:
         assert said[-1].endswith("s; sends what is published; Ctrl-C stops it")
         bus = EventBus(url, "memory://", app="shop")
         number = bus.publish("order.created", {"n": 1})
-        wait_until(lambda: bus.blocking_operations.get("published", number).status is EventStatus.SUCCESSED)
+        wait_until(lambda: bus.operations.get("published", number).status is EventStatus.SUCCESSED)
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 0
-        asyncio.run(bus.stop())
+        bus.stop()
     assert not (tmp_path / "billed").exists()
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
+pytestmark = pytest.mark.one_database
+
 SETTINGS = """
 import json, os
 import pymysql
@@ -175,7 +177,7 @@ def small(tmp_path: Path) -> Project:
     return Project(tmp_path, f"sqlite:///{tmp_path}/shop.db")
 
 
-def test_s1_a_view_publishes_in_its_atomic_block_and_a_failed_one_publishes_nothing(project: Project) -> None:
+def test_a_view_publishes_in_its_atomic_block_and_a_failed_one_publishes_nothing(project: Project) -> None:
     project.run("""
 with_event = client.get("/orders/7").json()["event"]
 assert client.get("/orders/8?fail=1").status_code == 500
@@ -218,7 +220,7 @@ assert [row.name for row in Published.objects.all()] == ["kept"]
 """)
 
 
-def test_s2_an_installed_bus_starts_with_the_first_request_and_handlers_use_the_models(project: Project) -> None:
+def test_an_installed_bus_starts_with_the_first_request_and_handlers_use_the_models(project: Project) -> None:
     out = project.run("""
 from django.core.wsgi import get_wsgi_application
 bus.install(get_wsgi_application())
@@ -226,7 +228,7 @@ assert not bus.is_running
 for number in (1, 2):
     assert client.get(f"/orders/{number}").status_code == 200
 assert bus.is_running
-bus.drain_blocking()
+bus.drain()
 assert sorted(row.number for row in Handled.objects.all()) == [1, 2]
 assert {row.status for row in Published.objects.all()} == {"Successed"}
 received = Received.objects.get(message_id=str(Published.objects.get(key="1").id))
@@ -239,7 +241,7 @@ def test_the_migration_makes_what_a_start_would_make_and_can_be_undone(project: 
     project.run("""
 from sqlalchemy import create_engine, inspect
 call_command("makemigrations", "sparrow_bus", check_changes=True, dry_run=True)
-bus.prepare_blocking()  # create_tables is off: it only looks, and finds all of them
+bus.prepare()  # create_tables is off: it only looks, and finds all of them
 schema = "cap" if connection.vendor == "postgresql" else None
 def tables():
     return [name for name in inspect(bus.database.engine).get_table_names(schema=schema)
@@ -275,7 +277,7 @@ bus.install(get_wsgi_application())
 client.raise_request_exception = True
 client.login(username="root", password="secret")
 event = client.get("/orders/7").json()["event"]
-bus.drain_blocking()
+bus.drain()
 for model, number in (("published", event), ("received", Received.objects.get().id)):
     page = client.get(f"/admin/sparrow_bus/{model}/")
     assert page.status_code == 200
@@ -287,7 +289,7 @@ for model, number in (("published", event), ("received", Received.objects.get().
     assert client.post(f"/admin/sparrow_bus/{model}/{number}/delete/").status_code == 403
 client.post("/admin/sparrow_bus/published/", {"action": "again", "_selected_action": [event]})
 client.post("/admin/sparrow_bus/received/", {"action": "again", "_selected_action": [Received.objects.get().id]})
-bus.drain_blocking()
+bus.drain()
 assert [row.number for row in Handled.objects.all()] == [7, 7]  # once more, as it was asked for
 """)
 
@@ -356,13 +358,17 @@ def test_django_tests_do_not_start_a_worker_on_the_real_database(small: Project)
     assert not (small.folder / "shop.db").exists()
 
 
-def test_asyncio_words_are_refused_with_the_way_to_go(small: Project) -> None:
+def test_publishing_inside_an_event_loop_is_refused_with_the_way_to_go(small: Project) -> None:
     small.run("""
 import asyncio
-from sparrow.model.errors import Refused
+from django.core.exceptions import SynchronousOnlyOperation
+
+async def view():
+    publisher.publish("order.created", 1)
+
 try:
-    asyncio.run(publisher.publish_async("order.created", 1))
-except Refused as error:
+    asyncio.run(view())
+except SynchronousOnlyOperation as error:
     assert "sync_to_async" in str(error)
 else:
     sys.exit("published")
@@ -387,10 +393,10 @@ client.get("/orders/7")
 for number in (1, 2):
     with transaction.atomic():
         publisher.publish("broken", number)
-    bus.drain_blocking()
+    bus.drain()
 assert {row.number for row in Handled.objects.all()} == {2, 7}, "what the broken one wrote went with its transaction"
 bus.advance(60)
-bus.drain_blocking()
+bus.drain()
 assert sorted(row.number for row in Handled.objects.all()) == [1, 2, 7]
 """)
 
@@ -418,14 +424,14 @@ def is_stolen(number: int) -> None:
         sql.change(other, f'UPDATE {sql.names.queue} SET "LockToken" = "LockToken" + 1')
 
 client.get("/orders/7")
-bus.drain_blocking()
+bus.drain()
 with transaction.atomic():
     publisher.publish("once", 1)
-bus.drain_blocking()
+bus.drain()
 assert [row.number for row in Handled.objects.all()] == [7]
 assert not Published.objects.filter(name="counted").exists()
 bus.advance(60)
-bus.drain_blocking()
+bus.drain()
 assert attempts == [1, 1]
 assert sorted(row.number for row in Handled.objects.all()) == [1, 7]
 assert Published.objects.filter(name="counted").count() == 1

@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from sparrow.bus import EventBus, Publisher
+from sparrow.bus import Publisher as BlockingPublisher
+from sparrow.bus.aio import EventBus, Publisher
 from sparrow.bus.integrations.fastapi import health_router
 from sparrow.bus.testing import capture
 from sparrow.model.errors import Refused
@@ -51,15 +52,16 @@ def shop(bus: EventBus) -> FastAPI:
     app = FastAPI()
     bus.install(app)
     Events = Annotated[Publisher, Depends(bus.publisher_for(get_session))]
-    BlockingEvents = Annotated[Publisher, Depends(bus.publisher_for(get_blocking_session))]
+    BlockingEvents = Annotated[BlockingPublisher, Depends(bus.blocking.publisher_for(get_blocking_session))]
+    WrongEvents = Annotated[BlockingPublisher, Depends(bus.blocking.publisher_for(get_session))]
 
     @app.post("/asyncio")
     async def asyncio_view(
         order: Order, session: Annotated[AsyncSession, Depends(get_session)], events: Events, fail: bool = False
     ) -> int:
         await session.execute(text("INSERT INTO orders VALUES (:number)"), {"number": order.number})
-        number = await events.publish_async("order.created", order, key=str(order.number))
-        await events.publish_many_async([("order.counted", 1)])
+        number = await events.publish("order.created", order, key=str(order.number))
+        await events.publish_many([("order.counted", 1)])
         if fail:
             raise HTTPException(409)
         return number
@@ -79,15 +81,15 @@ def shop(bus: EventBus) -> FastAPI:
         return number
 
     @app.post("/wrong")
-    async def wrong_view(events: Events) -> int:
+    async def wrong_view(events: WrongEvents) -> int:
         return events.publish("order.created", 1)
 
     @app.post("/unbound-asyncio")
     async def unbound_asyncio(order: Order, events: Annotated[Publisher, Depends(bus.publisher)]) -> int:
-        return await events.publish_async("order.created", order)
+        return await events.publish("order.created", order)
 
     @app.post("/unbound-blocking")
-    def unbound_blocking(order: Order, events: Annotated[Publisher, Depends(bus.publisher)]) -> int:
+    def unbound_blocking(order: Order, events: Annotated[BlockingPublisher, Depends(bus.blocking.publisher)]) -> int:
         return events.publish("order.created", order)
 
     return app
@@ -114,7 +116,7 @@ async def make_tables(bus: EventBus) -> None:
         await bus.database.run(lambda db, table=table: db.execute(text(f"CREATE TABLE {table} (number INTEGER)")))
 
 
-async def test_s1_a_view_gets_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
+async def test_a_view_gets_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
     async with served(shop(bus)) as client:
         await make_tables(bus)
         for path, number in (("/asyncio", 1), ("/blocking", 2), ("/unbound-asyncio", 3), ("/unbound-blocking", 4)):
@@ -138,7 +140,7 @@ async def test_a_view_that_fails_publishes_nothing(bus: EventBus, path: str) -> 
         assert await numbers(bus, "orders") == [2]
 
 
-async def test_s2_the_bus_starts_and_stops_with_the_application(tmp_path: Any) -> None:
+async def test_the_bus_starts_and_stops_with_the_application(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     seen: list[tuple[str, bool]] = []
 
@@ -174,7 +176,7 @@ async def test_an_application_that_only_publishes_starts_no_worker(tmp_path: Any
     bus.install(app, start=False)
     async with app.router.lifespan_context(app):
         assert not bus.is_running
-        assert await bus.publish_async("order.created", 1) > 0  # the tables are there
+        assert await bus.publish("order.created", 1) > 0  # the tables are there
 
 
 async def test_the_blocking_word_on_an_asyncio_session_is_refused_and_names_the_right_one(tmp_path: Any) -> None:
@@ -188,7 +190,7 @@ async def test_the_blocking_word_on_an_asyncio_session_is_refused_and_names_the_
     async with served(app) as client:
         answer = await client.post("/wrong")
         assert answer.status_code == 400
-        assert "publish_async" in answer.json()
+        assert "bus.aio.publish" in answer.json()
         answer = await client.post("/unbound-asyncio", json={"number": 1})
         assert answer.status_code == 200
 
@@ -211,7 +213,7 @@ async def test_a_session_with_a_scope_of_its_own_is_the_views_one(tmp_path: Any)
     async def create(
         session: Annotated[AsyncSession, early], events: Annotated[Publisher, Depends(events, scope="function")]
     ) -> None:
-        await events.publish_async("order.created", 1)
+        await events.publish("order.created", 1)
 
     async with served(app) as client:
         with capture(bus) as published:
@@ -226,7 +228,7 @@ async def test_the_publisher_can_be_overridden_as_any_dependency(tmp_path: Any) 
     said: list[str] = []
 
     class Silent(Publisher):
-        async def publish_async(self, name: str, value: object = None, **how: Any) -> int:
+        async def publish(self, name: str, value: object = None, **options: Any) -> int:
             said.append(name)
             return 0
 
@@ -251,10 +253,10 @@ async def test_the_health_of_the_bus_can_be_asked(tmp_path: Any) -> None:
 async def test_starlette_without_fastapi_has_the_bus_too(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     handled: list[int] = []
-    bus.add_subscription("order.created", lambda number: handled.append(number))
+    bus.subscriptions.add("order.created", lambda number: handled.append(number))
 
     async def create(request: Request) -> JSONResponse:
-        return JSONResponse(await request.app.state.bus.publisher.publish_async("order.created", 7))
+        return JSONResponse(await request.app.state.bus.publisher.publish("order.created", 7))
 
     app = Starlette(routes=[Route("/orders", create, methods=["POST"])])
     bus.install(app)

@@ -32,7 +32,7 @@ def bus(database_url: str) -> Iterator[EventBus]:
     made.database.run_blocking(lambda db: db.execute(text("CREATE TABLE orders (number INTEGER)")))
     made.database.run_blocking(lambda db: db.execute(text("CREATE TABLE handled (number INTEGER)")))
     yield made
-    made.stop_thread()
+    made.stop()
 
 
 def shop(bus: EventBus, **options: Any) -> Flask:
@@ -63,14 +63,14 @@ def numbers(bus: EventBus, table: str) -> list[int]:
     return sorted(row[0] for row in rows)
 
 
-def test_s1_a_view_has_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
+def test_a_view_has_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
     client = shop(bus).test_client()
     assert not bus.is_running
     answer = client.post("/orders/1")
     assert answer.status_code == 200, answer.text
     assert answer.json["event"] > 0
     assert client.post("/orders/2").status_code == 200
-    bus.drain_blocking()
+    bus.drain()
     assert numbers(bus, "orders") == numbers(bus, "handled") == [1, 2]
 
 
@@ -83,11 +83,11 @@ def test_a_view_that_fails_publishes_nothing(bus: EventBus) -> None:
     assert numbers(bus, "orders") == [2]
 
 
-def test_s2_the_bus_starts_with_the_first_request_and_once(event_bus: EventBus) -> None:
+def test_the_bus_starts_with_the_first_request_and_once(event_bus: EventBus) -> None:
     app = Flask("shop")
     event_bus.install(app)
     handled: list[int] = []
-    event_bus.add_subscription("order.created", lambda number: handled.append(number))
+    event_bus.subscriptions.add("order.created", lambda number: handled.append(number))
 
     @app.post("/orders/<int:number>")
     def create(number: int) -> str:
@@ -100,7 +100,7 @@ def test_s2_the_bus_starts_with_the_first_request_and_once(event_bus: EventBus) 
         client.start()
     for client in clients:
         client.join()
-    event_bus.drain_blocking()
+    event_bus.drain()
     assert sorted(handled) == [0, 1, 2, 3]
     assert sum(thread.name == "sparrow bus" for thread in threading.enumerate()) == 1
 
@@ -124,8 +124,8 @@ def test_handlers_run_in_an_application_context_of_their_own_and_not_in_the_firs
     async def look_too(number: int) -> None:
         look(number)
 
-    event_bus.add_subscription("order.created", look, group="threads")
-    event_bus.add_subscription("order.created", look_too, group="tasks")
+    event_bus.subscriptions.add("order.created", look, group="threads")
+    event_bus.subscriptions.add("order.created", look_too, group="tasks")
 
     @app.post("/orders/<int:number>")
     def create(number: int) -> str:
@@ -136,7 +136,7 @@ def test_handlers_run_in_an_application_context_of_their_own_and_not_in_the_firs
     client = app.test_client()
     for number in range(3):
         client.post(f"/orders/{number}")
-    event_bus.drain_blocking()
+    event_bus.drain()
     assert seen == [("shop", False, None)] * 6
 
 
@@ -214,7 +214,7 @@ def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_flask_bus_worker_works_until_it_is_told_to_stop(application: Path) -> None:
     bus = EventBus(os.environ["SHOP_DATABASE"], "memory://", app="shop")
-    bus.prepare_blocking()
+    bus.prepare()
     bus.publish("order.created", 7)
     worker = subprocess.Popen(
         [sys.executable, "-m", "flask", "--app", "shop", "bus", "worker"],
@@ -241,7 +241,7 @@ def test_a_process_that_ends_stops_its_bus_in_order(application: Path) -> None:
         "import shop\n"
         "assert shop.app.test_client().post('/orders/7').status_code == 200\n"
         "assert shop.bus.is_running\n"
-        "shop.bus.drain_blocking()\n"
+        "shop.bus.drain()\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],

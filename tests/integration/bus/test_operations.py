@@ -10,18 +10,21 @@ import pytest
 from sqlalchemy import Connection
 from tests.support.waiting import eventually
 
-from sparrow.bus import EventBus, EventStatus, Reject, Retry, StateChange
+from sparrow.bus import EventStatus, Reject, Retry, StateChange
+from sparrow.bus.aio import EventBus
 from sparrow.bus.errors import IllegalTransition, UnknownMessage
 from sparrow.bus.operations.actions import BATCH_SIZE
-from sparrow.bus.operations.stored_event import StoredEvent, Where
-from sparrow.bus.sql.claims import claim, load_claimed
+from sparrow.bus.operations.stored_event import OperationResult, StoredEvent, Where
+from sparrow.bus.sql.claims import claim_due, load_claimed
 from sparrow.bus.sql.completion import mark_all_succeeded
 from sparrow.bus.sql.statistics import EXACT_COUNT_MAX
 from sparrow.bus.sql.stored_events import select_events
 from sparrow.bus.telemetry.metrics import metrics
 from sparrow.model.errors import Refused
 
-NEVER_AGAIN = {"retry": Retry(max=1), "reenqueue_interval_s": None}
+pytestmark = pytest.mark.one_database
+
+NEVER_AGAIN = {"retry": Retry(max=1), "retry_round_interval_s": None}
 PUBLISH, SUBSCRIBE = 0, 1
 
 
@@ -41,14 +44,14 @@ async def prepared(url: str, **options: Any) -> AsyncIterator[EventBus]:
 
 
 async def on(bus: EventBus, work: Any) -> Any:
-    return await bus.database.run(lambda db: work(db, bus.shared.sql))
+    return await bus.database.run(lambda db: work(db, bus.core.context.sql))
 
 
 async def hold(bus: EventBus, count: int = 10, side: int = PUBLISH, group: str = "", lease_s: float = 60) -> list[int]:
     """As a worker would."""
 
     def work(db: Connection, sql: Any) -> list[int]:
-        claims = claim(db, sql, side, group, count, owner="somebody", lease_s=lease_s)
+        claims = claim_due(db, sql, side, group, count, owner="somebody", lease_s=lease_s)
         return [one.claim.message_id for one in load_claimed(db, sql, side, claims)]
 
     return await on(bus, work)
@@ -58,7 +61,7 @@ async def send_all(bus: EventBus, count: int = 1_000) -> None:
     """Published ones become Successed, without a relay."""
 
     def work(db: Connection, sql: Any) -> None:
-        claims = claim(db, sql, PUBLISH, "", count, owner="relay", lease_s=60)
+        claims = claim_due(db, sql, PUBLISH, "", count, owner="relay", lease_s=60)
         mark_all_succeeded(db, sql, PUBLISH, [one.claim for one in load_claimed(db, sql, PUBLISH, claims)], 86_400)
 
     await on(bus, work)
@@ -78,7 +81,7 @@ def ids(events: list[StoredEvent]) -> list[int]:
 
 async def test_a_stored_event_shows_everything_and_its_id_as_text_in_json(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        number = await bus.publish_async("order.created", {"n": 1, "t": "ü"}, key="k1", tenant="north")
+        number = await bus.publish("order.created", {"n": 1, "t": "ü"}, key="k1", tenant="north")
         found = await bus.operations.get("published", number)
         assert (found.id, found.name, found.group, found.key) == (number, "order.created", None, "k1")
         assert (found.value, found.status, found.retries, found.rounds) == (
@@ -91,7 +94,7 @@ async def test_a_stored_event_shows_everything_and_its_id_as_text_in_json(databa
         assert found.message_id == found.headers["cap-msg-id"] == str(number)
         assert abs(datetime.now(UTC) - found.added) < timedelta(minutes=1)
         assert found.due_at is not None
-        assert found.held_by is None
+        assert found.locked_by is None
         assert f'"id":"{number}"' in found.to_json()
         with pytest.raises(UnknownMessage):
             await bus.operations.get("received", number)
@@ -101,12 +104,12 @@ async def test_a_stored_event_shows_everything_and_its_id_as_text_in_json(databa
 
 async def test_pages_go_by_number_newest_first_and_miss_nothing(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        made = await bus.publish_many_async([("order.created", {"n": n}) for n in range(25)])
+        made = await bus.publish_many([("order.created", {"n": n}) for n in range(25)])
         seen: list[int] = []
         page = await bus.operations.find("published", limit=10)
         while page:
             seen += ids(page)
-            await bus.publish_async("late", None)  # what comes meanwhile is newer: it moves no page
+            await bus.publish("late", None)  # what comes meanwhile is newer: it moves no page
             page = await bus.operations.find("published", limit=10, before_id=page[-1].id)
         assert seen == sorted(made, reverse=True)
         assert len(await bus.operations.find("published", limit=1, before_id=2**70)) == 1
@@ -118,15 +121,15 @@ async def test_pages_go_by_number_newest_first_and_miss_nothing(database_url: st
 async def test_every_state_is_found_live(database_url: str, status_writes: Any) -> None:
     async with prepared(database_url, status_writes=status_writes) as bus:
         operations = bus.operations
-        sent = await bus.publish_async("a", None)
+        sent = await bus.publish("a", None)
         await send_all(bus)
-        held = await bus.publish_async("a", None)
+        held = await bus.publish("a", None)
         assert await hold(bus) == [held]
-        waiting = await bus.publish_async("a", None)
-        later = await bus.publish_async("a", None, delay=3600)
-        gone = await bus.publish_async("a", None, delay=3600)
+        waiting = await bus.publish("a", None)
+        later = await bus.publish("a", None, delay=3600)
+        gone = await bus.publish("a", None, delay=3600)
         await operations.cancel(gone)
-        again = await bus.publish_async("a", None, delay=3600)
+        again = await bus.publish("a", None, delay=3600)
         await operations.cancel(again)
         await operations.requeue(again)
         expected = {
@@ -154,8 +157,8 @@ async def test_every_state_is_found_live(database_url: str, status_writes: Any) 
 
 async def test_filters_mean_what_they_say(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        first = await bus.publish_async("order.created", {"text": "50% of _all_ \\ 'x'"}, key="k", tenant="north")
-        second = await bus.publish_async("order.created.late", {"text": "Ünder"}, headers={"cap-corr-id": "c-7"})
+        first = await bus.publish("order.created", {"text": "50% of _all_ \\ 'x'"}, key="k", tenant="north")
+        second = await bus.publish("order.created.late", {"text": "Ünder"}, headers={"cap-corr-id": "c-7"})
 
         async def found(**conditions: Any) -> list[int]:
             return ids(await bus.operations.find("published", Where(**conditions)))
@@ -197,7 +200,7 @@ async def test_received_messages_are_found_by_group_error_and_park(database_url:
         raise ValueError("audit is closed")
 
     async with bus:
-        number = await bus.publish_async("order.created", {"n": 1})
+        number = await bus.publish("order.created", {"n": 1})
         await bus.drain()
         operations = bus.operations
         [billing] = await operations.find("received", Where(group="billing.v1"))
@@ -234,9 +237,9 @@ async def test_a_requeued_message_is_sent_again_under_its_id(database_url: str) 
         handled.append(order["n"])
 
     async with bus:
-        number = await bus.publish_async("order.created", {"n": 1})
+        number = await bus.publish("order.created", {"n": 1})
         await bus.drain()
-        assert await bus.requeue_async(number) == 1
+        assert (await bus.operations.requeue(number)).count == 1
         await bus.drain()
         assert handled == [1, 1]
         found = await bus.operations.get("published", number)
@@ -256,7 +259,7 @@ async def test_what_is_reexecuted_runs_its_handler_again(database_url: str) -> N
         handled.append(order)
 
     async with bus:
-        await bus.publish_async("order.created", {"n": 1})
+        await bus.publish("order.created", {"n": 1})
         await bus.drain()
         [failed] = await bus.operations.find("received", Where(status=EventStatus.FAILED))
         assert failed.expires_at is not None
@@ -268,17 +271,17 @@ async def test_what_is_reexecuted_runs_its_handler_again(database_url: str) -> N
         assert handled == [{"n": 1}]
         again = await bus.operations.get("received", failed.id)
         assert (again.status, again.retries, again.rounds, again.added) == (EventStatus.SUCCESSED, 0, 1, failed.added)
-        assert bus.shared.probe.totals['bus_operations_total{action="requeue",side="received"}'] == 1
+        assert bus.core.context.probe.totals['bus_operations_total{action="requeue",side="received"}'] == 1
 
 
 async def test_what_is_cancelled_is_never_sent_and_expires_in_a_day(database_url: str) -> None:
     states: list[StateChange] = []
     bus = EventBus(database_url, "memory://", on_state=states.append)
     handled: list[object] = []
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        number = await bus.publish_async("order.created", {"n": 1}, delay=60)
-        await bus.cancel_async(number)
+        number = await bus.publish("order.created", {"n": 1}, delay=60)
+        await bus.operations.cancel(number)
         found = await bus.operations.get("published", number)
         assert found.status is EventStatus.CANCELLED
         assert found.expires_at is not None
@@ -288,14 +291,14 @@ async def test_what_is_cancelled_is_never_sent_and_expires_in_a_day(database_url
         await bus.drain()
         assert handled == []
         with pytest.raises(IllegalTransition, match="is Cancelled: it cannot become Cancelled"):
-            await bus.cancel_async(number)
+            await bus.operations.cancel(number)
 
 
 async def test_what_a_worker_holds_or_has_done_is_not_cancelled_or_requeued(database_url: str) -> None:
     async with prepared(database_url, status_writes="compact") as bus:
-        held = await bus.publish_async("a", None)
+        held = await bus.publish("a", None)
         await hold(bus)
-        waiting = await bus.publish_async("a", None)
+        waiting = await bus.publish("a", None)
         with pytest.raises(IllegalTransition, match="is Processing: it cannot become Cancelled"):
             await bus.operations.cancel(waiting, held)
         assert (await bus.operations.get("published", waiting)).status is EventStatus.SCHEDULED, "all or nothing"
@@ -315,9 +318,9 @@ async def test_what_a_worker_holds_or_has_done_is_not_cancelled_or_requeued(data
 async def test_a_delayed_message_is_published_now(database_url: str) -> None:
     bus = EventBus(database_url, "memory://")
     handled: list[object] = []
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        number = await bus.publish_async("order.created", {"n": 1}, delay=timedelta(days=30))
+        number = await bus.publish("order.created", {"n": 1}, delay=timedelta(days=30))
         await bus.drain()
         assert handled == []
         await bus.operations.publish_now(number)
@@ -327,11 +330,11 @@ async def test_a_delayed_message_is_published_now(database_url: str) -> None:
 
 async def test_open_messages_are_deleted_by_force_only_and_never_from_a_worker(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        sent = await bus.publish_async("a", None)
+        sent = await bus.publish("a", None)
         await send_all(bus)
-        held = await bus.publish_async("a", None)
+        held = await bus.publish("a", None)
         await hold(bus)
-        waiting = await bus.publish_async("a", None)
+        waiting = await bus.publish("a", None)
         assert (await bus.operations.delete(sent)).count == 1
         with pytest.raises(IllegalTransition, match="is Scheduled: it cannot become deleted"):
             await bus.operations.delete(waiting)
@@ -346,7 +349,7 @@ async def test_open_messages_are_deleted_by_force_only_and_never_from_a_worker(d
 
 
 async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: str) -> None:
-    bus = EventBus(database_url, "memory://", retry=Retry(max=1), reenqueue_interval_s=1e6)
+    bus = EventBus(database_url, "memory://", retry=Retry(max=1), retry_round_interval_s=1e6)
     runs: list[int] = []
 
     @bus.subscribe("order.created")
@@ -355,25 +358,25 @@ async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: s
         raise ValueError("closed")
 
     async with bus:
-        await bus.publish_async("order.created", {})
+        await bus.publish("order.created", {})
         await bus.drain()
         [failed] = await bus.operations.find("received", Where(status=EventStatus.FAILED))
         await bus.operations.park(failed.id)
         assert (await bus.operations.get("received", failed.id)).parked
-        assert await bus.worker.upkeep.start_retry_rounds() == 0
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0
         assert (await bus.operations.stats()).received.parked == 1
         await bus.operations.unpark(failed.id)
-        assert await bus.worker.upkeep.start_retry_rounds() == 1
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 1
         await bus.drain()
         assert len(runs) == 2
 
 
 async def test_two_operators_at_once_requeue_a_message_once(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        number = await bus.publish_async("a", None)
+        number = await bus.publish("a", None)
         await send_all(bus)
-        results = await asyncio.gather(*(bus.requeue_async(number) for _ in range(5)), return_exceptions=True)
-        assert results.count(1) == 1
+        results = await asyncio.gather(*(bus.operations.requeue(number) for _ in range(5)), return_exceptions=True)
+        assert [result.count for result in results if isinstance(result, OperationResult)] == [1]
         assert sum(isinstance(result, IllegalTransition) for result in results) == 4, results
         assert await queued(bus) == {(PUBLISH, number)}
         assert (await bus.operations.get("published", number)).rounds == 1
@@ -381,11 +384,11 @@ async def test_two_operators_at_once_requeue_a_message_once(database_url: str) -
 
 async def test_cancelling_races_with_claiming_and_one_of_them_wins(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        numbers = await bus.publish_many_async([("a", None)] * 40)
+        numbers = await bus.publish_many([("a", None)] * 40)
 
         async def cancel(number: int) -> bool:
             try:
-                await bus.cancel_async(number)
+                await bus.operations.cancel(number)
             except IllegalTransition:
                 return False
             return True
@@ -407,8 +410,8 @@ async def test_cancelling_races_with_claiming_and_one_of_them_wins(database_url:
 
 async def test_a_filter_moves_many_in_lots_and_a_dry_run_nothing(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        wanted = await bus.publish_many_async([("order.created", {"n": n}) for n in range(BATCH_SIZE + 20)])
-        others = await bus.publish_many_async([("other", {"n": n}) for n in range(5)])
+        wanted = await bus.publish_many([("order.created", {"n": n}) for n in range(BATCH_SIZE + 20)])
+        others = await bus.publish_many([("other", {"n": n}) for n in range(5)])
         await send_all(bus, 2 * BATCH_SIZE)
         where = Where(name="order.created", status=EventStatus.SUCCESSED)
         dry = await bus.operations.requeue(where=where, dry_run=True)
@@ -429,10 +432,10 @@ async def test_a_filter_moves_many_in_lots_and_a_dry_run_nothing(database_url: s
 
 async def test_a_filter_that_names_no_state_means_the_harmless_one(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        await bus.publish_async("a", None)
+        await bus.publish("a", None)
         await send_all(bus)
-        await bus.publish_async("a", None)
-        later = await bus.publish_async("a", None, delay=60)
+        await bus.publish("a", None)
+        later = await bus.publish("a", None, delay=60)
         assert (await bus.operations.requeue(where=Where(name="a"))).count == 0, "nothing has failed"
         assert (await bus.operations.delete(where=Where(name="a"))).count == 0
         assert (await bus.operations.cancel(where=Where(name="a"))).ids == (later,), "Scheduled ones must be named"
@@ -450,11 +453,11 @@ def test_a_state_may_be_a_word_and_must_be_one() -> None:
 
 
 async def test_a_word_for_a_state_changes_no_other_messages(database_url: str) -> None:
-    async with prepared(database_url, succeeded_word="Succeeded") as bus:
-        sent = await bus.publish_async("a", None)
+    async with prepared(database_url, succeeded_spelling="Succeeded") as bus:
+        sent = await bus.publish("a", None)
         await send_all(bus)
-        gone = await bus.publish_async("a", None)
-        await bus.cancel_async(gone)
+        gone = await bus.publish("a", None)
+        await bus.operations.cancel(gone)
         where = Where(status="cancelled")  # type: ignore[arg-type]
         assert (await bus.operations.delete(where=where)).ids == (gone,)
         [left] = await bus.operations.find("published", Where(status=EventStatus.SUCCESSED))
@@ -467,11 +470,11 @@ async def test_a_word_for_a_state_changes_no_other_messages(database_url: str) -
 async def test_cancelling_the_first_of_a_key_lets_the_next_one_go(database_url: str) -> None:
     bus = EventBus(database_url, "memory://")
     handled: list[object] = []
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        first = await bus.publish_async("order.created", {"n": 1}, key="k", delay=3600)
-        await bus.publish_async("order.created", {"n": 2}, key="k")
-        await bus.cancel_async(first)
+        first = await bus.publish("order.created", {"n": 1}, key="k", delay=3600)
+        await bus.publish("order.created", {"n": 2}, key="k")
+        await bus.operations.cancel(first)
         await eventually(lambda: handled == [{"n": 2}])
 
 
@@ -492,7 +495,7 @@ async def test_filters_that_make_no_sense_are_refused(database_url: str) -> None
 
 async def test_a_rate_is_not_exceeded(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        await bus.publish_many_async([("a", None)] * 30)
+        await bus.publish_many([("a", None)] * 30)
         await send_all(bus)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -503,7 +506,7 @@ async def test_a_rate_is_not_exceeded(database_url: str) -> None:
 
 async def test_messages_of_one_key_are_requeued_in_their_order(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        numbers = await bus.publish_many_async([("a", {"n": n}, "k") for n in range(5)])
+        numbers = await bus.publish_many([("a", {"n": n}, "k") for n in range(5)])
         for _ in numbers:
             await send_all(bus)
         await bus.operations.requeue(where=Where(key="k", status=EventStatus.SUCCESSED))
@@ -519,16 +522,16 @@ async def test_messages_of_one_key_are_requeued_in_their_order(database_url: str
 
 def test_blocking_operations_do_the_same(database_url: str) -> None:
     bus = quiet(database_url)
-    bus.prepare_blocking()
+    bus.blocking.prepare()
     try:
-        number = bus.publish("a", {"n": 1}, delay=60)
-        operations = bus.blocking_operations
+        number = bus.blocking.publish("a", {"n": 1}, delay=60)
+        operations = bus.blocking.operations
         assert operations.get("published", number).status is EventStatus.DELAYED
         assert operations.find("published", Where(content='"n":1'))[0].id == number
-        bus.cancel(number)
+        operations.cancel(number)
         with pytest.raises(IllegalTransition):
-            bus.cancel(number)
-        assert bus.requeue(number) == 1
+            operations.cancel(number)
+        assert operations.requeue(number).count == 1
         assert operations.backlog()[0].open == 1
         assert operations.backlog(by_name=True)[0].name == "a"
         assert operations.failures() == []
@@ -550,10 +553,10 @@ def test_blocking_operations_do_the_same(database_url: str) -> None:
 
 async def test_backlog_lag_and_age_are_told_by_group_and_topic(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        await bus.publish_async("b", None)
+        await bus.publish("b", None)
         held = await hold(bus)
-        await bus.publish_many_async([("a", None), ("a", None), ("b", None)])
-        await bus.publish_async("late", None, delay=86_400)
+        await bus.publish_many([("a", None), ("a", None), ("b", None)])
+        await bus.publish("late", None, delay=86_400)
         bus.advance(30)
         [group] = await bus.operations.backlog()
         assert (group.side, group.group, group.name, group.open, group.held, group.due) == (
@@ -578,7 +581,7 @@ async def test_backlog_lag_and_age_are_told_by_group_and_topic(database_url: str
 
 async def test_large_tables_are_estimated_and_not_counted(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        await bus.publish_async("a", None)
+        await bus.publish("a", None)
         await send_all(bus)
 
         def fill(db: Connection, sql: Any) -> None:
@@ -603,7 +606,7 @@ async def test_large_tables_are_estimated_and_not_counted(database_url: str) -> 
 async def test_failed_and_cancelled_lists_use_an_index(database_url: str) -> None:
     """Else each look at them would read the whole table."""
     async with prepared(database_url) as bus:
-        await bus.publish_many_async([("a", None)] * 1_000)
+        await bus.publish_many([("a", None)] * 1_000)
         await send_all(bus, 1_000)
 
         def plan(db: Connection, sql: Any) -> str:
@@ -622,10 +625,10 @@ async def test_failed_and_cancelled_lists_use_an_index(database_url: str) -> Non
 
 async def test_metrics_show_what_the_tables_and_the_process_know(database_url: str) -> None:
     bus = EventBus(database_url, "memory://")
-    bus.add_subscription("order.created", lambda order: None, group="billing")
+    bus.subscriptions.add("order.created", lambda order: None, group="billing")
     async with bus:
-        await bus.publish_async("order.created", {})
-        await bus.publish_async("order.created", {}, delay=3600)
+        await bus.publish("order.created", {})
+        await bus.publish("order.created", {}, delay=3600)
         await bus.drain()
         text = await metrics(bus)
     lines = text.splitlines()

@@ -275,7 +275,7 @@ async def test_what_is_given_back_comes_again(transport: RabbitTransport, group:
     await transport.send([event("a", n) for n in range(3)])
     got = await receive(listening, 3)
     await listening.acknowledge(got[:1])
-    await listening.give_back(got[1:])
+    await listening.release(got[1:])
     again = await receive(listening, 2)
     assert ids(again) == ["1", "2"]
     await listening.acknowledge(again)

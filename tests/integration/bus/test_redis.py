@@ -225,7 +225,7 @@ async def test_what_was_given_back_comes_again_at_once(transport: RedisTransport
     async with listening(transport, "order.created") as member:
         sent = event("order.created")
         await send(transport, sent)
-        await member.give_back(await receive(member))
+        await member.release(await receive(member))
         again = await receive(member)
         assert ids(again) == ids([sent])
         await member.acknowledge(again)

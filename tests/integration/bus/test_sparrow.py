@@ -182,7 +182,7 @@ async def test_both_forms_are_read_by_one_listening(platform, transport):
 
 async def test_a_message_that_no_bus_sent_gets_its_id_from_the_broker_and_its_name_from_the_topic(platform, transport):
     async with Producer(platform.name_servers) as producer:
-        sent = await producer.send(Message.of("order|created", b'{"not":"ours"}', tags="t", colour="blue"))
+        sent = await producer.send(Message("order|created", b'{"not":"ours"}', tags="t", properties={"colour": "blue"}))
     (delivery,) = await received(await listen(transport), 1)
     assert delivery.headers == {h.ID: sent.message_id, h.NAME: "order.created", "colour": "blue"}
     assert delivery.body == b'{"not":"ours"}'
@@ -193,7 +193,7 @@ async def test_a_header_builder_names_what_no_bus_sent(platform):
         return {h.ID: "of " + delivery.body.decode(), h.NAME: "order.imported"}
 
     async with Producer(platform.name_servers) as producer:
-        await producer.send(Message.of("order|created", b"theirs"))
+        await producer.send(Message("order|created", b"theirs"))
     async with opened(platform.name_servers, header_builder=build) as transport:
         (delivery,) = await received(await listen(transport), 1)
     assert delivery.headers == {h.ID: "of theirs", h.NAME: "order.imported"}
@@ -365,7 +365,7 @@ async def test_what_is_given_back_comes_again_before_the_rest_in_order(transport
     await send(transport, *(event(number, key="k") for number in range(6)))
     listening = await listen(transport)
     deliveries = await received(listening, 3, acknowledge=False)
-    await listening.give_back(deliveries)
+    await listening.release(deliveries)
     assert numbers(await received(listening, 6)) == [0, 1, 2, 3, 4, 5]
 
 
@@ -375,7 +375,7 @@ async def test_who_waits_already_gets_what_is_given_back(transport):
     deliveries = await received(listening, 1, acknowledge=False)
     receiving = asyncio.create_task(received(listening, 1))
     await asyncio.sleep(0)
-    await listening.give_back(deliveries)
+    await listening.release(deliveries)
     assert numbers(await receiving) == [1]
 
 

@@ -28,7 +28,7 @@ from sparrow.bus import (
     cap_settings,
     fixed,
 )
-from sparrow.bus.sql.claims import claim, load_claimed
+from sparrow.bus.sql.claims import claim_due, load_claimed
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE, RECEIVED_SIDE
 from sparrow.bus.states import is_legal_transition
 from sparrow.bus.transports.memory import MemoryBroker
@@ -36,6 +36,8 @@ from sparrow.bus.transports.spi import Envelope
 from sparrow.model.errors import ConnectionLost, Unavailable
 
 from .conftest import QUICK, MakeBus
+
+pytestmark = pytest.mark.one_database
 
 AT_ONCE = Retry(backoff=fixed(0))
 HEALTHY = ["Scheduled", "Enqueued", "Processing", "Successed"]
@@ -59,12 +61,12 @@ def passed(changes: list[StateChange], side: str) -> list[str]:
 
 
 @pytest.mark.parametrize("writes", ["full", "compact"])
-async def test_s11_a_healthy_message_passes_each_state_once_in_order(make_bus: MakeBus, writes: str) -> None:
+async def test_a_healthy_message_passes_each_state_once_in_order(make_bus: MakeBus, writes: str) -> None:
     changes: list[StateChange] = []
     bus = make_bus(on_state=changes.append, status_writes=writes)
-    bus.add_subscription("order.created", lambda value: None)
+    bus.subscriptions.add("order.created", lambda value: None)
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         assert await counts(bus) == (1, 1, 0)
         published, received = await row(bus, "published"), await row(bus, "received")
@@ -72,29 +74,29 @@ async def test_s11_a_healthy_message_passes_each_state_once_in_order(make_bus: M
     assert (published["StatusName"], received["StatusName"]) == ("Successed", "Successed")
 
 
-async def test_s11_a_state_hook_that_fails_changes_nothing(make_bus: MakeBus) -> None:
+async def test_a_state_hook_that_fails_changes_nothing(make_bus: MakeBus) -> None:
     def broken(change: StateChange) -> None:
         raise RuntimeError("the hook")
 
     bus = make_bus(on_state=broken)
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         assert (await row(bus, "published"))["StatusName"] == "Successed"
 
 
-async def test_s12_published_is_successed_only_after_the_brokers_acknowledgement(
+async def test_published_is_successed_only_after_the_brokers_acknowledgement(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     handled: list[int] = []
     failures: list[StateChange] = []
     # Without a pause between attempts: the broker is asked again and again.
     bus = make_bus(send_timeout_s=0.05, retry=Retry(max=1_000, backoff=fixed(0)), on_state=failures.append)
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     broker.withhold_acknowledgements = True
     async with bus:
-        await bus.publish_async("order.created", 1)
-        await eventually(lambda: bus.shared.probe.totals['bus_retries_total{place="send"}'] >= 2)
+        await bus.publish("order.created", 1)
+        await eventually(lambda: bus.core.context.probe.totals['bus_retries_total{place="send"}'] >= 2)
         published = await row(bus, "published")
         assert published["StatusName"] in ("Scheduled", "Processing")
         assert published["ExpiresAt"] is None
@@ -106,7 +108,7 @@ async def test_s12_published_is_successed_only_after_the_brokers_acknowledgement
     assert handled == [1], "sent more than once with one id, handled once"
 
 
-async def test_s12_received_is_successed_only_after_the_handler_returned(make_bus: MakeBus) -> None:
+async def test_received_is_successed_only_after_the_handler_returned(make_bus: MakeBus) -> None:
     bus = make_bus()
     began, may_end = asyncio.Event(), asyncio.Event()
 
@@ -116,7 +118,7 @@ async def test_s12_received_is_successed_only_after_the_handler_returned(make_bu
         await may_end.wait()
 
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await began.wait()
         received = await row(bus, "received")
         assert received["StatusName"] == "Processing", "T3 is committed before the handler starts"
@@ -126,7 +128,7 @@ async def test_s12_received_is_successed_only_after_the_handler_returned(make_bu
         assert (await row(bus, "received"))["StatusName"] == "Successed"
 
 
-async def test_s11_compact_status_writes_leave_open_rows_as_they_were(make_bus: MakeBus) -> None:
+async def test_compact_status_writes_leave_open_rows_as_they_were(make_bus: MakeBus) -> None:
     bus = make_bus(status_writes="compact")
     began, may_end = asyncio.Event(), asyncio.Event()
 
@@ -136,7 +138,7 @@ async def test_s11_compact_status_writes_leave_open_rows_as_they_were(make_bus: 
         await may_end.wait()
 
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await began.wait()
         assert (await row(bus, "received"))["StatusName"] == "Scheduled"
         [queued] = [each for each in await rows(bus, "queue") if each["MessageType"] == RECEIVED_SIDE]
@@ -149,14 +151,14 @@ async def test_s11_compact_status_writes_leave_open_rows_as_they_were(make_bus: 
 # -- failing sends ---------------------------------------------------------------------------------------------------
 
 
-async def test_s13_a_failed_send_succeeds_by_itself_when_the_broker_returns(
+async def test_a_failed_send_succeeds_by_itself_when_the_broker_returns(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
-    bus = make_bus(reenqueue_interval_s=180.0, retry=Retry(max=2, backoff=fixed(0)), on_failed=failed.append)
+    bus = make_bus(retry_round_interval_s=180.0, retry=Retry(max=2, backoff=fixed(0)), on_failed=failed.append)
     broker.down = True
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await eventually(lambda: failed)
         assert (await row(bus, "published"))["StatusName"] == "Failed"
         broker.down = False
@@ -167,7 +169,7 @@ async def test_s13_a_failed_send_succeeds_by_itself_when_the_broker_returns(
         assert (published["StatusName"], published["Rounds"]) == ("Successed", 1)
 
 
-async def test_s33_sends_that_always_fail_end_failed_with_fifteen_retries_and_not_before(
+async def test_sends_that_always_fail_end_failed_with_fifteen_retries_and_not_before(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -175,7 +177,7 @@ async def test_s33_sends_that_always_fail_end_failed_with_fifteen_retries_and_no
     bus = make_bus(on_failed=failed.append, on_state=changes.append)
     broker.down = True
     async with bus:
-        number = await bus.publish_async("order.created", 1)
+        number = await bus.publish("order.created", 1)
         while not failed:
             published = await row(bus, "published")
             assert (published["StatusName"] == "Failed") == (published["Retries"] == 15)
@@ -193,7 +195,7 @@ async def test_s33_sends_that_always_fail_end_failed_with_fifteen_retries_and_no
     assert tried(bus, "send") == 15
 
 
-async def test_s34_handlers_that_always_fail_end_failed_with_fifteen_retries_by_the_same_policy(
+async def test_handlers_that_always_fail_end_failed_with_fifteen_retries_by_the_same_policy(
     make_bus: MakeBus,
 ) -> None:
     failed: list[FailedEvent] = []
@@ -207,7 +209,7 @@ async def test_s34_handlers_that_always_fail_end_failed_with_fifteen_retries_by_
         raise ValueError("not today")
 
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         received = await row(bus, "received")
         assert (received["StatusName"], received["Retries"]) == ("Failed", 15)
@@ -222,7 +224,7 @@ async def test_s34_handlers_that_always_fail_end_failed_with_fifteen_retries_by_
     assert info.headers["cap-msg-name"] == "order.created"
 
 
-async def test_s23_retries_count_failed_attempts_one_by_one(make_bus: MakeBus) -> None:
+async def test_retries_count_failed_attempts_one_by_one(make_bus: MakeBus) -> None:
     seen: list[int] = []
     bus = make_bus(retry=AT_ONCE)
 
@@ -233,7 +235,7 @@ async def test_s23_retries_count_failed_attempts_one_by_one(make_bus: MakeBus) -
             raise ValueError
 
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         assert (await row(bus, "published"))["Retries"] == 0
         await bus.drain()
         received = await row(bus, "received")
@@ -241,13 +243,13 @@ async def test_s23_retries_count_failed_attempts_one_by_one(make_bus: MakeBus) -
     assert seen == [0, 1, 2]
 
 
-async def test_s32_back_off_counts_from_the_time_the_message_was_added(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_back_off_counts_from_the_time_the_message_was_added(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     broker.down = True
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         # In wide steps the next would be due when the one before has just been made.
-        bus.shared.chance = Lowest()
+        bus.core.context.rng = Lowest()
         for wait_s in (15, 16, 31, 96):
             await bus.drain()
             published, [queued] = await row(bus, "published"), await rows(bus, "queue")
@@ -257,42 +259,42 @@ async def test_s32_back_off_counts_from_the_time_the_message_was_added(make_bus:
         assert (await row(bus, "published"))["Retries"] == 5
 
 
-async def test_s32_the_three_places_are_counted_apart(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_the_three_places_are_counted_apart(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus(retry=Retry(max=2, backoff=fixed(0)))
-    bus.add_subscription("order.created", failing, retry=Retry(max=3, backoff=fixed(0)))
+    bus.subscriptions.add("order.created", failing, retry=Retry(max=3, backoff=fixed(0)))
     refusals = iter([ConnectionLost("memory", "once")])
     broker.refusal = lambda envelope: next(refusals, None)
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         assert [tried(bus, place) for place in ("send", "handle", "round")] == [1, 3, 0]
-        assert await bus.worker.upkeep.start_retry_rounds() == 1
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 1
         await bus.drain()
         assert [tried(bus, place) for place in ("send", "handle", "round")] == [1, 6, 1]
         received = await row(bus, "received")
         assert (received["Retries"], received["Rounds"]) == (3, 1)
 
 
-async def test_s32_one_message_that_cannot_be_sent_holds_up_no_other(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_one_message_that_cannot_be_sent_holds_up_no_other(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     broker.refusal = lambda envelope: Unavailable("no") if envelope.name == "bad" else None
     async with bus:
-        await bus.publish_many_async([("bad", 1), ("good", 2), ("bad", 3), ("good", 4)])
+        await bus.publish_many([("bad", 1), ("good", 2), ("bad", 3), ("good", 4)])
         await bus.drain()
         states = [(each["Name"], each["StatusName"], each["Retries"]) for each in await rows(bus, "published")]
     assert states == [("bad", "Scheduled", 1), ("good", "Successed", 0)] * 2
 
 
-async def test_s35_a_round_gives_every_failed_row_its_attempts_back(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_a_round_gives_every_failed_row_its_attempts_back(make_bus: MakeBus, broker: MemoryBroker) -> None:
     first = make_bus(retry=Retry(max=2, backoff=fixed(0)))
-    first.add_subscription("order.created", failing)
+    first.subscriptions.add("order.created", failing)
     async with first:
         broker.refusal = lambda envelope: Unavailable("no") if envelope.name == "unsent" else None
-        await first.publish_many_async([("order.created", 1), ("unsent", 2)])
+        await first.publish_many([("order.created", 1), ("unsent", 2)])
         await first.drain()
         assert {each["StatusName"] for each in await rows(first, "received")} == {"Failed"}
     changes: list[StateChange] = []
-    bus = make_bus(relays=False, executes=False, reenqueue_interval_s=180.0, on_state=changes.append)
+    bus = make_bus(runs_relay=False, runs_handlers=False, retry_round_interval_s=180.0, on_state=changes.append)
     async with bus:
         await rows(bus, "queue")  # its loops have begun
         bus.advance(181)
@@ -305,10 +307,10 @@ async def test_s35_a_round_gives_every_failed_row_its_attempts_back(make_bus: Ma
         queued = {(each["MessageType"], each["MessageId"], each["Group"]) for each in await rows(bus, "queue")}
         assert queued == {(0, unsent["Id"], ""), (1, received["Id"], received["Group"])}
         assert {each.status.value for each in changes} == {"Enqueued"}
-        assert await bus.worker.upkeep.start_retry_rounds() == 0
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0
         bus.advance(16 * 86_400)  # what is as old as this is let go
         await change(bus, 'UPDATE {received} SET "StatusName" = ?', "Failed")
-        assert await bus.worker.upkeep.start_retry_rounds() == 0
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0
 
 
 # -- what a handler may ask for --------------------------------------------------------------------------------------
@@ -318,7 +320,7 @@ def failing(value: object) -> None:
     raise ValueError("not today")
 
 
-async def test_s34_a_handler_may_say_when_and_whether_it_is_called_again(make_bus: MakeBus) -> None:
+async def test_a_handler_may_say_when_and_whether_it_is_called_again(make_bus: MakeBus) -> None:
     failed: list[FailedEvent] = []
     bus = make_bus(on_failed=failed.append)
     rejected: list[int] = []
@@ -333,7 +335,7 @@ async def test_s34_a_handler_may_say_when_and_whether_it_is_called_again(make_bu
         raise Reject("no such order")
 
     async with bus:
-        await bus.publish_many_async([("later", 1), ("never", 2)])
+        await bus.publish_many([("later", 1), ("never", 2)])
         await bus.drain()
         later_row, never_row = [
             next(each for each in await rows(bus, "received") if each["Name"] == name) for name in ("later", "never")
@@ -343,12 +345,12 @@ async def test_s34_a_handler_may_say_when_and_whether_it_is_called_again(make_bu
         [queued] = await rows(bus, "queue")
         assert timedelta(seconds=499) < queued["NextAt"] - later_row["Added"] < timedelta(seconds=530)
         assert (never_row["StatusName"], never_row["Retries"]) == ("Failed", 1)
-        assert await bus.worker.upkeep.start_retry_rounds() == 0, "rejected for good"
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "rejected for good"
     assert rejected == [2]
     assert [info.error for info in failed] == ["Reject-->no such order"]
 
 
-async def test_s34_errors_to_give_up_on_are_failed_at_once(make_bus: MakeBus) -> None:
+async def test_errors_to_give_up_on_are_failed_at_once(make_bus: MakeBus) -> None:
     calls: list[str] = []
     bus = make_bus()
 
@@ -359,24 +361,24 @@ async def test_s34_errors_to_give_up_on_are_failed_at_once(make_bus: MakeBus) ->
 
         return handle
 
-    bus.add_subscription("hopeless", raising(LookupError), retry=Retry(give_up_on=(LookupError,)))
-    bus.add_subscription("other", raising(KeyError), retry=Retry(retry_on=(OSError,)))
-    bus.add_subscription("again", raising(OSError), retry=Retry(max=2, retry_on=(OSError,), backoff=fixed(0)))
+    bus.subscriptions.add("hopeless", raising(LookupError), retry=Retry(give_up_on=(LookupError,)))
+    bus.subscriptions.add("other", raising(KeyError), retry=Retry(retry_on=(OSError,)))
+    bus.subscriptions.add("again", raising(OSError), retry=Retry(max=2, retry_on=(OSError,), backoff=fixed(0)))
     async with bus:
-        await bus.publish_many_async([("hopeless", 1), ("other", 2), ("again", 3)])
+        await bus.publish_many([("hopeless", 1), ("other", 2), ("again", 3)])
         await bus.drain()
         assert {each["StatusName"] for each in await rows(bus, "received")} == {"Failed"}
     assert sorted(calls) == ["KeyError", "LookupError", "OSError", "OSError"]
 
 
-async def test_s32_the_modern_profile_tries_three_times_at_once_then_once_a_minute(
+async def test_the_modern_profile_tries_three_times_at_once_then_once_a_minute(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
     bus = make_bus(settings=cap_settings(**QUICK), on_failed=failed.append)
     broker.down = True
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         assert tried(bus, "send") == 3
         published, [queued] = await row(bus, "published"), await rows(bus, "queue")
@@ -390,14 +392,14 @@ async def test_s32_the_modern_profile_tries_three_times_at_once_then_once_a_minu
     assert len(failed) == 1
 
 
-async def test_s33_with_the_breaker_an_unreachable_broker_burns_no_attempts(
+async def test_with_the_breaker_an_unreachable_broker_burns_no_attempts(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     changes: list[StateChange] = []
-    bus = make_bus(breaker=True, on_state=changes.append)
+    bus = make_bus(circuit_breaker=True, on_state=changes.append)
     broker.down = True
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         for probe in range(1, 4):
             await eventually(lambda: [each.status.value for each in changes].count("Scheduled") > probe)  # noqa: B023
             bus.advance(1.5)
@@ -411,17 +413,17 @@ async def test_s33_with_the_breaker_an_unreachable_broker_burns_no_attempts(
         assert (await row(bus, "published"))["StatusName"] == "Successed"
 
 
-async def test_s34_on_failed_that_fails_is_counted_and_changes_nothing(make_bus: MakeBus) -> None:
+async def test_on_failed_that_fails_is_counted_and_changes_nothing(make_bus: MakeBus) -> None:
     def broken(info: FailedEvent) -> None:
         raise RuntimeError("the callback")
 
     bus = make_bus(on_failed=broken, retry=Retry(max=1))
-    bus.add_subscription("order.created", failing)
+    bus.subscriptions.add("order.created", failing)
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         assert (await row(bus, "received"))["StatusName"] == "Failed"
-    assert bus.shared.probe.totals["bus_callback_errors_total"] == 1
+    assert bus.core.context.probe.totals["bus_callback_errors_total"] == 1
 
 
 class Sly(Exception):
@@ -436,7 +438,7 @@ class Sly(Exception):
         return self._text
 
 
-async def test_s34_an_error_with_an_odd_text_is_a_failed_attempt_like_any_other(make_bus: MakeBus) -> None:
+async def test_an_error_with_an_odd_text_is_a_failed_attempt_like_any_other(make_bus: MakeBus) -> None:
     texts = {"nul": "a\0b", "half": "\ud800", "none": None, "long": "x" * 100_000}
     bus = make_bus(retry=Retry(max=2, backoff=fixed(0)))
 
@@ -445,7 +447,7 @@ async def test_s34_an_error_with_an_odd_text_is_a_failed_attempt_like_any_other(
         raise Sly(texts[which])
 
     async with bus:
-        await bus.publish_many_async([("odd", which) for which in texts])
+        await bus.publish_many([("odd", which) for which in texts])
         await bus.drain()
         received = await rows(bus, "received")
         assert {(each["StatusName"], each["Retries"]) for each in received} == {("Failed", 2)}
@@ -459,22 +461,22 @@ async def abandoned(bus: EventBus, side: int, group: str = "", *, lease_s: float
     """Claimed, and taken up, by a worker that dies at once."""
 
     def work(db: Any) -> None:
-        claims = claim(db, bus.shared.sql, side, group, 10, owner="somebody/1", lease_s=lease_s)
-        assert len(load_claimed(db, bus.shared.sql, side, claims)) == len(claims) > 0
+        claims = claim_due(db, bus.core.context.sql, side, group, 10, owner="somebody/1", lease_s=lease_s)
+        assert len(load_claimed(db, bus.core.context.sql, side, claims)) == len(claims) > 0
 
     await bus.database.run(work)
 
 
-async def test_t08_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(
+async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     bus = make_bus()
     await bus.prepare()
-    number = await bus.publish_async("order.created", 1)
+    number = await bus.publish("order.created", 1)
     await abandoned(bus, PUBLISHED_SIDE)
     async with bus:
         bus.advance(55)
-        await asyncio.gather(bus.worker.relay.step(), bus.worker.relay.step())
+        await asyncio.gather(bus.core.worker.relay.step(), bus.core.worker.relay.step())
         assert broker.sent == [], "its lease has not ended"
         [queued] = await rows(bus, "queue")
         assert (queued["LockedBy"], queued["LockToken"], queued["Crashes"]) == ("somebody/1", 1, 0)
@@ -485,13 +487,13 @@ async def test_t08_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(
     assert [envelope.id for envelope in broker.sent] == [str(number)]
 
 
-async def test_t09_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus, broker: MemoryBroker) -> None:
     failed: list[FailedEvent] = []
     handled: list[int] = []
     bus = make_bus(on_failed=failed.append)
-    bus.add_subscription("order.created", handled.append, group="billing")
+    bus.subscriptions.add("order.created", handled.append, group="billing")
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
     sides = ((PUBLISHED_SIDE, "", "published"), (RECEIVED_SIDE, "billing.v1", "received"))
     await bus.prepare()
@@ -500,7 +502,7 @@ async def test_t09_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus
         await change(
             bus,
             'INSERT INTO {queue} ("MessageType", "MessageId", "Group", "NextAt", "LockedBy", "Crashes")'
-            f' SELECT ?, "Id", ?, {bus.shared.sql.now}, ?, 4 FROM {{{table}}}',
+            f' SELECT ?, "Id", ?, {bus.core.context.sql.now}, ?, 4 FROM {{{table}}}',
             side, group, "somebody/1",
         )  # fmt: skip
     async with bus:
@@ -510,14 +512,14 @@ async def test_t09_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus
             assert (lost["StatusName"], lost["Retries"]) == ("Failed", 0)
             assert "worker lost" in lost["LastError"]
             assert lost["ExpiresAt"] - lost["Added"] == timedelta(days=15)
-        assert await bus.worker.upkeep.start_retry_rounds() == 0
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0
         assert await rows(bus, "queue") == []
     assert handled == [1]
     assert len(broker.sent) == 1
     assert sorted(info.side for info in failed) == ["published", "received"]
 
 
-async def test_t10_a_graceful_stop_hands_back_what_was_not_started_or_not_finished(make_bus: MakeBus) -> None:
+async def test_a_graceful_stop_hands_back_what_was_not_started_or_not_finished(make_bus: MakeBus) -> None:
     bus = make_bus(stop_timeout_s=0.05, concurrency=1)
     await bus.prepare()
     await make_effects(bus)
@@ -531,9 +533,9 @@ async def test_t10_a_graceful_stop_hands_back_what_was_not_started_or_not_finish
         await asyncio.Event().wait()
 
     async with bus:
-        await bus.publish_many_async([("order.created", n) for n in range(4)])
+        await bus.publish_many([("order.created", n) for n in range(4)])
         await began.wait()
-        await eventually(lambda: len(bus.worker.executors["cap.queue.shop.v1"]._held) > 1)
+        await eventually(lambda: len(bus.core.worker.executors["cap.queue.shop.v1"]._held) > 1)
     await bus.prepare()
     received = await rows(bus, "received")
     assert {(each["StatusName"], each["Retries"]) for each in received} == {("Scheduled", 0)}
@@ -543,7 +545,7 @@ async def test_t10_a_graceful_stop_hands_back_what_was_not_started_or_not_finish
     assert await effects(bus) == []
 
 
-async def test_t10_a_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBus) -> None:
+async def test_a_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBus) -> None:
     bus = make_bus()
     began, may_end = asyncio.Event(), asyncio.Event()
 
@@ -553,7 +555,7 @@ async def test_t10_a_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBu
         await may_end.wait()
 
     await bus.start()
-    await bus.publish_async("order.created", 1)
+    await bus.publish("order.created", 1)
     await began.wait()
     stopping = asyncio.create_task(bus.stop())
     await eventually(lambda: not bus.is_running)
@@ -563,20 +565,20 @@ async def test_t10_a_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBu
     assert (await row(bus, "received"))["StatusName"] == "Successed"
 
 
-async def test_t10_a_stop_at_any_moment_leaves_nothing_locked(make_bus: MakeBus) -> None:
+async def test_a_stop_at_any_moment_leaves_nothing_locked(make_bus: MakeBus) -> None:
     handled: list[int] = []
     for stop in range(6):
         bus = make_bus()
-        bus.add_subscription("order.created", handled.append)
+        bus.subscriptions.add("order.created", handled.append)
         await bus.start()
-        await bus.publish_many_async([("order.created", 10 * stop + n) for n in range(10)])
+        await bus.publish_many([("order.created", 10 * stop + n) for n in range(10)])
         for _ in range(stop * 20):  # a few turns of the loop further every time
             await asyncio.sleep(0)
         await bus.stop()
         await bus.prepare()
         assert [each["LockedBy"] for each in await rows(bus, "queue") if each["LockedBy"]] == []
     bus = make_bus()
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
         await bus.drain()
         assert await rows(bus, "queue") == []
@@ -584,48 +586,46 @@ async def test_t10_a_stop_at_any_moment_leaves_nothing_locked(make_bus: MakeBus)
     assert sorted(set(handled)) == list(range(60))
 
 
-async def test_s13_a_relay_sends_nothing_after_half_its_lease(make_bus: MakeBus, broker: MemoryBroker) -> None:
-    async with make_bus(relays=False) as bus:
-        await bus.publish_async("order.created", 1)
-        works = await bus.worker.relay._claim()
-        await bus.worker.relay._forward(works, claimed_at=-1e9)
+async def test_a_relay_sends_nothing_after_half_its_lease(make_bus: MakeBus, broker: MemoryBroker) -> None:
+    async with make_bus(runs_relay=False) as bus:
+        await bus.publish("order.created", 1)
+        works = await bus.core.worker.relay._claim()
+        await bus.core.worker.relay._forward(works, claimed_at=-1e9)
         assert broker.sent == []
         published, [queued] = await row(bus, "published"), await rows(bus, "queue")
         assert (published["StatusName"], published["Retries"]) == ("Scheduled", 0)
         assert (queued["LockedBy"], queued["LockToken"]) == (None, 1)
 
 
-async def test_s08_two_relays_send_each_message_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_two_relays_send_each_message_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
     one, two = make_bus(relay_batch=7), make_bus(relay_batch=7)
     async with one, two:
-        await one.publish_many_async([("order.created", n) for n in range(200)])
+        await one.publish_many([("order.created", n) for n in range(200)])
         await asyncio.gather(one.drain(), two.drain())
     assert sorted(int(envelope.body) for envelope in broker.sent) == list(range(200))
 
 
-async def test_s08_two_relays_that_cannot_skip_locked_rows_send_each_message_once(
+async def test_two_relays_that_cannot_skip_locked_rows_send_each_message_once(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     one, two = make_bus(relay_batch=7), make_bus(relay_batch=7)
     async with one, two:
         for bus in (one, two):  # as on MySQL 5.7
-            bus.shared.sql = replace(bus.shared.sql, skips_locked=False)
-        await one.publish_many_async([("order.created", n) for n in range(100)])
+            bus.core.context.sql = replace(bus.core.context.sql, skips_locked=False)
+        await one.publish_many([("order.created", n) for n in range(100)])
         await asyncio.gather(one.drain(), two.drain())
     assert sorted(int(envelope.body) for envelope in broker.sent) == list(range(100))
 
 
-async def test_t11_what_is_not_sent_yet_can_be_cancelled_and_nothing_else(
-    make_bus: MakeBus, broker: MemoryBroker
-) -> None:
+async def test_what_is_not_sent_yet_can_be_cancelled_and_nothing_else(make_bus: MakeBus, broker: MemoryBroker) -> None:
     async with make_bus() as bus:
-        sent = await bus.publish_async("order.created", 1)
-        delayed = await bus.publish_async("order.created", 2, delay=600)
+        sent = await bus.publish("order.created", 1)
+        delayed = await bus.publish("order.created", 2, delay=600)
         await bus.drain()
         with pytest.raises(IllegalTransition):
-            await bus.cancel_async(delayed, sent)
+            await bus.operations.cancel(delayed, sent)
         assert (await row(bus, "published", delayed))["StatusName"] == "Delayed", "all of them or none"
-        await bus.cancel_async(delayed)
+        await bus.operations.cancel(delayed)
         cancelled = await row(bus, "published", delayed)
         assert cancelled["StatusName"] == "Cancelled"
         assert timedelta(days=1) <= cancelled["ExpiresAt"] - cancelled["Added"] < timedelta(days=1, minutes=1)
@@ -633,25 +633,23 @@ async def test_t11_what_is_not_sent_yet_can_be_cancelled_and_nothing_else(
         bus.advance(601)
         await bus.drain()
         bus.advance(2 * 86_400)
-        await bus.worker.upkeep.clean()  # T12
+        await bus.core.worker.maintenance.delete_expired()  # T12
         assert await counts(bus) == (0, 0, 0)
     assert [envelope.id for envelope in broker.sent] == [str(sent)]
 
 
-async def test_s24_every_change_of_state_is_one_the_table_of_states_allows(
-    make_bus: MakeBus, broker: MemoryBroker
-) -> None:
+async def test_every_change_of_state_is_one_the_table_of_states_allows(make_bus: MakeBus, broker: MemoryBroker) -> None:
     changes: list[StateChange] = []
     bus = make_bus(on_state=changes.append, retry=Retry(max=2, backoff=fixed(0)))
-    bus.add_subscription("bad", failing)
-    bus.add_subscription("good", lambda value: None)
+    bus.subscriptions.add("bad", failing)
+    bus.subscriptions.add("good", lambda value: None)
     broker.refusal = lambda envelope: Unavailable("no") if envelope.name == "unsent" else None
     async with bus:
-        await bus.publish_many_async([("bad", 1), ("good", 2), ("unsent", 3)])
-        broker.take([Envelope(name="good", headers={"cap-msg-id": "x"}, body=b"{", added=bus.shared.now())])
-        await bus.publish_async("good", 4, delay=60)
+        await bus.publish_many([("bad", 1), ("good", 2), ("unsent", 3)])
+        broker.take([Envelope(name="good", headers={"cap-msg-id": "x"}, body=b"{", added=bus.core.context.now())])
+        await bus.publish("good", 4, delay=60)
         await bus.drain()
-        await bus.worker.upkeep.start_retry_rounds()
+        await bus.core.worker.maintenance.start_retry_rounds()
         bus.advance(61)
         await bus.drain()
         stored = {
@@ -667,13 +665,13 @@ async def test_s24_every_change_of_state_is_one_the_table_of_states_allows(
     assert {key: status.value for key, status in last.items()} == stored
 
 
-async def test_s08_queue_rows_belong_to_unfinished_messages_and_none_is_left(make_bus: MakeBus) -> None:
+async def test_queue_rows_belong_to_unfinished_messages_and_none_is_left(make_bus: MakeBus) -> None:
     bus = make_bus()
     odd: list[Any] = []
 
     @bus.subscribe("order.created")
     def look(value: int, session: Session) -> None:
-        sql = bus.shared.sql_of(session.connection())
+        sql = bus.core.context.sql_of(session.connection())
         for side, table in ((0, sql.names.published), (1, sql.names.received)):
             odd.extend(
                 sql.rows(
@@ -686,7 +684,7 @@ async def test_s08_queue_rows_belong_to_unfinished_messages_and_none_is_left(mak
             )  # fmt: skip
 
     async with bus:
-        await bus.publish_many_async([("order.created", n) for n in range(40)])
+        await bus.publish_many([("order.created", n) for n in range(40)])
         await bus.drain()
         assert await counts(bus) == (40, 40, 0)
     assert odd == []
@@ -697,11 +695,11 @@ async def test_s08_queue_rows_belong_to_unfinished_messages_and_none_is_left(mak
 
 def tried(bus: EventBus, place: str) -> int:
     """Attempts that failed, or rounds, of one of the three places."""
-    return bus.shared.probe.totals[f'bus_retries_total{{place="{place}"}}']
+    return bus.core.context.probe.totals[f'bus_retries_total{{place="{place}"}}']
 
 
 async def advance_to_next(bus: EventBus) -> None:
     """Until the only open message is due; not at all while somebody works on it."""
     for queued in await rows(bus, "queue"):
         if queued["LockedBy"] is None:
-            bus.advance(max(0.0, (queued["NextAt"] - bus.shared.now()).total_seconds()) + 0.01)
+            bus.advance(max(0.0, (queued["NextAt"] - bus.core.context.now()).total_seconds()) + 0.01)

@@ -16,7 +16,8 @@ import pytest
 from tests.support.bus_tables import change, counts, row, rows, set_time, shape, table_names
 from tests.support.waiting import eventually
 
-from sparrow.bus import Event, EventBus, EventStatus, Reject
+from sparrow.bus import Event, EventStatus, Reject
+from sparrow.bus.aio import EventBus
 from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.codec.document import decode_document, encode_document
 from sparrow.bus.errors import TablesMissing
@@ -27,7 +28,7 @@ from sparrow.model.errors import SettingsError
 from .conftest import MakeBus
 
 MESSAGE_TABLES = {"cap.published", "cap.received", "cap.queue"}
-HELPER_TABLES = {"cap.inbox", "cap.lock"}
+HELPER_TABLES = {"cap.inbox", "cap.lock", "cap.schema_version"}
 CAP_ORDER = ["Id", "Version", "Name", "Content", "Retries", "Added", "ExpiresAt", "StatusName"]
 SECOND = timedelta(seconds=1)
 
@@ -42,24 +43,24 @@ class AtOnce(random.Random):
 # -- making them -----------------------------------------------------------------------------------------------------
 
 
-async def test_s03_first_start_makes_exactly_the_tables_and_a_second_one_changes_nothing(make_bus: MakeBus) -> None:
-    async with make_bus(relays=False, executes=False) as first:
+async def test_first_start_makes_exactly_the_tables_and_a_second_one_changes_nothing(make_bus: MakeBus) -> None:
+    async with make_bus(runs_relay=False, runs_handlers=False) as first:
         assert await table_names(first) == MESSAGE_TABLES | HELPER_TABLES
-        await first.publish_async("order.created", {"n": 1})
+        await first.publish("order.created", {"n": 1})
         before, kept = await shape(first), await rows(first, "published")
-    async with make_bus(relays=False, executes=False) as second:
+    async with make_bus(runs_relay=False, runs_handlers=False) as second:
         assert await table_names(second) == MESSAGE_TABLES | HELPER_TABLES
         assert await shape(second) == before
         assert await rows(second, "published") == kept
 
 
-async def test_s03_eight_threads_starting_together_all_succeed(make_bus: MakeBus) -> None:
+async def test_eight_threads_starting_together_all_succeed(make_bus: MakeBus) -> None:
     buses = [make_bus() for _ in range(8)]
     together = threading.Barrier(len(buses), timeout=10)
 
     def start(bus: EventBus) -> None:
         together.wait()
-        bus.prepare_blocking()
+        bus.blocking.prepare()
 
     with ThreadPoolExecutor(len(buses)) as threads:
         await asyncio.gather(*(asyncio.wrap_future(threads.submit(start, bus)) for bus in buses))
@@ -77,7 +78,7 @@ with bus:
 """
 
 
-async def test_s03_two_processes_starting_together_both_succeed(database_url: str, make_bus: MakeBus) -> None:
+async def test_two_processes_starting_together_both_succeed(database_url: str, make_bus: MakeBus) -> None:
     def start_both() -> list[str]:
         command = [sys.executable, "-c", STARTING, database_url]
         pipe = subprocess.PIPE
@@ -97,39 +98,39 @@ async def test_s03_two_processes_starting_together_both_succeed(database_url: st
     assert await table_names(make_bus()) == MESSAGE_TABLES | HELPER_TABLES
 
 
-async def test_s04_each_name_is_found_once_whatever_the_letter_case(bus: EventBus) -> None:
+async def test_each_name_is_found_once_whatever_the_letter_case(bus: EventBus) -> None:
     names = [name.lower() for name in await table_names(bus)]
     assert [names.count(wanted) for wanted in ("cap.published", "cap.received", "cap.queue")] == [1, 1, 1]
 
 
-async def test_s05_schema_or_prefix_moves_all_tables(make_bus: MakeBus) -> None:
+async def test_schema_or_prefix_moves_all_tables(make_bus: MakeBus) -> None:
     handled: list[int] = []
     bus = make_bus(schema="Shop x", table_prefix="Shop x")
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        await bus.publish_async("order.created", 7)
+        await bus.publish("order.created", 7)
         await bus.drain()
         names = {name.partition(".")[2] for name in await table_names(bus)}
         assert {name.partition(".")[0] for name in await table_names(bus)} == {"Shop x"}
-    assert names == {"published", "received", "queue", "inbox", "lock"}
+    assert names == {"published", "received", "queue", "inbox", "lock", "schema_version"}
     assert handled == [7]
 
 
-async def test_s05_several_buses_share_a_database_and_keep_apart(make_bus: MakeBus) -> None:
+async def test_several_buses_share_a_database_and_keep_apart(make_bus: MakeBus) -> None:
     one, two = (make_bus(schema=space, table_prefix=space) for space in ("one", "two"))
     await one.prepare()
     await two.prepare()
-    await one.publish_async("order.created")
+    await one.publish("order.created")
     assert (await counts(one), await counts(two)) == ((1, 0, 1), (0, 0, 0))
 
 
-async def test_s05_a_schema_or_prefix_with_quotes_is_refused(make_bus: MakeBus) -> None:
+async def test_a_schema_or_prefix_with_quotes_is_refused(make_bus: MakeBus) -> None:
     for space in ('x"; DROP TABLE y; --', "x`"):
         with pytest.raises(SettingsError):
             make_bus(schema=space, table_prefix=space)
 
 
-async def test_s03_exported_ddl_makes_what_a_start_makes(make_bus: MakeBus) -> None:
+async def test_exported_ddl_makes_what_a_start_makes(make_bus: MakeBus) -> None:
     started, exported = (
         make_bus(schema=space, table_prefix=space, create_tables=space == "started") for space in ("started", "export")
     )
@@ -144,35 +145,35 @@ async def test_s03_exported_ddl_makes_what_a_start_makes(make_bus: MakeBus) -> N
     assert await shape(exported) == await shape(started)
 
 
-async def test_s03_without_create_tables_a_start_makes_nothing(make_bus: MakeBus) -> None:
+async def test_without_create_tables_a_start_makes_nothing(make_bus: MakeBus) -> None:
     bus = make_bus(create_tables=False)
     with pytest.raises(TablesMissing, match="sparrow bus ddl"):
         await bus.start()
     assert await table_names(bus) == set()
 
 
-async def test_s03_metadata_names_the_columns_that_are_there(bus: EventBus) -> None:
+async def test_metadata_names_the_columns_that_are_there(bus: EventBus) -> None:
     there = {table: [column[0] for column in found["columns"]] for table, found in (await shape(bus)).items()}
-    told = {
+    translated_errors = {
         table.name.rpartition(".")[2]: [each.name for each in table.columns] for table in bus.metadata().tables.values()
     }
-    assert there == told
+    assert there == translated_errors
 
 
-async def test_s03_strict_tables_makes_three_tables_that_deliver_once(make_bus: MakeBus, broker) -> None:
+async def test_strict_tables_makes_three_tables_that_deliver_once(make_bus: MakeBus, broker) -> None:
     handled: list[int] = []
     bus = make_bus(strict_tables=True)
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
         assert await table_names(bus) == MESSAGE_TABLES
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         broker.take([broker.sent[0]])
-        await eventually(lambda: bus.shared.probe.totals["bus_duplicates_total"] == 1)
-        await bus.publish_async("order.created", 2)
+        await eventually(lambda: bus.core.context.probe.totals["bus_duplicates_total"] == 1)
+        await bus.publish("order.created", 2)
         await bus.drain()
-        await bus.worker.upkeep.clean()
-        await bus.worker.upkeep.mend()
+        await bus.core.worker.maintenance.delete_expired()
+        await bus.core.worker.maintenance.repair_orphans()
         assert sorted(handled) == [1, 2]
         assert await counts(bus) == (2, 2, 0)
     async with make_bus(strict_tables=True) as again:
@@ -182,13 +183,13 @@ async def test_s03_strict_tables_makes_three_tables_that_deliver_once(make_bus: 
 # -- what stands in them ---------------------------------------------------------------------------------------------
 
 
-async def test_s09_status_is_a_known_word_and_never_null(make_bus: MakeBus, broker) -> None:
+async def test_status_is_a_known_word_and_never_null(make_bus: MakeBus, broker) -> None:
     bus = make_bus()
-    bus.add_subscription("good", lambda value: None)
-    bus.add_subscription("bad", refusing)
+    bus.subscriptions.add("good", lambda value: None)
+    bus.subscriptions.add("bad", refusing)
     async with bus:
-        await bus.publish_many_async([("good", 1), ("bad", 2)])
-        await bus.publish_async("good", 3, delay=600)
+        await bus.publish_many([("good", 1), ("bad", 2)])
+        await bus.publish("good", 3, delay=600)
         await bus.drain()
         found = await rows(bus, "published") + await rows(bus, "received")
         tables = await shape(bus)
@@ -198,21 +199,21 @@ async def test_s09_status_is_a_known_word_and_never_null(make_bus: MakeBus, brok
         assert not nullable
 
 
-async def test_s10_the_five_states_are_spelled_as_required(make_bus: MakeBus) -> None:
+async def test_the_five_states_are_spelled_as_required(make_bus: MakeBus) -> None:
     assert {"Scheduled", "Enqueued", "Processing", "Successed", "Failed"} <= {status.value for status in EventStatus}
     assert {status.value for status in EventStatus} - {"Delayed", "Cancelled"} == {
         "Scheduled", "Enqueued", "Processing", "Successed", "Failed",
     }  # fmt: skip
     assert EventStatus.of("Succeeded") is EventStatus.of("successed") is EventStatus.SUCCESSED
-    async with make_bus(succeeded_word="Succeeded") as bus:
-        await bus.publish_async("order.created")
+    async with make_bus(succeeded_spelling="Succeeded") as bus:
+        await bus.publish("order.created")
         await bus.drain()
         assert (await row(bus, "published"))["StatusName"] == "Succeeded"
 
 
-async def test_s16_what_the_broker_holds_is_utf8_json_and_a_round_trip_keeps_all(make_bus: MakeBus, broker) -> None:
+async def test_what_the_broker_holds_is_utf8_json_and_a_round_trip_keeps_all(make_bus: MakeBus, broker) -> None:
     async with make_bus() as bus:
-        await bus.publish_async("order.created", {"name": "Zoë", "n": 2**60}, key="7", headers={"x": "ü"})
+        await bus.publish("order.created", {"name": "Zoë", "n": 2**60}, key="7", headers={"x": "ü"})
         await bus.drain()
     [envelope] = broker.sent
     assert envelope.body.decode() == '{"name":"Zoë","n":1152921504606846976}'
@@ -222,16 +223,16 @@ async def test_s16_what_the_broker_holds_is_utf8_json_and_a_round_trip_keeps_all
     assert encode_document(envelope).decode() == text.decode()
 
 
-async def test_s17_ids_are_unique_integers_and_text_in_json(bus: EventBus) -> None:
-    numbers = await bus.publish_many_async([("order.created", n) for n in range(50)])
-    numbers.append(await bus.publish_async("order.created"))
+async def test_ids_are_unique_integers_and_text_in_json(bus: EventBus) -> None:
+    numbers = await bus.publish_many([("order.created", n) for n in range(50)])
+    numbers.append(await bus.publish("order.created"))
     stored = [each["Id"] for each in await rows(bus, "published")]
     assert stored == sorted(set(numbers))
     assert all(type(number) is int and 0 < number < 2**63 for number in numbers)
     assert decode_content((await rows(bus, "published"))[0]["Content"])[0]["cap-msg-id"] == str(stored[0])
 
 
-async def test_s18_name_is_the_topic_after_the_prefix(make_bus: MakeBus, broker) -> None:
+async def test_name_is_the_topic_after_the_prefix(make_bus: MakeBus, broker) -> None:
     handled: list[str] = []
     bus = make_bus(topic_prefix="eu")
 
@@ -240,20 +241,20 @@ async def test_s18_name_is_the_topic_after_the_prefix(make_bus: MakeBus, broker)
         handled.append(event.name)
 
     async with bus:
-        await bus.publish_async("order.created")
+        await bus.publish("order.created")
         await bus.drain()
         assert (await row(bus, "published"))["Name"] == (await row(bus, "received"))["Name"] == "eu.order.created"
     assert [envelope.name for envelope in broker.sent] == handled == ["eu.order.created"]
 
 
-async def test_s19_content_is_json_text_and_keeps_every_character(make_bus: MakeBus) -> None:
+async def test_content_is_json_text_and_keeps_every_character(make_bus: MakeBus) -> None:
     payload = {"text": "Grüße, 世界 🐦 \u0000 \x7f \" \\ ' % ? :x $1"}
     handled: list[Any] = []
     bus = make_bus()
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        await bus.publish_async("order.created", payload, headers={"grüße": "世界 🐦 % ?"})
-        await bus.publish_many_async([("order.created", payload)])
+        await bus.publish("order.created", payload, headers={"grüße": "世界 🐦 % ?"})
+        await bus.publish_many([("order.created", payload)])
         await bus.drain()
         contents = [each["Content"] for each in await rows(bus, "published") + await rows(bus, "received")]
     assert all(isinstance(content, str) for content in contents)
@@ -261,7 +262,7 @@ async def test_s19_content_is_json_text_and_keeps_every_character(make_bus: Make
     assert handled == [payload, payload]
 
 
-async def test_s20_received_rows_and_messages_have_their_group(make_bus: MakeBus) -> None:
+async def test_received_rows_and_messages_have_their_group(make_bus: MakeBus) -> None:
     events: list[Event] = []
     bus = make_bus()
 
@@ -270,18 +271,18 @@ async def test_s20_received_rows_and_messages_have_their_group(make_bus: MakeBus
         events.append(event)
 
     async with bus:
-        await bus.publish_async("order.created")
+        await bus.publish("order.created")
         await bus.drain()
         assert (await row(bus, "received"))["Group"] == "billing.v1"
     assert events[0].group == events[0].headers.group == "billing.v1"
 
 
-async def test_s21_added_is_the_databases_time_in_utc_and_retries_do_not_change_it(make_bus: MakeBus) -> None:
+async def test_added_is_the_databases_time_in_utc_and_retries_do_not_change_it(make_bus: MakeBus) -> None:
     bus = make_bus()
-    bus.add_subscription("order.created", failing)
+    bus.subscriptions.add("order.created", failing)
     async with bus:
         before = datetime.now(UTC)
-        await bus.publish_async("order.created")
+        await bus.publish("order.created")
         await bus.drain()
         first = [(await row(bus, table))["Added"] for table in ("published", "received")]
         bus.advance(100)
@@ -293,15 +294,15 @@ async def test_s21_added_is_the_databases_time_in_utc_and_retries_do_not_change_
     assert all(before - timedelta(milliseconds=1) <= added <= datetime.now(UTC) for added in first)
 
 
-async def test_s22_expiry_is_null_until_the_end_then_a_day_or_fifteen(make_bus: MakeBus) -> None:
+async def test_expiry_is_null_until_the_end_then_a_day_or_fifteen(make_bus: MakeBus) -> None:
     bus = make_bus()
-    bus.add_subscription("good", lambda value: None)
-    bus.add_subscription("bad", refusing)
+    bus.subscriptions.add("good", lambda value: None)
+    bus.subscriptions.add("bad", refusing)
     await bus.prepare()
-    open_one = await bus.publish_async("good")
+    open_one = await bus.publish("good")
     assert (await row(bus, "published", open_one))["ExpiresAt"] is None
     async with bus:
-        await bus.publish_async("bad")
+        await bus.publish("bad")
         await bus.drain()
         published, received = await rows(bus, "published"), await rows(bus, "received")
     for each in published + received:
@@ -312,17 +313,15 @@ async def test_s22_expiry_is_null_until_the_end_then_a_day_or_fifteen(make_bus: 
             assert each["ExpiresAt"] - each["Added"] == timedelta(days=15)
 
 
-async def test_s25_received_has_a_group_published_has_none_in_the_order_cap_reads(
-    bus: EventBus, make_bus: MakeBus
-) -> None:
+async def test_received_has_a_group_published_has_none_in_the_order_cap_reads(bus: EventBus, make_bus: MakeBus) -> None:
     tables = {table: [column[0] for column in found["columns"]] for table, found in (await shape(bus)).items()}
     assert tables["published"][:8] == CAP_ORDER
     assert tables["received"][:9] == [*CAP_ORDER[:3], "Group", *CAP_ORDER[3:]]
     assert "Group" not in tables["published"]
     async with make_bus() as running:
-        await running.publish_async("order.created")
+        await running.publish("order.created")
         await running.drain()
-        [envelope] = running.shared.transport.broker.sent  # type: ignore[attr-defined]
+        [envelope] = running.core.context.transport.broker.sent  # type: ignore[attr-defined]
     assert b'"Group"' not in encode_document(envelope)
     assert b'"Group":"billing"' in encode_document(envelope, group="billing")
 
@@ -330,23 +329,23 @@ async def test_s25_received_has_a_group_published_has_none_in_the_order_cap_read
 # -- cleaning --------------------------------------------------------------------------------------------------------
 
 
-async def test_s14_cleaning_comes_at_the_start_and_every_hour(make_bus: MakeBus) -> None:
+async def test_cleaning_comes_at_the_start_and_every_hour(make_bus: MakeBus) -> None:
     handled: list[int] = []
     # New rounds come a little before: when one has, the clock was looked at.
-    bus = make_bus(reenqueue_interval_s=3_590.0, clean_pause_s=0.0)
-    bus.shared.chance = AtOnce()
+    bus = make_bus(retry_round_interval_s=3_590.0, cleanup_pause_s=0.0)
+    bus.core.context.rng = AtOnce()
     rounds = 'bus_retries_total{place="round"}'
-    totals = bus.shared.probe.totals
+    totals = bus.core.context.probe.totals
     await bus.prepare()
-    bus.add_subscription("order.created", handled.append)
+    bus.subscriptions.add("order.created", handled.append)
 
     async def expired(hour: int) -> None:
         """One of each table that could be cleaned, and one for the next round."""
-        await bus.publish_async("order.created", hour)
+        await bus.publish("order.created", hour)
         await bus.drain()
         for table in ("published", "received"):
             await change(bus, f'UPDATE {{{table}}} SET "ExpiresAt" = "Added" WHERE "Name" = ?', "order.created")
-        number = await bus.publish_async("nobody", hour)
+        number = await bus.publish("nobody", hour)
         await bus.drain()
         await change(bus, 'UPDATE {published} SET "StatusName" = ? WHERE "Id" = ?', "Failed", number)
 
@@ -363,9 +362,9 @@ async def test_s14_cleaning_comes_at_the_start_and_every_hour(make_bus: MakeBus)
     assert handled == [1, 2]
 
 
-async def test_s15_only_what_expired_before_now_is_deleted_whatever_its_state(make_bus: MakeBus) -> None:
-    bus = make_bus(relays=False, executes=False, clean_batch=2, clean_pause_s=0.0)
-    bus.shared.chance = random.Random(1)
+async def test_only_what_expired_before_now_is_deleted_whatever_its_state(make_bus: MakeBus) -> None:
+    bus = make_bus(runs_relay=False, runs_handlers=False, cleanup_batch=2, cleanup_pause_s=0.0)
+    bus.core.context.rng = random.Random(1)
     async with bus:
         now = datetime.now(UTC)
         kept, gone = [], []
@@ -375,72 +374,75 @@ async def test_s15_only_what_expired_before_now_is_deleted_whatever_its_state(ma
                     number = await stored(bus, table, status.value)
                     await set_time(bus, table, "ExpiresAt", moment, number)
                     (gone if moment is not None and moment < now else kept).append((table, number))
-        assert await bus.worker.upkeep.clean() == len(gone) == 2 * len(EventStatus)
+        assert await bus.core.worker.maintenance.delete_expired() == len(gone) == 2 * len(EventStatus)
         left = [(table, each["Id"]) for table in ("published", "received") for each in await rows(bus, table)]
         assert sorted(left) == sorted(kept)
 
 
-async def test_s15_inbox_keys_outlive_their_messages_by_days(make_bus: MakeBus, broker) -> None:
+async def test_inbox_keys_outlive_their_messages_by_days(make_bus: MakeBus, broker) -> None:
     handled: list[int] = []
-    bus = make_bus(clean_pause_s=0.0)
-    bus.add_subscription("order.created", handled.append)
+    bus = make_bus(cleanup_pause_s=0.0)
+    bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        await bus.publish_async("order.created", 1)
+        await bus.publish("order.created", 1)
         await bus.drain()
         bus.advance(2 * 86_400)
-        await bus.worker.upkeep.clean()
+        await bus.core.worker.maintenance.delete_expired()
         assert await counts(bus) == (0, 0, 0)
         assert len(await rows(bus, "inbox")) == 1
         broker.take([broker.sent[0]])
-        await eventually(lambda: bus.shared.probe.totals["bus_duplicates_total"] == 1)
+        await eventually(lambda: bus.core.context.probe.totals["bus_duplicates_total"] == 1)
         bus.advance(6 * 86_400)
-        await bus.worker.upkeep.clean()
+        await bus.core.worker.maintenance.delete_expired()
         assert await rows(bus, "inbox") == []
     assert handled == [1]
 
 
-async def test_s14_one_process_cleans_at_a_time(make_bus: MakeBus) -> None:
-    async with make_bus(relays=False, executes=False) as one, make_bus(relays=False, executes=False) as two:
-        turns = [await bus.worker.upkeep._alone("clean now", 3_600.0) for bus in (one, two, one)]
+async def test_one_process_cleans_at_a_time(make_bus: MakeBus) -> None:
+    async with (
+        make_bus(runs_relay=False, runs_handlers=False) as one,
+        make_bus(runs_relay=False, runs_handlers=False) as two,
+    ):
+        turns = [await bus.core.worker.maintenance._alone("clean now", 3_600.0) for bus in (one, two, one)]
         assert turns == [True, False, True]
         one.advance(3_700.0)
         two.advance(3_700.0)
-        assert await two.worker.upkeep._alone("clean now", 3_600.0)
+        assert await two.core.worker.maintenance._alone("clean now", 3_600.0)
 
 
-async def test_s14_what_is_cleaned_is_archived_first(make_bus: MakeBus, tmp_path: Path) -> None:
+async def test_what_is_cleaned_is_archived_first(make_bus: MakeBus, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    bus = make_bus(archive=tmp_path / "archive", clean_pause_s=0.0)
-    bus.add_subscription("order.created", lambda value: None)
+    bus = make_bus(archive=tmp_path / "archive", cleanup_pause_s=0.0)
+    bus.subscriptions.add("order.created", lambda value: None)
     async with bus:
-        number = await bus.publish_async("order.created", {"text": "ü"}, key="7")
+        number = await bus.publish("order.created", {"text": "ü"}, key="7")
         await bus.drain()
         stored_row = await row(bus, "published")
         bus.advance(2 * 86_400)
-        assert await bus.worker.upkeep.clean() == 2
+        assert await bus.core.worker.maintenance.delete_expired() == 2
     [file] = (tmp_path / "archive" / "published").glob("day=*/*.parquet")
     [archived] = pq.ParquetFile(file).read().to_pylist()
     assert archived["Id"] == number
     assert (archived["Content"], archived["Added"]) == (stored_row["Content"], stored_row["Added"])
 
 
-def test_s14_a_window_of_hours_may_pass_midnight() -> None:
+def test_a_window_of_hours_may_pass_midnight() -> None:
     night = (time(22), time(6))
     assert [is_between(time(hour), night) for hour in (21, 22, 0, 6, 7)] == [False, True, True, True, False]
     assert [is_between(time(hour), (time(1), time(6))) for hour in (0, 1, 7)] == [False, True, False]
 
 
-async def test_s08_rows_that_lost_each_other_are_mended(make_bus: MakeBus) -> None:
-    async with make_bus(relays=False, executes=False) as bus:
-        lost = await bus.publish_async("order.created", 1)
-        stray = await bus.publish_async("order.created", 2)
+async def test_rows_that_lost_each_other_are_mended(make_bus: MakeBus) -> None:
+    async with make_bus(runs_relay=False, runs_handlers=False) as bus:
+        lost = await bus.publish("order.created", 1)
+        stray = await bus.publish("order.created", 2)
         await change(bus, 'DELETE FROM {queue} WHERE "MessageId" = ?', lost)
         await change(bus, 'DELETE FROM {published} WHERE "Id" = ?', stray)
         bus.advance(301.0)
-        assert await bus.worker.upkeep.mend() == (1, 1)
+        assert await bus.core.worker.maintenance.repair_orphans() == (1, 1)
         assert [each["MessageId"] for each in await rows(bus, "queue")] == [lost]
-        assert await bus.worker.upkeep.mend() == (0, 0)
+        assert await bus.core.worker.maintenance.repair_orphans() == (0, 0)
 
 
 # -- what they are made of -------------------------------------------------------------------------------------------
@@ -456,10 +458,12 @@ def refusing(value: object) -> None:
 
 async def stored(bus: EventBus, table: str, status: str) -> int:
     """A row in this state, as no bus would have left it."""
-    number = bus.shared.ids.next()
+    number = bus.core.context.ids.next()
     columns, values = '"Id", "Name", "Content", "StatusName"', [number, "order.created", "{}", status]
     if table == "received":
         columns, values = f'{columns}, "Group", "MsgId"', [*values, "billing.v1", str(number)]
     marks = ", ".join("?" * len(values))
-    await change(bus, f'INSERT INTO {{{table}}} ({columns}, "Added") VALUES ({marks}, {bus.shared.sql.now})', *values)
+    await change(
+        bus, f'INSERT INTO {{{table}}} ({columns}, "Added") VALUES ({marks}, {bus.core.context.sql.now})', *values
+    )
     return number

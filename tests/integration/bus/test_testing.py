@@ -21,8 +21,8 @@ async def test_a_bus_of_its_own_needs_nothing_and_leaves_nothing() -> None:
     async with TestBus(app="shop") as bus:
         folder = Path(bus.database.engine.url.database).parent
         assert folder.is_dir()
-        bus.add_subscription("order.created", lambda order: handled.append(order))
-        await bus.publish_async("order.created", {"number": 7})
+        bus.subscriptions.add("order.created", lambda order: handled.append(order))
+        await bus.publish("order.created", {"number": 7})
         await bus.drain()
     assert handled == [{"number": 7}]
     assert not folder.exists()
@@ -31,16 +31,16 @@ async def test_a_bus_of_its_own_needs_nothing_and_leaves_nothing() -> None:
 def test_it_works_without_an_event_loop() -> None:
     handled: list[dict] = []
     with TestBus() as bus:
-        bus.add_subscription("order.created", lambda order: handled.append(order))
+        bus.subscriptions.add("order.created", lambda order: handled.append(order))
         bus.publish("order.created", {"number": 7})
-        bus.drain_blocking()
+        bus.drain()
         assert handled == [{"number": 7}]
     assert not bus.is_running
 
 
 async def test_the_applications_own_bus_runs_on_a_broker_in_memory_and_is_as_before_afterwards(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "sparrow://127.0.0.1:1", app="shop")
-    transport, database = bus.shared.transport, bus.database
+    transport, database = bus.core.context.transport, bus.database
     handled: list[dict] = []
 
     @bus.subscribe("order.created")
@@ -49,17 +49,17 @@ async def test_the_applications_own_bus_runs_on_a_broker_in_memory_and_is_as_bef
 
     for number in (1, 2):
         async with TestBus(bus) as same:
-            assert same is bus
-            await bus.publish_async("order.created", {"number": number})
-            await bus.drain()
+            assert same is bus.aio
+            await bus.aio.publish("order.created", {"number": number})
+            await bus.aio.drain()
             bus.advance(100)
     assert handled == [{"number": 1}, {"number": 2}]
-    assert (bus.shared.transport, bus.database, bus.clock.shift_s) == (transport, database, 0)
+    assert (bus.core.context.transport, bus.database, bus.core.clock.shift_s) == (transport, database, 0)
 
 
 async def test_another_database_may_stand_in_for_one_that_is_not_there() -> None:
     bus = EventBus("postgresql://nobody@127.0.0.1:1/shop", "sparrow://127.0.0.1:1", schema="shop")
-    sql = bus.shared.sql
+    sql = bus.core.context.sql
     handled: list[str] = []
 
     @bus.subscribe("order.created")
@@ -67,26 +67,26 @@ async def test_another_database_may_stand_in_for_one_that_is_not_there() -> None
         handled.append(session.get_bind().dialect.name)
 
     async with TestBus(bus, database="sqlite://"):
-        await bus.publish_async("order.created", {})
-        await bus.drain()
+        await bus.aio.publish("order.created", {})
+        await bus.aio.drain()
     assert handled == ["sqlite"]
-    assert bus.shared.sql is sql
+    assert bus.core.context.sql is sql
 
 
 async def test_a_failed_start_leaves_the_bus_as_it_was(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/none/shop.db", "sparrow://127.0.0.1:1")
-    transport = bus.shared.transport
+    transport = bus.core.context.transport
     with pytest.raises(Exception, match="unable to open"):
         async with TestBus(bus):
             pass
-    assert bus.shared.transport is transport
+    assert bus.core.context.transport is transport
     assert not bus.is_running
 
 
 async def test_a_running_bus_is_not_taken_over_and_a_made_one_takes_no_options(event_bus: EventBus) -> None:
     with pytest.raises(Refused, match="app"):
         TestBus(event_bus, app="other")
-    async with event_bus:
+    async with event_bus.aio:
         with pytest.raises(Refused, match="running"):
             await TestBus(event_bus).__aenter__()
 
@@ -102,19 +102,19 @@ async def test_the_fixture_is_a_bus_with_tables_that_starts_when_told(event_bus:
     async def counted(number: int, session: AsyncSession) -> None:
         handled.append(number)
 
-    await event_bus.publish_async("counted", 1)  # before the start
-    async with event_bus:
-        await event_bus.publish_async("counted", 2)
-        await event_bus.drain()
+    await event_bus.aio.publish("counted", 1)  # before the start
+    async with event_bus.aio:
+        await event_bus.aio.publish("counted", 2)
+        await event_bus.aio.drain()
     assert sorted(handled) == [1, 2]
 
 
 def test_the_fixture_serves_tests_without_a_loop(event_bus: EventBus) -> None:
     handled: list[int] = []
-    event_bus.add_subscription("counted", lambda number: handled.append(number))
+    event_bus.subscriptions.add("counted", lambda number: handled.append(number))
     with event_bus:
         event_bus.publish("counted", 3)
-        event_bus.drain_blocking()
+        event_bus.drain()
     assert handled == [3]
 
 
@@ -160,16 +160,16 @@ def test_pytest_does_not_take_the_class_for_tests(tmp_path: Path) -> None:
 
 async def test_moving_the_clock_makes_what_is_delayed_come_due(event_bus: EventBus) -> None:
     handled: list[str] = []
-    event_bus.add_subscription("reminder", lambda text: handled.append(text))
-    async with event_bus:
-        await event_bus.publish_async("reminder", "tomorrow", delay=86_400)
-        await event_bus.drain()
+    event_bus.subscriptions.add("reminder", lambda text: handled.append(text))
+    async with event_bus.aio:
+        await event_bus.aio.publish("reminder", "tomorrow", delay=86_400)
+        await event_bus.aio.drain()
         assert handled == []
         event_bus.advance(86_399)
-        await event_bus.drain()
+        await event_bus.aio.drain()
         assert handled == []
         event_bus.advance(2)
-        await event_bus.drain()
+        await event_bus.aio.drain()
         assert handled == ["tomorrow"]
 
 
@@ -178,18 +178,18 @@ async def test_moving_the_clock_makes_what_is_delayed_come_due(event_bus: EventB
 
 async def test_what_is_captured_is_seen_whole_and_neither_sent_nor_handled(event_bus: EventBus) -> None:
     handled: list[object] = []
-    event_bus.add_subscription("#", lambda value: handled.append(value))
-    broker = event_bus.shared.transport.broker
-    async with event_bus:
+    event_bus.subscriptions.add("#", lambda value: handled.append(value))
+    broker = event_bus.core.context.transport.broker
+    async with event_bus.aio:
         with capture(event_bus) as published:
             assert list(published) == []
-            number = await event_bus.publish_async("order.created", {"number": 7}, key="k", headers={"region": "north"})
-            await event_bus.publish_many_async([("order.paid", 1), ("order.paid", 2)])
-            await event_bus.publish_async("later", None, delay=60)
-        await event_bus.publish_async("sent", "after the block")
-        await event_bus.drain()  # two minutes must not pass while something is in flight: its lease would be over
+            number = await event_bus.aio.publish("order.created", {"number": 7}, key="k", headers={"region": "north"})
+            await event_bus.aio.publish_many([("order.paid", 1), ("order.paid", 2)])
+            await event_bus.aio.publish("later", None, delay=60)
+        await event_bus.aio.publish("sent", "after the block")
+        await event_bus.aio.drain()  # two minutes must not pass while something is in flight: its lease would be over
         event_bus.advance(120)
-        await event_bus.drain()
+        await event_bus.aio.drain()
     assert published.names == ["order.created", "order.paid", "order.paid", "later"]
     created = published.one("order.created")
     assert (created.id, created.value) == (number, {"number": 7})
@@ -212,10 +212,10 @@ def test_what_is_rolled_back_is_not_captured(event_bus: EventBus) -> None:
 
 async def test_what_was_captured_before_a_start_is_not_sent_by_it(event_bus: EventBus) -> None:
     with capture(event_bus) as published:
-        await event_bus.publish_async("order.created", 1)
-    async with event_bus:
-        await event_bus.drain()
-        assert event_bus.shared.transport.broker.sent == []
+        await event_bus.aio.publish("order.created", 1)
+    async with event_bus.aio:
+        await event_bus.aio.drain()
+        assert event_bus.core.context.transport.broker.sent == []
     assert published.names == ["order.created"]
 
 
@@ -231,10 +231,10 @@ def test_a_missing_event_is_told_with_what_there_is(event_bus: EventBus) -> None
 
 async def test_captures_may_be_nested_and_each_sees_its_own(event_bus: EventBus) -> None:
     with capture(event_bus) as outer:
-        await event_bus.publish_async("a")
+        await event_bus.aio.publish("a")
         with capture(event_bus) as inner:
-            await event_bus.publish_async("b")
-        await event_bus.publish_async("c")
+            await event_bus.aio.publish("b")
+        await event_bus.aio.publish("c")
     assert inner.names == ["b"]
     assert outer.names == ["a", "b", "c"]
 
@@ -242,8 +242,8 @@ async def test_captures_may_be_nested_and_each_sees_its_own(event_bus: EventBus)
 async def test_every_database_can_be_looked_at(database_url: str) -> None:
     async with TestBus(database=database_url) as bus:
         with capture(bus) as published:
-            await bus.publish_async("order.created", {"name": "Zoë"})
-            await bus.publish_many_async([("order.paid", number) for number in range(3)])
+            await bus.publish("order.created", {"name": "Zoë"})
+            await bus.publish_many([("order.paid", number) for number in range(3)])
         await bus.drain()
         assert [event.value for event in published] == [{"name": "Zoë"}, 0, 1, 2]
 
@@ -251,10 +251,10 @@ async def test_every_database_can_be_looked_at(database_url: str) -> None:
 async def test_a_bus_on_an_asyncio_engine_can_be_looked_at(tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
     bus = EventBus(engine, MemoryTransport())
-    await bus.prepare()
+    await bus.aio.prepare()
     with capture(bus) as published:
         async with AsyncSession(engine) as session:
-            await bus.publish_async("order.created", 1, session=session)
+            await bus.aio.publish("order.created", 1, session=session)
             await session.commit()
     assert published.names == ["order.created"]
     await engine.dispose()

@@ -116,9 +116,9 @@ def test_every_subscription_is_an_operation_on_its_channel() -> None:
 
 def test_all_references_lead_somewhere_and_the_text_is_json() -> None:
     bus = made()
-    bus.add_subscription("a", lambda order: None)
-    bus.add_subscription("b.*", lambda order: None, group="b")
-    bus.add_subscription("b._one_", lambda order: None, group="b")
+    bus.subscriptions.add("a", lambda order: None)
+    bus.subscriptions.add("b.*", lambda order: None, group="b")
+    bus.subscriptions.add("b._one_", lambda order: None, group="b")
     document = asyncapi(bus, publishes={"x": list[Order], "y": Shipped, "z": int, "w": Any, "v": dict[str, Line]})
     assert len(document["channels"]) == 8, "two topics may not share a channel because their keys look alike"
     found = list(references(document))
@@ -165,7 +165,7 @@ def test_two_models_of_one_name_are_both_described() -> None:
 
 def test_handlers_that_cannot_work_have_no_document() -> None:
     bus = made()
-    bus.add_subscription("a", lambda order: None)
-    bus.add_subscription("a", lambda order: None)
+    bus.subscriptions.add("a", lambda order: None)
+    bus.subscriptions.add("a", lambda order: None)
     with pytest.raises(SubscriptionError):
         asyncapi(bus)

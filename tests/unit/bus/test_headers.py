@@ -20,7 +20,7 @@ def test_headers_are_known_by_name():
 def test_what_is_missing_or_null_has_a_reading():
     headers = Headers({"cap-msg-id": "7", "cap-callback-name": None, "cap-corr-seq": "x"})
     assert (headers.name, headers.group, headers.key, headers.tenant, headers.sent_at) == ("", None, None, None, None)
-    assert (headers.correlation_id, headers.correlation_sequence, headers.answer_to) == ("7", 0, None)
+    assert (headers.correlation_id, headers.correlation_sequence, headers.reply_to) == ("7", 0, None)
 
 
 def test_our_key_is_looked_for_before_that_of_kafka():
@@ -30,12 +30,12 @@ def test_our_key_is_looked_for_before_that_of_kafka():
 
 def test_a_handler_steers_its_answer():
     headers = Headers({"cap-callback-name": "a.done"})
-    assert headers.answer_to == "a.done"
+    assert headers.reply_to == "a.done"
     headers.rewrite_callback("b.done")
     headers.add_response_header("region", "north")
-    assert (headers.answer_to, headers.response) == ("b.done", {"region": "north"})
+    assert (headers.reply_to, headers.response) == ("b.done", {"region": "north"})
     headers.remove_callback()
-    assert headers.answer_to is None
+    assert headers.reply_to is None
 
 
 @pytest.mark.parametrize("copied", [copy.copy, lambda headers: pickle.loads(pickle.dumps(headers))])
@@ -43,7 +43,7 @@ def test_a_copy_keeps_the_answer(copied):
     headers = Headers({"cap-callback-name": "a"})
     headers.rewrite_callback("b")
     assert copied(headers) == headers
-    assert copied(headers).answer_to == "b"
+    assert copied(headers).reply_to == "b"
 
 
 def test_two_headers_do_not_share_their_answers():

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.bus.names import (
     broker_event_name,
@@ -46,7 +47,7 @@ NOT_TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "name"), TAKEN)
+@each_case(("pattern", "name"), TAKEN)
 def test_a_pattern_takes_a_name_and_so_does_its_regex(pattern, name):
     assert matches(pattern, name)
     assert re.match(pattern_regex(pattern), name)
@@ -88,7 +89,7 @@ def test_a_prefix_goes_before_the_name():
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "rule"),
     [
         ("", "empty"),

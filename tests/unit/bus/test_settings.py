@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrow.bus.settings import BusSettings, cap_settings
+from sparrow.bus.settings import BusOptions, BusSettings, apply_options, cap_settings
 from sparrow.model.errors import SettingsError
 
 MANUAL = Path(__file__).parents[3] / "docs" / "event-bus.md"
@@ -21,7 +21,7 @@ def test_the_manual_lists_every_setting_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("relay_batch", 0), ("lease_s", 0), ("concurrency", -1), ("succeeded_word", "Done")]
+    ("name", "value"), [("relay_batch", 0), ("lease_s", 0), ("concurrency", -1), ("succeeded_spelling", "Done")]
 )
 def test_a_value_that_cannot_work_is_refused_with_its_name(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
@@ -30,7 +30,18 @@ def test_a_value_that_cannot_work_is_refused_with_its_name(name: str, value: obj
 
 def test_the_modern_profile_is_what_cap_does_today() -> None:
     settings = cap_settings(app="shop")
-    assert (settings.retry.max, settings.retry.at_once) == (50, 2)
-    assert settings.reenqueue_interval_s is None
-    assert settings.clean_interval_s == 300
+    assert (settings.retry.max, settings.retry.immediate_retries) == (50, 2)
+    assert settings.retry_round_interval_s is None
+    assert settings.cleanup_interval_s == 300
     assert settings.app == "shop"
+
+
+def test_the_options_of_a_bus_are_the_fields_of_its_settings() -> None:
+    options = BusOptions.__annotations__
+    assert list(options) == [field.name for field in fields(BusSettings)]
+
+
+def test_a_setting_may_have_its_old_name_for_one_version() -> None:
+    with pytest.warns(DeprecationWarning, match="breaker is now circuit_breaker"):
+        settings = apply_options(BusSettings(), {"breaker": True})  # type: ignore[typeddict-unknown-key]
+    assert settings.circuit_breaker

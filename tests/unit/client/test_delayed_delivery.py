@@ -9,7 +9,7 @@ from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
 
-MESSAGE = Message.of("orders", b"a book", tags="paid")
+MESSAGE = Message("orders", b"a book", tags="paid")
 
 
 def test_a_moment_may_be_a_datetime_or_milliseconds():

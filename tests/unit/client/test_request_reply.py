@@ -9,7 +9,7 @@ from sparrow.model.message import LOOPBACK_HOST, Host, Message
 from sparrow.wire.compression import compress
 from sparrow.wire.headers import PushReply
 
-ASKED = make_request(Message.of("prices", b"?", tags="fx"), correlation="C1", client_id="me@1", timeout_ms=500)
+ASKED = make_request(Message("prices", b"?", tags="fx"), correlation="C1", client_id="me@1", timeout_ms=500)
 
 
 def push(**others: object) -> PushReply:
@@ -42,7 +42,7 @@ def test_a_reply_goes_to_the_reply_topic_of_the_cluster_the_request_came_through
 
 def test_a_message_nobody_waits_for_cannot_be_answered():
     with pytest.raises(Refused, match="CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT"):
-        make_reply(Message.of("prices", b"?"), b"42")
+        make_reply(Message("prices", b"?"), b"42")
 
 
 def test_a_pushed_reply_is_read_with_its_body_expanded():

@@ -10,14 +10,32 @@ from sparrow.model.protocol import PROPERTY_PRIORITY
 
 @pytest.mark.parametrize("priority", ["high", Priority.HIGH])
 def test_a_priority_is_a_word_or_a_value(priority):
-    assert Message.of("T", "x", priority=priority).properties == {PROPERTY_PRIORITY: "high"}
+    assert Message("T", "x", priority=priority).properties == {PROPERTY_PRIORITY: "high"}
 
 
 def test_a_message_that_says_no_priority_has_no_such_property():
-    assert Message.of("T", "x").properties == {}
+    assert Message("T", "x").properties == {}
 
 
 @pytest.mark.parametrize("word", ["High", "urgent", ""])
 def test_a_priority_that_is_none_is_refused_before_it_is_sent(word):
     with pytest.raises(IllegalMessage, match="high, middle or low"):
-        Message.of("T", "x", priority=word)
+        Message("T", "x", priority=word)
+
+
+def test_tags_keys_and_properties_are_one_mapping():
+    message = Message("T", b"x", tags="paid", keys=["a", "b"], properties={"city": "Oslo"}, flag=7)
+    assert message.properties == {"city": "Oslo", "TAGS": "paid", "KEYS": "a b"}
+    assert (message.tags, message.keys, message.unique_key, message.flag) == ("paid", ["a", "b"], None, 7)
+
+
+def test_the_callers_properties_are_copied():
+    properties = {"city": "Oslo"}
+    message = Message("T", properties=properties, tags="paid")
+    assert properties == {"city": "Oslo"}
+    assert message == Message("T", properties={"city": "Oslo", "TAGS": "paid"})
+
+
+def test_the_old_constructor_warns():
+    with pytest.warns(DeprecationWarning, match=r"use Message\(\.\.\.\)"):
+        assert Message.of("T", "x", tags="a", city="Oslo") == Message("T", "x", tags="a", properties={"city": "Oslo"})

@@ -120,7 +120,7 @@ async def test_a_large_body_goes_both_ways_whole(channel):
 
 
 async def test_a_header_comes_out_as_it_went_in(echo, channel):
-    channel.tell(MUTE, headers.QueueRequest("T", 3))
+    channel.send_one_way(MUTE, headers.QueueRequest("T", 3))
     await eventually(lambda: echo.kept)
     command, _ = echo.kept[0]
     assert headers.read(headers.QueueRequest, command.ext) == headers.QueueRequest("T", 3)
@@ -255,12 +255,12 @@ async def test_a_request_into_a_closed_channel_fails_at_once(channel):
     channel.close()
     with pytest.raises(ConnectionLost):
         await channel.request(ECHO)
-    channel.tell(ECHO)  # nothing to fail
+    channel.send_one_way(ECHO)  # nothing to fail
 
 
 async def test_what_was_written_before_closing_still_arrives(echo, server):
     channel = await connect(server.address)
-    channel.tell(MUTE, body=b"last words")
+    channel.send_one_way(MUTE, body=b"last words")
     channel.close()
     await eventually(lambda: echo.kept)
     assert echo.kept[0][0].body == b"last words"

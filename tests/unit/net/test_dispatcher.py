@@ -258,7 +258,7 @@ async def test_past_its_share_a_peer_is_told_to_try_again(context, server, chann
     assert {(await one).code for one in held} == {0}
     assert (await channel.request(QUICK)).code == 0
     (peer,) = [peer for peer in server.channels if peer.is_open][:1]
-    await eventually(lambda: peer.in_hand == 0)
+    await eventually(lambda: peer.requests_in_progress == 0)
 
 
 async def test_a_thousand_tasks_of_one_write_are_all_answered(wire):
@@ -321,7 +321,7 @@ async def test_a_request_that_came_just_before_the_end_is_answered_too(serving, 
     await serving.stop(grace_s=0)
     wire.write(RemotingCommand(QUICK, 78))
     assert [one.opaque for one in await wire.read(1)] == [77]
-    assert peer.in_hand <= 1
+    assert peer.requests_in_progress <= 1
 
 
 async def test_lost_and_late_requests_are_told_apart(context, server):

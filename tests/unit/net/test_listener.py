@@ -86,7 +86,7 @@ async def test_more_connections_than_allowed_are_hung_up_on():
 
 
 async def test_a_silent_connection_is_closed_and_a_talking_one_is_not():
-    async with listening(echo, idle_close_ms=100) as server:
+    async with listening(echo, idle_timeout_ms=100) as server:
         silent, talking = await connect(server.address), await connect(server.address)
         while silent.is_open:
             await talking.request(ECHO)
@@ -96,12 +96,12 @@ async def test_a_silent_connection_is_closed_and_a_talking_one_is_not():
 
 
 async def test_a_connection_that_never_says_a_word_is_closed():
-    async with listening(echo, idle_close_ms=50) as server, wire_to(server.address) as wire:
+    async with listening(echo, idle_timeout_ms=50) as server, wire_to(server.address) as wire:
         assert await wire.is_hung_up_on()
 
 
 async def test_a_silent_peer_that_does_not_read_is_closed_too():
-    async with listening(echo, idle_close_ms=100) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
+    async with listening(echo, idle_timeout_ms=100) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(2000):
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: server.channels)

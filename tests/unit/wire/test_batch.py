@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import ProtocolError, TooLarge
 from sparrow.wire.batch import decode, encode
@@ -29,7 +30,7 @@ def test_magic_and_crc_are_ignored():
 WHOLE = encode(MEMBERS)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "damaged",
     [
         WHOLE[:-1],

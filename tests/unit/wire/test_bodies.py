@@ -3,6 +3,7 @@
 import base64
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import BadRequest
 from sparrow.model.topic import Group, Topic
@@ -57,7 +58,7 @@ def test_tables_keyed_by_queues_in_the_shape_tools_parse():
     assert bodies.read(bodies.OffsetTable, java).offset_table == {QUEUE: 5}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "body",
     [
         bodies.ConsumeStats({QUEUE: bodies.QueueConsumeStats(9, 5, 1, 6)}, 1.5),

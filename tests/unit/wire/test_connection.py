@@ -4,6 +4,7 @@ import struct
 import tracemalloc
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import ProtocolError
 from sparrow.wire.connection import SMALL_PIECE_BYTES, Connection
@@ -26,9 +27,7 @@ def test_several_frames_in_one_piece():
     assert seen(Connection().feed(STREAM)) == EXPECTED
 
 
-@pytest.mark.parametrize(
-    "step", [1, 2, 3, 7, 8, 9, 100, SMALL_PIECE_BYTES - 1, SMALL_PIECE_BYTES, SMALL_PIECE_BYTES + 1, 9000]
-)
+@each_case("step", [1, 2, 3, 7, 8, 9, 100, SMALL_PIECE_BYTES - 1, SMALL_PIECE_BYTES, SMALL_PIECE_BYTES + 1, 9000])
 def test_any_step_gives_the_same_commands(step):
     connection, commands = Connection(), []
     for at in range(0, len(STREAM), step):
@@ -60,13 +59,13 @@ def test_a_frame_too_large_is_refused_on_its_first_eight_bytes():
     connection = Connection(frame_bytes_max=1000)
     assert connection.feed(struct.pack(">I", 997)) == []
     assert connection.feed(struct.pack(">I", 0)) == []
-    assert "limit is 1000" in str(connection.fault)
+    assert "limit is 1000" in str(connection.error)
 
 
 def test_a_broken_stream_stays_broken():
     connection = Connection()
     assert connection.feed(b"GET / HTTP/1.1\r\n\r\n") == []
-    assert isinstance(connection.fault, ProtocolError)
+    assert isinstance(connection.error, ProtocolError)
     assert connection.feed(STREAM) == []
     assert connection.held_bytes == 0
 
@@ -78,7 +77,7 @@ def test_commands_before_a_break_come_out_however_the_stream_is_cut(step):
     for at in range(0, len(stream), step):
         commands += connection.feed(stream[at : at + step])
     assert seen(commands) == EXPECTED
-    assert connection.fault is not None
+    assert connection.error is not None
 
 
 def test_a_body_is_bytes_of_its_own():

@@ -1,6 +1,7 @@
 """Errors to codes and back."""
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model import errors
 from sparrow.wire.codes import ResponseCode
@@ -13,7 +14,7 @@ from sparrow.wire.error_codes import (
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "code"),
     [
         (errors.UnknownTopic("T"), ResponseCode.TOPIC_NOT_EXIST),
@@ -43,7 +44,7 @@ def test_a_remark_is_bounded():
     assert len(response_for_error(errors.Refused("x" * 10_000))[1]) == REMARK_CHARS_MAX
 
 
-@pytest.mark.parametrize("code", [*(code for code in ResponseCode if code), 31_999])
+@each_case("code", [*(code for code in ResponseCode if code), 31_999])
 def test_every_code_gives_an_error_that_gives_the_code_back(code):
     assert response_for_error(error_for_response(code, "why"))[0] == code
     assert str(error_for_response(code))

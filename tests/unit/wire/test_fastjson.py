@@ -1,6 +1,7 @@
 """JSON as fastjson writes it."""
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import ProtocolError
 from sparrow.wire.fastjson import NESTING_MAX, emit, parse
@@ -27,7 +28,7 @@ def test_blanks_references_and_every_kind_of_value_are_read():
     assert parse(text) == {"a": [1, -2500.0, True, False, None, '标"'], "7": {"$ref": "$"}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         b"",

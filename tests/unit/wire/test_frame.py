@@ -4,6 +4,7 @@ import struct
 
 import msgspec
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.wire.codes import ADVERTISED_VERSION, REQUEST_CODE_ALIASES, Language, RequestCode, ResponseCode
@@ -105,7 +106,7 @@ def test_relayed_raw_fields_may_change_serialization():
     assert decode(encode(request)).fields() == request.fields()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "frame",
     [
         b"",

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import BadRequest, Refused
 from sparrow.model.queue import Queue
@@ -60,8 +61,8 @@ def test_both_spellings_of_a_send_mean_the_same(wire):
     assert (long.unit_mode, long.batch, long.reconsume_times_max) == (False, True, 16)
 
 
-@pytest.mark.parametrize("wire", [dict, raw])
-@pytest.mark.parametrize(
+@each_case("wire", [dict, raw])
+@each_case(
     ("text", "meant"), [("true", True), ("True", True), ("false", False), ("1", False), ("yes", False), ("", False)]
 )
 def test_booleans_are_read_as_javas_parse_boolean_does(wire, text, meant):
@@ -154,9 +155,9 @@ def test_every_code_has_a_type_and_requests_without_fields_are_done():
     assert response_header_type(RequestCode.QUERY_CONSUMER_OFFSET) is OffsetResponse
     assert request_header_type(RequestCode.GET_BROKER_CLUSTER_INFO) is EmptyHeader
     assert response_header_type(999_999) is EmptyHeader
-    assert set(headers.REQUESTS) | set(headers.RESPONSES) <= set(RequestCode)
+    assert set(headers.REQUEST_HEADERS) | set(headers.RESPONSE_HEADERS) <= set(RequestCode)
 
 
 def test_no_two_fields_of_a_header_share_a_wire_name():
-    for kind in {*headers.REQUESTS.values(), *headers.RESPONSES.values()}:
+    for kind in {*headers.REQUEST_HEADERS.values(), *headers.RESPONSE_HEADERS.values()}:
         assert len(set(kind.__struct_encode_fields__)) == len(kind.__struct_fields__), kind

@@ -48,7 +48,7 @@ def test_anything_else_is_a_protocol_error(text):
 
 
 def maker(clock_ms, ip=b"\x0a\0\0\1"):
-    return UniqueIdGenerator(ip, pid=0x1_2345, maker=0xCAFEBABE, clock_ms=clock_ms)
+    return UniqueIdGenerator(ip, pid=0x1_2345, generator_id=0xCAFEBABE, clock_ms=clock_ms)
 
 
 def test_a_unique_id_is_laid_out_as_java_does():

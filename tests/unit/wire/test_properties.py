@@ -47,25 +47,25 @@ def test_text_that_is_none_is_a_protocol_error():
     with pytest.raises(ProtocolError):
         decode(b"a\x01\xff\x02")
     with pytest.raises(ProtocolError):
-        property_value(b"a\x01\xff\x02", b"a")
+        property_value(b"a\x01\xff\x02", "a")
 
 
 def test_one_property_without_the_others():
     encoded = encode({"XTAGS": "no", "TAGS": "标签", "KEYS": "k"})
-    assert property_value(encoded, b"TAGS") == "标签"
-    assert property_value(encoded, b"KEYS") == "k"
-    assert property_value(encoded, b"AGS") is None
-    assert property_value(b"a\x011\x02a\x012", b"a") == "2"
+    assert property_value(encoded, "TAGS") == "标签"
+    assert property_value(encoded, "KEYS") == "k"
+    assert property_value(encoded, "AGS") is None
+    assert property_value(b"a\x011\x02a\x012", "a") == "2"
 
 
 def test_whether_there_is_a_property_without_reading_it():
     encoded = encode({"XTAGS": "TAGS", "TAGS": "a", "KEYS": "k"})
-    assert has_property(encoded, b"TAGS")
-    assert has_property(encoded, b"XTAGS")
-    assert not has_property(encoded, b"AGS")
-    assert not has_property(b"XTAGS\x01TAGS\x02", b"TAGS")
-    assert not has_property(b"", b"TAGS")
-    assert has_property(b"XTAGS\x011\x02TAGS\x012", b"TAGS")
+    assert has_property(encoded, "TAGS")
+    assert has_property(encoded, "XTAGS")
+    assert not has_property(encoded, "AGS")
+    assert not has_property(b"XTAGS\x01TAGS\x02", "TAGS")
+    assert not has_property(b"", "TAGS")
+    assert has_property(b"XTAGS\x011\x02TAGS\x012", "TAGS")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_properties_are_set_and_taken_out(encoded, values, found):
 
 def test_a_property_that_is_set_can_be_read_at_once():
     changed = set_properties(b"REAL_TOPIC\x01old\x02", {"REAL_TOPIC": "new", "REAL_QID": "3"})
-    assert property_value(changed, b"REAL_TOPIC") == "new"
-    assert has_property(changed, b"REAL_QID")
+    assert property_value(changed, "REAL_TOPIC") == "new"
+    assert has_property(changed, "REAL_QID")
     assert b"old" not in changed, "nobody reads the old one by mistake"
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.support.cases import each_case
 from tests.support.portions import blob, portion
 
 from sparrow.model.errors import ProtocolError
@@ -45,7 +46,7 @@ def test_topics_are_found_without_the_records():
 ONE = blob("T", {0: [b"a", b"b"]})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "why"),
     [
         (b"", "hold no portions"),

@@ -52,7 +52,7 @@ async def reset_offsets(request: ResetOffset, broker: Broker, _: RequestContext)
     header = ResetOffset(request.topic, request.group, request.time_ms, request.is_forced)
     for member in group.members.values():
         body = OffsetList.of(offsets) if member.language == Language.CPP else offsets
-        member.channel.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, bodies.write(body))
+        member.channel.send_one_way(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, bodies.write(body))
     return HandlerResponse.of(offsets)
 
 

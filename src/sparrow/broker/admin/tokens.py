@@ -14,8 +14,9 @@ from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
 from sparrow.model.token import Token, parse_secret_key, parse_token_kind, validate_reissue, validate_token_name
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
+from sparrow.wire.bodies import IssueToken, RevokeToken, TokenDescription, TokenList
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader
-from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenDescription, TokenList
 
 
 async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
@@ -66,7 +67,7 @@ def _shown(token: Token, *, secret_key: str | None = None) -> TokenDescription:
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    TokenCode.ISSUE_TOKEN: issue_token,
-    TokenCode.LIST_TOKENS: list_tokens,
-    TokenCode.REVOKE_TOKEN: revoke_token,
+    RequestCode.ISSUE_TOKEN: issue_token,
+    RequestCode.LIST_TOKENS: list_tokens,
+    RequestCode.REVOKE_TOKEN: revoke_token,
 }

@@ -99,7 +99,7 @@ def remove_channel(broker: Broker, channel: Channel) -> None:
 
 def expire_clients(broker: Broker) -> None:
     """Close connections without heartbeats, and remove their clients. Such a connection may be dead unnoticed."""
-    before_ms = broker.now_ms() - broker.settings.client_silence_ms
+    before_ms = broker.now_ms() - broker.settings.client_timeout_ms
     for channel in broker.clients.silent_channels(before_ms):
         log.info("client timed out", extra={"peer": channel.address})
         channel.close("no heartbeat within the client timeout")

@@ -74,7 +74,7 @@ class PullHandler:
         if isinstance(wanted_or_error, HandlerResponse):
             return encode_response(command, wanted_or_error)
         queue = Queue(request.topic, request.queue_id)
-        if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
+        if request.sys_flag & headers.pull.COMMIT_OFFSET_FLAG and request.commit_offset >= 0:
             self._store.offsets.commit_nowait(request.group, queue, request.commit_offset)
         if group.attributes and (skipped := self._skipped(group, request, command, queue)) is not None:
             return skipped
@@ -131,7 +131,7 @@ class PullHandler:
             raise Refused(f"cannot pull at most {request.messages_max} messages: ask for 1 or more")
 
     def _filter_of(self, request: PullMessage) -> SubscriptionFilter | HandlerResponse:
-        if request.sys_flag & headers.pull.HAS_SUBSCRIPTION:
+        if request.sys_flag & headers.pull.SUBSCRIPTION_FLAG:
             return parse_filter(request.topic, request.subscription or "*", request.expression_type or "TAG")
         found = self._clients.subscription_filter(request.group, request.topic)
         if found is None:
@@ -200,7 +200,11 @@ class PullHandler:
     ) -> bytes | None:
         first, end = found.bounds
         if isinstance(found, AtEnd):
-            if request.sys_flag & headers.pull.SUSPEND and request.long_poll_ms > 0 and not command.flag & ONE_WAY_FLAG:
+            if (
+                request.sys_flag & headers.pull.SUSPEND_FLAG
+                and request.long_poll_ms > 0
+                and not command.flag & ONE_WAY_FLAG
+            ):
                 self._park(request, command, channel, queue, wanted)
                 return None
             self._broker.counters.count_empty_pull(request.group, request.topic)
@@ -230,7 +234,7 @@ class PullHandler:
             return True
 
         parked = ParkedRequest(queue, request.offset, resume, channel)
-        self._long_polls.park(parked, min(request.long_poll_ms, self._settings.hold_ms_max))
+        self._long_polls.park(parked, min(request.long_poll_ms, self._settings.long_poll_ms_max))
         # Another thread may have made messages visible between the read and the parking (synchronous flush does).
         if self._store.bounds_nowait(queue).end > request.offset:
             self._long_polls.wake(queue)

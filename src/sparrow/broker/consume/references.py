@@ -60,8 +60,8 @@ def make_reference(raw: bytes | memoryview, topic: str, properties: bytes) -> Dr
         PROPERTY_REFERENCE_POSITION: f"{queue_id}:{record.queue_offset_of(raw)}",
         PROPERTY_RETRY_TOPIC: topic,
         # For tag filters, and to verify that the original is the right one.
-        PROPERTY_TAGS: property_value(properties, b"TAGS") or "",
-        PROPERTY_UNIQUE_KEY: property_value(properties, b"UNIQ_KEY") or "",
+        PROPERTY_TAGS: property_value(properties, PROPERTY_TAGS) or "",
+        PROPERTY_UNIQUE_KEY: property_value(properties, PROPERTY_UNIQUE_KEY) or "",
     }
     born_ms = int.from_bytes(raw[_AT_BORN : _AT_BORN + 8], "big", signed=True)
     return Draft(body=b"", properties=encode(values), born_ms=born_ms)

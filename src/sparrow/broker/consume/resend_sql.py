@@ -21,10 +21,11 @@ from sparrow.model.message import Draft
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Moved, Slice
-from sparrow.store.sql.drivers.database import LockConflict, SqlSession
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import row_of_draft
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.resend_ranges import ResendRange
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in
@@ -48,10 +49,10 @@ class SqlResender:
         """Record that messages from offset `begin` to before `end` are wanted again: by a group, or by all readers."""
         lane = self._store.catalog.lane(queue)
         for reader in readers:
-            await self._store.resends.register_group(reader, lane)
-        await self._store.resends.ask(lane, group, begin + 1, end)
+            await self._store.resend_ranges.register_group(reader, lane)
+        await self._store.resend_ranges.request(lane, group, begin + 1, end)
 
-    async def lead(self) -> None:
+    async def run_as_leader(self) -> None:
         """Feed what has been asked for, until cancelled."""
         while True:
             try:
@@ -63,22 +64,22 @@ class SqlResender:
 
     async def feed(self) -> None:
         """Walk every resend lane that has grown, for each of its groups."""
-        ends = await self._store.resends.ends()
+        ends = await self._store.resend_ranges.lane_ends()
         catalog = self._store.catalog
         for (topic, queue_id), resend_lane in list(catalog.resend_lanes.items()):
             end = ends.get(resend_lane.number, 1)
             lane = catalog.lanes.get((topic, queue_id))
             if lane is None or end <= self._fed.get(resend_lane.number, 1):
                 continue
-            for group in await self._store.resends.groups(lane):
+            for group in await self._store.resend_ranges.groups(lane):
                 while await self._feed_group(group, lane, Queue(topic, queue_id)):
                     pass
             self._fed[resend_lane.number] = end
 
     async def _feed_group(self, group: str, lane: Lane, queue: Queue) -> bool:
         """Whether there may be more."""
-        before = await self._store.resends.offset(group, lane)
-        ranges, examined_to = await self._store.resends.next(group, lane)
+        before = await self._store.resend_ranges.offset(group, lane)
+        ranges, examined_to = await self._store.resend_ranges.next_ranges(group, lane)
         wanted = self._clients.subscription_filter(group, queue.topic)
         for each in ranges:
             await self._feed_range(group, lane, queue, each, wanted)
@@ -86,14 +87,14 @@ class SqlResender:
             return False
         if not ranges or examined_to > ranges[-1].id:  # what came last was for others
             async with self._store.database.transaction() as session:
-                await self._store.resends.done(session, group, lane, examined_to)
+                await self._store.resend_ranges.mark_done(session, group, lane, examined_to)
         return True
 
     async def _feed_range(
         self, group: str, lane: Lane, queue: Queue, each: ResendRange, wanted: SubscriptionFilter | None
     ) -> None:
         async def done(session: SqlSession) -> bool:
-            return await self._store.resends.done(session, group, lane, each.id)
+            return await self._store.resend_ranges.mark_done(session, group, lane, each.id)
 
         drafts = await self._references(queue, each, wanted)
         if not drafts:
@@ -101,7 +102,7 @@ class SqlResender:
                 await done(session)
             return
         topic = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, await self._reads(group, queue.topic, wanted))
-        entries = [row_of_draft(draft, self._store.catalog.anonymous) for draft in drafts]
+        entries = [row_of_draft(draft, self._store.catalog.anonymous_token) for draft in drafts]
         await self._store.append_in_transaction(Queue(topic.name, 0), entries, done)
 
     async def _reads(self, group: str, topic: str, wanted: SubscriptionFilter | None) -> str:

@@ -52,9 +52,9 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
         )
     draft = record.draft_from_record(raw)
     values = {PROPERTY_WAIT_STORED: "false"}
-    if property_value(draft.properties, b"RETRY_TOPIC") is None:
+    if property_value(draft.properties, PROPERTY_RETRY_TOPIC) is None:
         values[PROPERTY_RETRY_TOPIC] = message.topic
-    if property_value(draft.properties, b"ORIGIN_MESSAGE_ID") is None:
+    if property_value(draft.properties, PROPERTY_ORIGIN_MESSAGE_ID) is None:
         values[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
     retries_max = group.retries_max
     requested_max = request.reconsume_times_max

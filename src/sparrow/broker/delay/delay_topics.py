@@ -17,6 +17,8 @@ from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, ProtocolError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_CANCEL_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLLED_FROM,
@@ -129,7 +131,10 @@ def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     """Return a delayed message and its destination; (None, None) if it has none."""
     try:
         draft = record.draft_from_record(raw)
-        topic, number = property_value(draft.properties, b"REAL_TOPIC"), property_value(draft.properties, b"REAL_QID")
+        topic, number = (
+            property_value(draft.properties, PROPERTY_REAL_TOPIC),
+            property_value(draft.properties, PROPERTY_REAL_QUEUE_ID),
+        )
     except ProtocolError:
         topic = number = None
     else:
@@ -208,7 +213,7 @@ def _timer_properties(data: bytes, found: Slice) -> Iterable[tuple[bytes | None,
 
 def _encoded(properties: bytes, name: str) -> bytes | None:
     try:
-        value = property_value(properties, name.encode())
+        value = property_value(properties, name)
     except ProtocolError:
         return None
     return None if value is None else value.encode()

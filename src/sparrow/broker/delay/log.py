@@ -37,6 +37,7 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLL_TIMES,
     PROPERTY_TIMER_ROLLED_FROM,
+    PROPERTY_UNIQUE_KEY,
 )
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
@@ -105,7 +106,7 @@ class LogDelayScheduler:
 
     def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
         """Store a message that is due at a time. Return None if that time has passed: the caller appends it."""
-        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY)
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients before 5.3 cancel a message
@@ -291,10 +292,10 @@ class LogDelayScheduler:
                 log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
-        name = f"{topic}+{property_value(draft.properties, b'UNIQ_KEY')}"
+        name = f"{topic}+{property_value(draft.properties, PROPERTY_UNIQUE_KEY)}"
         due_ms = self._cancelled.get(name)
         return due_ms is not None and due_ms == parse_whole_number(
-            property_value(draft.properties, PROPERTY_TIMER_OUT_MS.encode())
+            property_value(draft.properties, PROPERTY_TIMER_OUT_MS)
         )
 
     def _save_delivered(self, now_ms: int) -> None:
@@ -373,7 +374,7 @@ class LogDelayScheduler:
         draft, queue = delay_topics.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
             return  # a restart may not read the cancellation any more
-        times = (parse_whole_number(property_value(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
+        times = (parse_whole_number(property_value(draft.properties, PROPERTY_TIMER_ROLL_TIMES)) or 0) + 1
         values = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
             PROPERTY_TIMER_ROLL_TIMES: str(times),

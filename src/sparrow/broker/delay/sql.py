@@ -24,11 +24,13 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_CANCEL_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLLED_FROM,
+    PROPERTY_UNIQUE_KEY,
     RETRY_TOPIC_PREFIX,
 )
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import AppendResult
-from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.row_codec import KEY_BYTES_MAX, row_of_columns, row_of_draft
 from sparrow.wire.properties import property_value, set_properties
@@ -55,7 +57,7 @@ class SqlDelayScheduler:
 
     def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[AppendResult] | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY)
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
@@ -75,7 +77,7 @@ class SqlDelayScheduler:
 
     async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> AppendResult:
         entry = row_of_draft(self._store.checked(draft), 0)
-        key = (property_value(draft.properties, b"UNIQ_KEY") or "").encode()[:KEY_BYTES_MAX]
+        key = (property_value(draft.properties, PROPERTY_UNIQUE_KEY) or "").encode()[:KEY_BYTES_MAX]
         at_ms = self._now_ms()
         database, named = self._store.database, {"due": due_ms, "topic": queue.topic, "key": key, "at": at_ms}
         once = deferred_send_key(queue, draft, "delayed")
@@ -90,7 +92,7 @@ class SqlDelayScheduler:
                     await insert_in(session)
 
         async def insert_in(session: SqlSession) -> None:
-            await session.change(
+            await session.execute(
                 "INSERT INTO hermes_delay (due, topic, queue_id, unique_key, body, source_ip, properties, at)"
                 " VALUES (:due, :topic, :queue_id, :key, :body, :ip, :properties, :at)",
                 queue_id=queue.id,
@@ -101,7 +103,7 @@ class SqlDelayScheduler:
             )
 
         async def is_there() -> bool:
-            found = await database.rows(
+            found = await database.fetch(
                 "SELECT id FROM hermes_delay WHERE unique_key = :key AND topic = :topic AND due = :due AND at = :at",
                 **named,
             )
@@ -116,7 +118,7 @@ class SqlDelayScheduler:
 
     async def cancel(self, topic: str, unique_key: str, due_ms: int) -> AppendResult | None:
         """None if it is too late: the message is delivered."""
-        gone = await self._store.database.change(
+        gone = await self._store.database.execute(
             "DELETE FROM hermes_delay WHERE unique_key = :key AND topic = :topic AND due = :due",
             key=unique_key.encode(),
             topic=topic,
@@ -136,7 +138,7 @@ class SqlDelayScheduler:
 
     # -- delivering ---------------------------------------------------------------------------------------------------
 
-    async def lead(self) -> None:
+    async def run_as_leader(self) -> None:
         """Deliver what is due, until cancelled."""
         while True:
             try:
@@ -148,7 +150,7 @@ class SqlDelayScheduler:
 
     async def deliver_due(self) -> int:
         """How many messages were due."""
-        found = await self._store.database.rows(
+        found = await self._store.database.fetch(
             "SELECT id, topic, queue_id, body, source_ip, properties FROM hermes_delay WHERE due <= :now"
             f" ORDER BY due, id LIMIT {_DELIVERED_AT_ONCE}",
             now=self._now_ms(),
@@ -160,14 +162,14 @@ class SqlDelayScheduler:
             ids = ", ".join(str(row[0]) for row in lot)
 
             async def taken(session: SqlSession, ids: str = ids, count: int = len(lot)) -> bool:
-                return await session.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
+                return await session.execute(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
 
             if queue not in self._store.catalog.lanes:  # another broker may have made its topic a moment ago
                 await self._store.catalog.list_topics()
             if queue not in self._store.catalog.lanes:  # nobody could ever get it
                 log.warning("delayed messages are dropped: their topic is gone", extra={"queue": str(queue)})
-                await self._store.database.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})")
+                await self._store.database.execute(f"DELETE FROM hermes_delay WHERE id IN ({ids})")
                 continue
-            entries = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous) for row in lot]
+            entries = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous_token) for row in lot]
             await self._store.append_in_transaction(queue, entries, taken)
         return len(found)

@@ -41,7 +41,7 @@ class _TrackedGroup:
 class LaneFairness:
     def __init__(self, broker: Broker) -> None:
         self._store, self._topics, self._pop_state = broker.store, broker.topics, broker.pop_state
-        self._starvation_ms = broker.settings.starvation_ms
+        self._starvation_ms = broker.settings.lane_starvation_ms
         self._tracked: dict[tuple[str, str], _TrackedGroup] = {}
 
     def next_plan(self, group: str, topic: str, *, slots: int, now_ms: int) -> LanePlan:

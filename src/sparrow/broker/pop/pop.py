@@ -234,7 +234,7 @@ class PopHandler:
         If too many requests are parked, it is answered at once with RocketMQ 5's code for that (POLLING_FULL).
         """
         remaining_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ANSWER_TRAVEL_MS
-        long_poll_ms = min(remaining_ms, request.poll_ms, self._broker.settings.hold_ms_max)
+        long_poll_ms = min(remaining_ms, request.poll_ms, self._broker.settings.long_poll_ms_max)
         queues = self._fetcher.queues(request.topic, request.queue_id)
         if not request.in_order:
             queues += filter(None, [self._fetcher.retry_queue(request.group, request.topic)])

@@ -187,11 +187,11 @@ class Reviver:
     def _properties(self, batch: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
         before = draft.properties
         values: dict[str, str] = {}
-        if property_value(before, b"RETRY_TOPIC") is None:
+        if property_value(before, PROPERTY_RETRY_TOPIC) is None:
             values[PROPERTY_RETRY_TOPIC] = batch.queue.topic
-        if property_value(before, b"1ST_POP_TIME") is None:
+        if property_value(before, PROPERTY_FIRST_POP_MS) is None:
             values[PROPERTY_FIRST_POP_MS] = str(batch.pop_ms)
-        if property_value(before, b"ORIGIN_MESSAGE_ID") is None:
+        if property_value(before, PROPERTY_ORIGIN_MESSAGE_ID) is None:
             message = record.decode(raw, verify_crc=False, expand=False)
             values[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
         return set_properties(before, values)

@@ -37,10 +37,10 @@ class ProducerSequence(NamedTuple):
 
 def producer_sequence_of(properties: bytes) -> ProducerSequence | None:
     """Return the producer id and sequence number; None if the message may be stored more than once."""
-    producer_id = property_value(properties, PROPERTY_PRODUCER_ID.encode())
+    producer_id = property_value(properties, PROPERTY_PRODUCER_ID)
     if producer_id is None:
         return None
-    number = property_value(properties, PROPERTY_SEQUENCE.encode())
+    number = property_value(properties, PROPERTY_SEQUENCE)
     if number is None or not number.isascii() or not number.isdigit():
         raise IllegalMessage(
             f"it has a producer id ({PROPERTY_PRODUCER_ID}) but no sequence number ({PROPERTY_SEQUENCE})"

@@ -33,7 +33,7 @@ def deferred_send_key(queue: Queue, draft: Draft, kind: Literal["delayed", "half
 
 async def claim_send(session: SqlSession, once: DeferredSendKey, value: int, at_ms: int) -> None:
     """File it, with a value for those who repeat it; `Duplicate` if it is filed already."""
-    await session.change(
+    await session.execute(
         "INSERT INTO hermes_batch (lane, producer, seq, base_id, n, at) VALUES (0, :producer, :seq, :value, 1, :at)",
         producer=once.producer,
         seq=once.seq,
@@ -44,7 +44,7 @@ async def claim_send(session: SqlSession, once: DeferredSendKey, value: int, at_
 
 async def claimed_value(session: SqlSession, once: DeferredSendKey) -> int | None:
     """What was filed for it."""
-    found = await session.rows(
+    found = await session.fetch(
         "SELECT base_id FROM hermes_batch WHERE lane = 0 AND producer = :producer AND seq = :seq",
         producer=once.producer,
         seq=once.seq,

@@ -23,8 +23,6 @@ from sparrow.model.topic import Topic
 from sparrow.wire import batch
 from sparrow.wire.properties import property_value
 
-_NAME = PROPERTY_PRIORITY.encode()
-
 
 def has_lanes(topic: Topic) -> bool:
     return bool(topic.sys_flag & LANES_SYS_FLAG)
@@ -59,17 +57,17 @@ def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
 
 def lane_queue(part: Queue, properties: str) -> Queue:
     """Return the read queue of a message that was sent to a write queue."""
-    value = property_value(properties.encode(), _NAME) if PROPERTY_PRIORITY in properties else None
+    value = property_value(properties.encode(), PROPERTY_PRIORITY) if PROPERTY_PRIORITY in properties else None
     return Queue(part.topic, read_queue_id(part.id, parse_priority(value)))
 
 
 def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
     """Return the read queue of a batch. `queue` is the one for messages without a priority."""
     otherwise = priority_of_queue(queue.id)
-    values = {property_value(member.properties, _NAME) for member in batch.decode(body)}
+    values = {property_value(member.properties, PROPERTY_PRIORITY) for member in batch.decode(body)}
     priorities = {otherwise if value is None else parse_priority(value) for value in values}
     if len(priorities) > 1:
-        found = ", ".join(priority.word for priority in sorted(priorities))
+        found = ", ".join(priority.label for priority in sorted(priorities))
         raise IllegalMessage(
             f"its messages have priorities {found}: a batch goes to one lane, so send one batch for each priority"
         )

@@ -21,7 +21,15 @@ from sparrow.broker.produce.lanes import has_lanes
 from sparrow.broker.produce.send import broker_only_topic
 from sparrow.model.errors import IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge, UnknownTopic
 from sparrow.model.priority import Priority, parse_priority, read_queue_id
-from sparrow.model.protocol import PROPERTY_PRIORITY, PROPERTY_REFERENCE
+from sparrow.model.protocol import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_PRIORITY,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REFERENCE,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+)
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import columns
@@ -34,12 +42,8 @@ _AT_CRC: int = columns.HEADER_DTYPE.fields["crc"][1]  # type: ignore[index]
 _AT_BORN_HOST: int = columns.HEADER_DTYPE.fields["born_host"][1]  # type: ignore[index]
 _AT_SYS_FLAG: int = columns.HEADER_DTYPE.fields["sys_flag"][1]  # type: ignore[index]
 _IPV4_BYTES = 8
-_DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS")
-_DUE = b"TIMER_DELIVER_MS"
-_DELIVERED = b"REAL_TOPIC"
-"""A property that the broker adds to delayed messages."""
-_REFERENCE, _PRIORITY = PROPERTY_REFERENCE.encode(), PROPERTY_PRIORITY.encode()
-_SUSPECT_PROPERTIES = (b"DELAY\x01", b"TIMER_DEL", _REFERENCE + b"\x01")
+_DELAYS = (PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS)
+_SUSPECT_PROPERTIES = (b"DELAY\x01", b"TIMER_DEL", PROPERTY_REFERENCE.encode() + b"\x01")
 
 
 class IncomingRecords(NamedTuple):
@@ -119,17 +123,17 @@ def _properties(data: bytearray, sizes: object) -> list[bytes]:
 
 
 def _check_properties(properties: bytes, now_ms: int) -> None:
-    if property_value(properties, _REFERENCE) is not None:
+    if property_value(properties, PROPERTY_REFERENCE) is not None:
         raise IllegalMessage(f"its property {PROPERTY_REFERENCE} is reserved for the broker: remove it")
-    if property_value(properties, _DELIVERED) is not None:
+    if property_value(properties, PROPERTY_REAL_TOPIC) is not None:
         return  # a copy of a message that was delayed before
     property_name = next((name for name in _DELAYS if property_value(properties, name) not in (None, "0")), None)
-    due = property_value(properties, _DUE)
+    due = property_value(properties, PROPERTY_TIMER_DELIVER_MS)
     if due is not None and not (due.isascii() and due.isdecimal() and int(due) <= now_ms):
-        property_name = _DUE  # a delivery time in the past is ignored, as in a send
+        property_name = PROPERTY_TIMER_DELIVER_MS  # a delivery time in the past is ignored, as in a send
     if property_name is not None:
         raise IllegalMessage(
-            f"its property {property_name.decode()} asks for a delivery time, which encoded records cannot have: "
+            f"its property {property_name} asks for a delivery time, which encoded records cannot have: "
             "send it as a single message"
         )
 
@@ -137,10 +141,12 @@ def _check_properties(properties: bytes, now_ms: int) -> None:
 def _split_by_lane(part: QueueBatch) -> Iterator[QueueBatch]:
     """Split the records of a write queue by lanes."""
     topic, number = part.queue
-    if _PRIORITY + b"\x01" not in bytes(part.data):
+    if PROPERTY_PRIORITY.encode() + b"\x01" not in bytes(part.data):
         yield part._replace(queue=Queue(topic, read_queue_id(number, Priority.MIDDLE)))
         return
-    values = [property_value(properties, _PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)]
+    values = [
+        property_value(properties, PROPERTY_PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)
+    ]
     lanes = np.array([parse_priority(value) for value in values])
     starts = columns.starts_from_sizes(part.sizes)
     for lane in Priority:

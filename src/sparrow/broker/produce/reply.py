@@ -14,7 +14,7 @@ from sparrow.broker.context import Broker
 from sparrow.broker.produce.send import broker_only_topic, choose_queue
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
-from sparrow.model.protocol import PROPERTY_CLUSTER
+from sparrow.model.protocol import PROPERTY_CLUSTER, PROPERTY_REPLY_TO_CLIENT, PROPERTY_UNIQUE_KEY
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -46,7 +46,9 @@ async def handle_reply(request: SendMessage, broker: Broker, call: RequestContex
     appended = await broker.store.append(queue, (draft,))
     broker.counters.count_send(request.topic, 1, len(call.command.body))
     offset_id = format_offset_id(broker.address.as_host(), appended.physical_offsets[0])
-    header = SendMessageResponse(offset_id, queue.id, appended.offset, property_value(draft.properties, b"UNIQ_KEY"))
+    header = SendMessageResponse(
+        offset_id, queue.id, appended.offset, property_value(draft.properties, PROPERTY_UNIQUE_KEY)
+    )
     if failure is not None:
         return HandlerResponse(header, code=ResponseCode.SYSTEM_ERROR, remark=failure)
     return HandlerResponse(header)
@@ -54,7 +56,7 @@ async def handle_reply(request: SendMessage, broker: Broker, call: RequestContex
 
 async def _push(request: SendMessage, properties: bytes, broker: Broker, call: RequestContext) -> str | None:
     """Push a reply. Return why it failed; None if the requester has it."""
-    client_id = property_value(properties, b"REPLY_TO_CLIENT")
+    client_id = property_value(properties, PROPERTY_REPLY_TO_CLIENT)
     if client_id is None:
         return "the reply has no requester (property REPLY_TO_CLIENT)"
     member = broker.clients.find_producer(client_id)

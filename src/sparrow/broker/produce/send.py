@@ -26,8 +26,13 @@ from sparrow.model.protocol import (
     PROPERTY_POP_CHECKPOINT,
     PROPERTY_PRODUCER_ID,
     PROPERTY_REGION,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORED,
     RETRY_TOPIC_PREFIX,
     TIMER_TOPIC,
@@ -48,7 +53,7 @@ from sparrow.wire.record import HIDDEN_FLAG, pack_host
 
 _COLUMNAR_BATCH_MIN = 400
 """From so many messages in a batch on, encoding columns is faster than encoding messages."""
-_DELIVERY_TIME_PROPERTIES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+_DELIVERY_TIME_PROPERTIES = (PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
 _JSON = Serialization.JSON
 _START = Struct(">II")
 _SUCCESS_HEADER = (
@@ -151,7 +156,7 @@ class SendHandler:
         """Send a message that may have been stored before the broker started."""
         assert self._deduplicator is not None, "the store has no deduplicator"
         await self._deduplicator.search_index(
-            request.topic, send_key, property_value(draft.properties, b"UNIQ_KEY") or ""
+            request.topic, send_key, property_value(draft.properties, PROPERTY_UNIQUE_KEY) or ""
         )
         frame = self._send_new(request, command, channel, queue, draft, send_key)
         return frame if isinstance(frame, bytes) or frame is None else await frame
@@ -189,8 +194,10 @@ class SendHandler:
         ):
             return self._store.append_nowait(queue, (draft,))
         properties = draft.properties
-        level = _number(properties, b"DELAY") or 0
-        is_half = property_value(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
+        level = _number(properties, PROPERTY_DELAY_LEVEL) or 0
+        is_half = property_value(properties, PROPERTY_TRANSACTION_PREPARED) == "true" and not (
+            request.reconsume_times > 0 and level > 0
+        )
         if is_half:
             return self._broker.transactions.append_half(queue, draft)
         if request.sys_flag & HIDDEN_FLAG:
@@ -210,11 +217,11 @@ class SendHandler:
 
     def _due_ms(self, properties: bytes) -> int | None:
         """Return the delivery time of a message. Of several properties the first of these counts, as in RocketMQ."""
-        if (seconds := _number(properties, b"TIMER_DELAY_SEC")) is not None:
+        if (seconds := _number(properties, PROPERTY_TIMER_DELAY_S)) is not None:
             return self._broker.now_ms() + seconds * 1000
-        if (ms := _number(properties, b"TIMER_DELAY_MS")) is not None:
+        if (ms := _number(properties, PROPERTY_TIMER_DELAY_MS)) is not None:
             return self._broker.now_ms() + ms
-        return _number(properties, b"TIMER_DELIVER_MS")
+        return _number(properties, PROPERTY_TIMER_DELIVER_MS)
 
     async def _append_dead_letter(
         self, request: SendMessage, command: RemotingCommand, channel: Channel, queue: Queue, draft: Draft
@@ -372,9 +379,11 @@ class SendHandler:
             if frame is not None:
                 return frame
         ids = columns_batch.joined_offset_ids(self._id_prefix, appended.physical_offsets)
-        unique = property_value(properties, b"UNIQ_KEY") if properties is not None else None
+        unique = property_value(properties, PROPERTY_UNIQUE_KEY) if properties is not None else None
         handle = None
-        due_ms = _number(properties, b"TIMER_OUT_MS") if properties and appended.queue.topic == TIMER_TOPIC else None
+        due_ms = (
+            _number(properties, PROPERTY_TIMER_OUT_MS) if properties and appended.queue.topic == TIMER_TOPIC else None
+        )
         if due_ms is not None:
             handle = recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
         header = SendMessageResponse(ids, queue.id, appended.offset, unique, DEFAULT_REGION, True, recall_handle=handle)
@@ -421,25 +430,25 @@ def _terminated(properties: bytes) -> bytes:
     return properties + b"\x02" if properties and properties[-1] != 2 else properties
 
 
-def _number(properties: bytes, name: bytes) -> int | None:
+def _number(properties: bytes, name: str) -> int | None:
     """Return a numeric property; None if it is missing or not a number."""
-    found = property_value(properties, name) if name in properties else None
+    found = property_value(properties, name)
     if found is None:
         return None
     try:
         return int(found)
     except ValueError:
-        if name == b"DELAY":
+        if name == PROPERTY_DELAY_LEVEL:
             return None
-        raise IllegalMessage(f"its property {name.decode()} is not a number: {found[:80]!r}") from None
+        raise IllegalMessage(f"its property {name} is not a number: {found[:80]!r}") from None
 
 
 def _is_delayed(properties: bytes) -> bool:
     """Return whether a message has a delay level or a delivery time."""
-    return bool(_number(properties, b"DELAY")) or any(
+    return bool(_number(properties, PROPERTY_DELAY_LEVEL)) or any(
         has_property(properties, name) for name in _DELIVERY_TIME_PROPERTIES
     )
 
 
 def _wants_no_wait(request: SendMessage) -> bool:
-    return property_value(request.properties.encode(), b"WAIT") == "false"
+    return property_value(request.properties.encode(), PROPERTY_WAIT_STORED) == "false"

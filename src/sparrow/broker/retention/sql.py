@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from sparrow.model.errors import SparrowError
-from sparrow.store.sql.drivers.database import LockConflict
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ class SqlRetention:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    async def lead(self) -> None:
+    async def run_as_leader(self) -> None:
         """Tidy up every ten minutes, until cancelled."""
         while True:
             await asyncio.sleep(TRIM_INTERVAL_S)

@@ -46,7 +46,7 @@ class TransactionCheckBack:
             broker_name=self._broker_name,
         )
         channel: Channel = member.channel
-        channel.tell(RequestCode.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
+        channel.send_one_way(RequestCode.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
 
     def _producer(self, group: str) -> OnlineClient | None:
         members = [each for each in self._clients.producers(group) if _is_reachable(each.channel)]

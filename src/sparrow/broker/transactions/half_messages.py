@@ -6,13 +6,12 @@ from struct import Struct
 
 import msgspec
 
-from sparrow.model.protocol import HALF_TOPIC, OP_TOPIC, PROPERTY_CHECK_TIMES
+from sparrow.model.protocol import HALF_TOPIC, OP_TOPIC, PROPERTY_CHECK_IMMUNITY_S, PROPERTY_CHECK_TIMES, PROPERTY_TAGS
 from sparrow.model.queue import Queue
 from sparrow.wire import record
 from sparrow.wire.properties import parse_whole_number, property_value
 
 HALF_QUEUE, OP_QUEUE = Queue(HALF_TOPIC, 0), Queue(OP_TOPIC, 0)
-PROPERTY_CHECK_IMMUNITY_S = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
 FINISHED_TAG, CHECKED_TAG = b"TAGS\x01d\x02", b"TAGS\x01c\x02"
 """Tags of op records. Their bodies are comma-separated half offsets, as in RocketMQ, and `offset:checks`.
 
@@ -37,7 +36,7 @@ def apply_op_record(raw: memoryview, finished: set[int], checked: dict[int, int]
     """Apply an op record. RocketMQ 5 puts several half offsets into one."""
     draft = record.draft_from_record(raw)
     parts = bytes(draft.body).split(b",")
-    if property_value(draft.properties, b"TAGS") == "c":
+    if property_value(draft.properties, PROPERTY_TAGS) == "c":
         for part in parts:
             offset, _, checks = (text.decode("latin-1") for text in part.partition(b":"))
             if (half_offset := parse_whole_number(offset)) is not None:
@@ -48,7 +47,7 @@ def apply_op_record(raw: memoryview, finished: set[int], checked: dict[int, int]
 
 def half_message_of(properties: bytes, physical_offset: int, stored_ms: int) -> HalfMessage:
     seconds = parse_whole_number(property_value(properties, PROPERTY_CHECK_IMMUNITY_S))
-    checks = parse_whole_number(property_value(properties, PROPERTY_CHECK_TIMES.encode())) or 0
+    checks = parse_whole_number(property_value(properties, PROPERTY_CHECK_TIMES)) or 0
     return HalfMessage(physical_offset, stored_ms, None if seconds is None else seconds * 1000, checks)
 
 

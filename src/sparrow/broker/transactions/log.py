@@ -35,6 +35,7 @@ from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     CHECK_LIMIT_TOPIC,
     PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     TRANSACTION_GROUP,
@@ -109,7 +110,7 @@ class LogTransactionCoordinator:
         if half.physical_offset != request.half_physical_offset:
             raise TransactionNotEnded(f"there is no half message at physical offset {request.half_physical_offset}")
         draft = record.draft_from_record(await self._record(offset, half))
-        if property_value(draft.properties, b"PGROUP") != request.group:
+        if property_value(draft.properties, PROPERTY_PRODUCER_GROUP) != request.group:
             raise TransactionNotEnded(f"it was not started by group {request.group!r}")
         # No await from here on, so that only one of two concurrent requests finds it unfinished.
         if offset not in self._halves:
@@ -131,7 +132,10 @@ class LogTransactionCoordinator:
         return raw
 
     def _commit(self, half: HalfMessage, draft: Draft) -> AppendResult:
-        topic, queue_id = property_value(draft.properties, b"REAL_TOPIC"), property_value(draft.properties, b"REAL_QID")
+        topic, queue_id = (
+            property_value(draft.properties, PROPERTY_REAL_TOPIC),
+            property_value(draft.properties, PROPERTY_REAL_QUEUE_ID),
+        )
         number = parse_whole_number(queue_id)
         if topic is None or number is None:
             raise TransactionNotEnded("its half message has no destination")

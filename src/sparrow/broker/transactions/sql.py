@@ -14,20 +14,27 @@ from collections.abc import Callable
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred_send_key
 from sparrow.broker.transactions.check_back import TransactionCheckBack
-from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S
+from sparrow.broker.transactions.half_messages import HALF_QUEUE
 from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
-from sparrow.model.protocol import PROPERTY_CHECK_TIMES, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from sparrow.model.protocol import (
+    PROPERTY_CHECK_IMMUNITY_S,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import AppendResult
 from sparrow.store.sql.append.insert import insert_returning_id
-from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import RowRecordEncoder, draft_of_row, row_of_draft
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
 from sparrow.wire.properties import parse_whole_number, property_value, set_properties
@@ -78,7 +85,7 @@ class SqlTransactionCoordinator:
         number = await insert_returning_id(
             self._store.database,
             "hermes_half",
-            producer_group=property_value(draft.properties, b"PGROUP") or "",
+            producer_group=property_value(draft.properties, PROPERTY_PRODUCER_GROUP) or "",
             topic=queue.topic,
             queue_id=queue.id,
             body=entry.body,
@@ -92,7 +99,7 @@ class SqlTransactionCoordinator:
             try:
                 await claim_send(self._store.database, once, number, at_ms)
             except DuplicateKey:  # of two that came together, the other was first
-                await self._store.database.change("DELETE FROM hermes_half WHERE id = :id", id=number)
+                await self._store.database.execute("DELETE FROM hermes_half WHERE id = :id", id=number)
                 number = await claimed_value(self._store.database, once) or number
         return _half_at(number, at_ms)
 
@@ -101,7 +108,7 @@ class SqlTransactionCoordinator:
         if request.verdict not in (TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK):
             return None  # it does not know either: it will be asked again
         number = request.half_queue_offset
-        found = await self._store.database.rows(
+        found = await self._store.database.fetch(
             "SELECT producer_group, topic, queue_id, body, source_ip, properties FROM hermes_half"
             " WHERE id = :id AND state = 'half'",
             id=number,
@@ -115,7 +122,7 @@ class SqlTransactionCoordinator:
             raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
 
         async def finished(session: SqlSession) -> bool:
-            return await session.change("DELETE FROM hermes_half WHERE id = :id AND state = 'half'", id=number) == 1
+            return await session.execute("DELETE FROM hermes_half WHERE id = :id AND state = 'half'", id=number) == 1
 
         if request.verdict == TRANSACTION_ROLLED_BACK:
             async with self._store.database.transaction() as session:
@@ -126,12 +133,12 @@ class SqlTransactionCoordinator:
         draft, _ = draft_of_row(body, source_ip, properties)
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = number
-        entry = row_of_draft(draft, self._store.catalog.anonymous)
+        entry = row_of_draft(draft, self._store.catalog.anonymous_token)
         return await self._store.append_in_transaction(Queue(topic, queue_id), [entry], finished)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    async def lead(self) -> None:
+    async def run_as_leader(self) -> None:
         """Ask after what nobody has ended, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.transaction_scan_ms / 1000)
@@ -143,14 +150,14 @@ class SqlTransactionCoordinator:
     async def check_overdue(self) -> None:
         """Ask the producers of halves that have waited too long."""
         now_ms = self._now_ms()
-        found = await self._store.database.rows(
+        found = await self._store.database.fetch(
             "SELECT id, checks, body, source_ip, properties, at FROM hermes_half"
             f" WHERE state = 'half' AND check_at <= :now ORDER BY check_at LIMIT {_ASKED_AT_ONCE}",
             now=now_ms,
         )
         for number, checks, body, source_ip, properties, at_ms in found:
             is_over = checks >= self._settings.transaction_checks_max
-            changed = await self._store.database.change(
+            changed = await self._store.database.execute(
                 "UPDATE hermes_half SET checks = :checks, check_at = :next, state = :state"
                 " WHERE id = :id AND state = 'half' AND checks = :before",
                 checks=checks if is_over else checks + 1,
@@ -167,7 +174,7 @@ class SqlTransactionCoordinator:
                 )
 
     def _message(self, number: int, body: bytes, source_ip: int, at_ms: int, properties: bytes) -> StoredMessage:
-        raw, _ = self._records.made(number, body, source_ip, at_ms, properties)
+        raw, _ = self._records.encode(number, body, source_ip, at_ms, properties)
         message = record.decode(raw, verify_crc=False, expand=False)
         message.queue_offset = QueueOffset(number)
         return message

@@ -1,1 +1,1 @@
-"""codec."""
+"""Encoding of events: payloads as JSON, the Content column, the wire document, and JSON Schema."""

@@ -1,1 +1,1 @@
-"""handlers."""
+"""Subscriptions and handlers: declaration, lookup, calling, and the transaction a handler runs in."""

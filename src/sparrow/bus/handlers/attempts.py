@@ -73,8 +73,8 @@ class InFlightEvent:
 class HandlerAttempts:
     """Those of one group, and the threads and processes that its handlers run in."""
 
-    def __init__(self, shared: BusContext, group: str, concurrency: int) -> None:
-        self._shared, self._group, self._concurrency = shared, group, concurrency
+    def __init__(self, context: BusContext, group: str, concurrency: int) -> None:
+        self._context, self._group, self._concurrency = context, group, concurrency
         self._spare: list[AsyncSession] = []
         self._threads: ThreadPoolExecutor | None = None
         self._processes: ProcessPoolExecutor | None = None
@@ -87,20 +87,20 @@ class HandlerAttempts:
             self._processes.shutdown(wait=False, cancel_futures=True)
 
     async def one(self, held: InFlightEvent) -> None:
-        shared, subscription = self._shared, held.subscription
+        context, subscription = self._context, held.subscription
         began = time.perf_counter()
         try:
-            if held.work.claim.crashes >= shared.settings.crashes_max:
+            if held.work.claim.crashes >= context.settings.crashes_max:
                 raise Undecodable(WORKER_LOST_ERROR.format(crashes=held.work.claim.crashes))
             if subscription is None:
                 raise NoSubscriber(held.work.name, self._group)
             payload = subscription.plan.decode(held.body)
             event = self._event(held, payload)
-            with shared.tracing.handling(held.headers, subscription.name):
+            with context.tracing.handling(held.headers, subscription.name):
                 await self._invoke(subscription, [held], payload, held.headers, event)
         except LeaseLost:
             held.is_lost = True
-            shared.probe.count("bus_lease_lost_total")
+            context.probe.count("bus_lease_lost_total")
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -111,7 +111,7 @@ class HandlerAttempts:
             self._succeeded([held], began)
 
     async def batch(self, subscription: EventSubscription, held: list[InFlightEvent]) -> None:
-        shared = self._shared
+        context = self._context
         began = time.perf_counter()
         whole: list[InFlightEvent] = []
         payloads: list[Any] = []
@@ -128,9 +128,9 @@ class HandlerAttempts:
             await self._invoke(subscription, whole, payloads, [one.headers for one in whole], events)
         except LeaseLost as error:
             # One of them is another worker's now. The others were not handled either: they are anybody's again.
-            shared.probe.count("bus_lease_lost_total")
+            context.probe.count("bus_lease_lost_total")
             claims = [one.work.claim for one in whole if one.work.claim.message_id != error.message_id]
-            await shared.database.run(lambda db: release_claims(db, shared.sql, RECEIVED_SIDE, claims))
+            await context.database.run(lambda db: release_claims(db, context.sql, RECEIVED_SIDE, claims))
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -168,7 +168,7 @@ class HandlerAttempts:
             ctx = FilterContext(event, headers, payload, subscription, subscription.handler)
             with bind_transaction(effect.handle):
                 async with asyncio.timeout(subscription.timeout_s):
-                    filters = self._shared.filters + subscription.filters
+                    filters = self._context.filters + subscription.filters
                     if filters:
                         await chain_filters(filters, innermost)(ctx)
                     else:
@@ -177,8 +177,8 @@ class HandlerAttempts:
             for one in held:
                 one.is_committing = True
             await effect.commit(lambda db: self._finish(db, held, ctx.result))
-            if any(one.headers.answer_to for one in held):
-                self._shared.wake_relay()
+            if any(one.headers.reply_to for one in held):
+                self._context.wake_relay()
         except BaseException as error:
             for one in held:
                 one.is_committing = False
@@ -190,7 +190,7 @@ class HandlerAttempts:
             raise
 
     def _effect(self, subscription: EventSubscription) -> HandlerTransaction:
-        database, plan = self._shared.database, subscription.plan
+        database, plan = self._context.database, subscription.plan
         if subscription.executor == "process":
             if self._processes is None:
                 self._processes = ProcessPoolExecutor(self._concurrency, mp_context=get_context("spawn"))
@@ -203,21 +203,21 @@ class HandlerAttempts:
             )
         if plan.session_kind == "sync":
             return SessionTransaction(database, plan, self._threads)
-        if self._shared.blocking_transaction is not None and not plan.is_async:
-            return self._shared.blocking_transaction(self._threads)
+        if self._context.blocking_transaction is not None and not plan.is_async:
+            return self._context.blocking_transaction(self._threads)
         return NoTransaction(database, plan, self._threads)
 
     def _finish(self, db: Connection, held: list[InFlightEvent], result: Any) -> None:
         """The end of the messages and their answers, in the transaction of their handler."""
-        shared = self._shared
+        context = self._context
         # This connection is the handler's: a blocking one may speak another dialect of parameters than ours.
-        sql = shared.sql_of(db)
+        sql = context.sql_of(db)
         for one in held:
-            mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, shared.settings.succeeded_kept_s)
-        if len(held) == 1 and held[0].headers.answer_to:
+            mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, context.settings.succeeded_retention_s)
+        if len(held) == 1 and held[0].headers.reply_to:
             headers = held[0].headers
             answer = OutgoingEvent(
-                headers.answer_to or "",
+                headers.reply_to or "",
                 result,
                 headers={
                     **headers.response,
@@ -225,27 +225,27 @@ class HandlerAttempts:
                     h.CORRELATION_SEQUENCE: str(headers.correlation_sequence + 1),
                 },
             )
-            write_event(shared.event_encoder, _handle(db, sql), sql, answer, shared.settings.version)
+            write_event(context.event_encoder, _handle(db, sql), sql, answer, context.settings.version)
 
     # -- how it ended -------------------------------------------------------------------------------------------------
 
     def _succeeded(self, held: Sequence[InFlightEvent], began: float) -> None:
-        probe = self._shared.probe
+        probe = self._context.probe
         probe.handle_seconds.add(time.perf_counter() - began)
-        now = self._shared.now()
+        now = self._context.now()
         for one in held:
             probe.count("bus_handled_total", result="ok")
             probe.end_to_end_seconds.add(max(0.0, (now - one.work.added).total_seconds()))
             probe.changed("received", one.work.claim.message_id, EventStatus.SUCCESSED)
             if one.work.claim.key is not None:
-                self._shared.wake_executors()  # the next one of the same key has become the first
+                self._context.wake_executors()  # the next one of the same key has become the first
 
     async def _failed(self, held: InFlightEvent, error: BaseException) -> None:
         """T5, T6 or T9."""
-        shared, work, subscription = self._shared, held.work, held.subscription
+        context, work, subscription = self._context, held.work, held.subscription
         on_failure = "block" if subscription is None else subscription.on_failure
-        retry = (subscription.retry if subscription is not None else None) or shared.settings.retry
-        outcome = retry.after(error, work.retries + 1, shared.chance.random(), rounds=work.rounds)
+        retry = (subscription.retry if subscription is not None else None) or context.settings.retry
+        outcome = retry.after(error, work.retries + 1, context.rng.random(), rounds=work.rounds)
         is_hopeless = isinstance(error, (Undecodable, NoSubscriber))
         is_parked = is_hopeless or isinstance(error, Reject) or (on_failure == "park" and work.claim.key is not None)
         again = None if isinstance(outcome, NoRetry) or is_parked else outcome
@@ -253,18 +253,18 @@ class HandlerAttempts:
 
         def mark(db: Connection) -> None:
             if again is not None:
-                reschedule(db, shared.sql, RECEIVED_SIDE, work.claim, again, text, keeps_order=on_failure != "skip")
+                reschedule(db, context.sql, RECEIVED_SIDE, work.claim, again, text, keeps_order=on_failure != "skip")
                 # Told before the commit: a moment after it, an executor may tell what comes next.
-                shared.probe.changed("received", work.claim.message_id, EventStatus.SCHEDULED)
+                context.probe.changed("received", work.claim.message_id, EventStatus.SCHEDULED)
                 return
             content = encode_content({**held.headers, h.EXCEPTION: text}, held.body) if held.headers else None
             mark_failed(
                 db,
-                shared.sql,
+                context.sql,
                 RECEIVED_SIDE,
                 work.claim,
                 text,
-                shared.settings.failed_kept_s,
+                context.settings.failed_retention_s,
                 counts=not is_hopeless,
                 parks=is_parked,
                 content=content,
@@ -272,29 +272,29 @@ class HandlerAttempts:
             if subscription is not None and subscription.dead_letter:
                 self._bury(db, subscription.dead_letter, held, text)
 
-        shared.probe.count("bus_handled_total", result="failed")
+        context.probe.count("bus_handled_total", result="failed")
         try:
-            await shared.database.run(mark)
+            await context.database.run(mark)
         except LeaseLost:
             held.is_lost = True
-            shared.probe.count("bus_lease_lost_total")
+            context.probe.count("bus_lease_lost_total")
             return
         if again is None:
             log.warning("failed", extra={"number": work.claim.message_id, "event": work.name, "error": text})
-            shared.probe.changed("received", work.claim.message_id, EventStatus.FAILED)
-            shared.probe.failed(failed_event(work, self._group, error))
+            context.probe.changed("received", work.claim.message_id, EventStatus.FAILED)
+            context.probe.failed(failed_event(work, self._group, error))
         if not is_hopeless:
-            shared.probe.count("bus_retries_total", place="handle")
+            context.probe.count("bus_retries_total", place="handle")
         if work.claim.key is not None:
-            shared.wake_executors()
+            context.wake_executors()
 
     def _bury(self, db: Connection, topic: str, held: InFlightEvent, error: str) -> None:
         """A copy for the dead-letter topic, in the transaction that gives the message up."""
-        shared = self._shared
+        context = self._context
         kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUP_KEY)}
         headers = {**kept, h.ERROR: error, h.CORRELATION_ID: held.headers.correlation_id}
         event = OutgoingEvent(topic, msgspec.Raw(held.body or b"null"), headers=headers)
-        write_event(shared.event_encoder, _handle(db, shared.sql), shared.sql, event, shared.settings.version)
+        write_event(context.event_encoder, _handle(db, context.sql), context.sql, event, context.settings.version)
 
     def _event(self, held: InFlightEvent, payload: Any) -> Event:
         work = held.work

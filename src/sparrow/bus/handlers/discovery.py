@@ -52,12 +52,12 @@ def _entry(entry: dict[str, Any], where: str, options_known: frozenset[str]) -> 
     return topic, handler, options
 
 
-def _retry(*, max: int = 15, delays_s: list[float] | None = None, at_once: int = 0) -> Retry:
+def _retry(*, max: int = 15, delays_s: list[float] | None = None, immediate_retries: int = 0) -> Retry:
     if delays_s is None:
-        return Retry(max=max, at_once=at_once)
+        return Retry(max=max, immediate_retries=immediate_retries)
     if not delays_s or min(delays_s) < 0:
         raise ValueError("delays_s needs at least one pause, and none below 0")
-    return Retry(max=max, at_once=at_once, backoff=RetryDelays(tuple(delays_s)))
+    return Retry(max=max, immediate_retries=immediate_retries, backoff=RetryDelays(tuple(delays_s)))
 
 
 def import_object(name: str) -> Any:

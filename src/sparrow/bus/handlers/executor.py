@@ -21,7 +21,7 @@ from sparrow.bus.handlers.attempts import HandlerAttempts, InFlightEvent
 from sparrow.bus.handlers.subscription import EventSubscription
 from sparrow.bus.headers import Headers
 from sparrow.bus.relay.relay import wait_for_claim
-from sparrow.bus.sql.claims import ClaimedEvent, claim, load_claimed, renew_leases
+from sparrow.bus.sql.claims import ClaimedEvent, claim_due, load_claimed, renew_leases
 from sparrow.bus.sql.completion import release_claims
 from sparrow.bus.sql.outbox import RECEIVED_SIDE
 from sparrow.bus.states import EventStatus
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class HandlerExecutor:
-    def __init__(self, shared: BusContext, group: str, concurrency: int) -> None:
+    def __init__(self, context: BusContext, group: str, concurrency: int) -> None:
         self.group, self.concurrency = group, concurrency
-        self._shared = shared
+        self._context = context
         self._held: dict[int, InFlightEvent] = {}
         self._ready: deque[InFlightEvent] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -41,13 +41,13 @@ class HandlerExecutor:
         """A slot became free."""
         self._is_stopping = False
         self._claiming = asyncio.Lock()
-        self._attempts = HandlerAttempts(shared, group, concurrency)
+        self._attempts = HandlerAttempts(context, group, concurrency)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        settings = self._shared.settings
-        waker = self._shared.wake_executors.listener()
+        settings = self._context.settings
+        waker = self._context.wake_executors.listener()
         pause_s = settings.poll_min_s
         try:
             while not self._is_stopping:
@@ -65,17 +65,19 @@ class HandlerExecutor:
 
     async def step(self, count_max: int | None = None) -> int:
         """Claim what is due and start it; how many there were."""
-        shared, settings = self._shared, self._shared.settings
-        owner, wanted = shared.owner(), count_max or self._wanted()
+        context, settings = self._context, self._context.settings
+        owner, wanted = context.owner(), count_max or self._wanted()
 
         def work(db: Connection) -> list[ClaimedEvent]:
-            claims = claim(db, shared.sql, RECEIVED_SIDE, self.group, wanted, owner=owner, lease_s=settings.lease_s)
-            return load_claimed(db, shared.sql, RECEIVED_SIDE, claims)
+            claims = claim_due(
+                db, context.sql, RECEIVED_SIDE, self.group, wanted, owner=owner, lease_s=settings.lease_s
+            )
+            return load_claimed(db, context.sql, RECEIVED_SIDE, claims)
 
         async with self._claiming:
-            works = await shared.database.run(work)
+            works = await context.database.run(work)
             for one in works:
-                shared.probe.changed("received", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
+                context.probe.changed("received", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
                 await self._accept(one)
             self._start()
         return len(works)
@@ -95,7 +97,7 @@ class HandlerExecutor:
         """Waits for running handlers, cancels those that take too long, hands back what was not begun."""
         self._is_stopping = True
         self._moved.set()
-        self._shared.wake_executors()
+        self._context.wake_executors()
         await wait_for_claim(self._claiming, timeout_s)
         unbegun = list(self._ready)
         self._ready.clear()
@@ -117,13 +119,13 @@ class HandlerExecutor:
 
     async def heartbeat(self) -> None:
         """Renew the leases of all that is held; cancel what has passed to another worker."""
-        shared = self._shared
+        context = self._context
         held = {number: one for number, one in self._held.items() if one.renews_lease and not one.is_committing}
         if not held:
             return
         claims = [one.work.claim for one in held.values()]
-        kept = await shared.database.run(
-            lambda db: renew_leases(db, shared.sql, RECEIVED_SIDE, claims, shared.settings.lease_s)
+        kept = await context.database.run(
+            lambda db: renew_leases(db, context.sql, RECEIVED_SIDE, claims, context.settings.lease_s)
         )
         for number, one in held.items():
             if number not in kept and self._held.get(number) is one and not one.is_committing:
@@ -135,7 +137,7 @@ class HandlerExecutor:
                     self._held.pop(number, None)
                     if one in self._ready:
                         self._ready.remove(one)
-                shared.probe.count("bus_lease_lost_total")
+                context.probe.count("bus_lease_lost_total")
 
     # -- what is held -------------------------------------------------------------------------------------------------
 
@@ -148,26 +150,26 @@ class HandlerExecutor:
         return wanted if wanted * 2 >= self.concurrency else 0
 
     def _subscriptions(self) -> Sequence[EventSubscription]:
-        plan = self._shared.registry.groups().get(self.group)
+        plan = self._context.registry.groups().get(self.group)
         return plan.subscriptions if plan is not None else ()
 
     async def _accept(self, work: ClaimedEvent) -> None:
-        shared = self._shared
-        subscription = shared.registry.find(self.group, work.name)
+        context = self._context
+        subscription = context.registry.find(self.group, work.name)
         held = InFlightEvent(work, subscription)
         self._held[work.claim.message_id] = held
         if subscription is not None and subscription.max_runtime_s is not None:
             # One lease for all of it: a handler that reads at REPEATABLE READ must find the row as it was.
             held.renews_lease = False
             runtime_s = subscription.max_runtime_s
-            await shared.database.run(lambda db: renew_leases(db, shared.sql, RECEIVED_SIDE, [work.claim], runtime_s))
+            await context.database.run(lambda db: renew_leases(db, context.sql, RECEIVED_SIDE, [work.claim], runtime_s))
         try:
             headers, held.body = decode_content(work.content)
             held.headers = Headers(headers)
         except Exception as error:
             held.subscription = None
             log.warning("stored content cannot be read", extra={"message": work.claim.message_id, "error": str(error)})
-        is_worn = work.claim.crashes >= shared.settings.crashes_max
+        is_worn = work.claim.crashes >= context.settings.crashes_max
         if held.subscription is not None and held.subscription.batch is not None and not is_worn:
             batch = self._waiting_batches.get(held.subscription)
             if batch is None or len(batch.held) >= batch.size:
@@ -238,12 +240,12 @@ class HandlerExecutor:
             self._held.pop(one.work.claim.message_id, None)
 
     async def _hand_back(self, held: Sequence[InFlightEvent]) -> None:
-        shared = self._shared
+        context = self._context
         claims = [one.work.claim for one in held if not one.is_committing]
         for one in held:
             self._held.pop(one.work.claim.message_id, None)
         if claims:
-            await shared.database.run(lambda db: release_claims(db, shared.sql, RECEIVED_SIDE, claims))
+            await context.database.run(lambda db: release_claims(db, context.sql, RECEIVED_SIDE, claims))
 
 
 @dataclass(eq=False)

@@ -55,7 +55,9 @@ class GroupSubscriptions:
 class SubscriptionRegistry:
     """All subscriptions of a bus."""
 
-    def __init__(self) -> None:
+    def __init__(self, default_group: str | None = None) -> None:
+        """Create a registry; `default_group` is the group of subscriptions that name none."""
+        self._default_group = default_group
         self.on_change: list[Callable[[], None]] = []
         """Called after each change of what has been checked: groups may have come, gone or changed."""
         self._lock = threading.RLock()
@@ -75,6 +77,8 @@ class SubscriptionRegistry:
 
     def add(self, topic: str, handler: Callable[..., Any] | str, **options: Unpack[SubscriptionOptions]) -> None:
         """The handler may be named as "module:name"."""
+        if options.get("group") is None and self._default_group is not None:
+            options["group"] = self._default_group
         with self._lock:
             if isinstance(handler, str) and self._terms is None:
                 self._by_name.append((topic, handler, options))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.bus.api import EventBus
+    from sparrow.bus.common import AnyEventBus
 
 _HOSTS = (
     ("starlette.applications", "Starlette", "sparrow.bus.integrations.fastapi"),  # FastAPI is one
@@ -19,7 +19,7 @@ _HOSTS = (
 """(where the class of the application is, its name, our module for it)"""
 
 
-def install(bus: EventBus, app: Any, **options: Any) -> None:
+def install(bus: AnyEventBus, app: Any, **options: Any) -> None:
     """Have the bus start and stop with the application, whatever that is made with."""
     for module, name, ours in _HOSTS:
         host = getattr(sys.modules.get(module), name, None)  # not loaded: then the application is not one of these

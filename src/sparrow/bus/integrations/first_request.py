@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.bus.api import EventBus
+    from sparrow.bus.common import AnyEventBus
 
 
 class StartOnFirstRequest:
     """Call it at every request; only the first one does anything."""
 
-    def __init__(self, bus: EventBus, *, start: bool) -> None:
+    def __init__(self, bus: AnyEventBus, *, start: bool) -> None:
         """`start=False`: only make the tables; some other process sends and handles."""
         self._bus, self._start = bus, start
         self._lock = threading.Lock()
@@ -44,10 +44,10 @@ class StartOnFirstRequest:
 
     def _begin(self) -> None:
         if not self._start:
-            self._bus.prepare_blocking()
+            self._bus.blocking.prepare()
         elif not self._bus.is_running:
-            self._bus.start_in_thread()
-            at_exit(self._bus.stop_thread)
+            self._bus.blocking.start()
+            at_exit(self._bus.blocking.stop)
 
 
 def at_exit(call: Callable[[], None]) -> None:

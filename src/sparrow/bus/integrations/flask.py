@@ -35,7 +35,7 @@ from sparrow.bus.publish.publisher import Publisher
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.bus.api import EventBus
+    from sparrow.bus.common import AnyEventBus
 
 SessionSource = scoped_session[Any] | Callable[[], Session]
 _EXTENSION = "sparrow-bus"
@@ -43,11 +43,11 @@ _IN_G = "_sparrow_publisher"
 
 
 class InstalledBus(NamedTuple):
-    bus: EventBus
+    bus: AnyEventBus
     session: SessionSource | None
 
 
-def install(bus: EventBus, app: Flask, *, session: SessionSource | None = None, start: bool = True) -> None:
+def install(bus: AnyEventBus, app: Flask, *, session: SessionSource | None = None, start: bool = True) -> None:
     """`session`: where the session of a request comes from: a scoped_session (`db.session`), or a function that gives
     the one the view uses. Without it an event is published in a short transaction of its own.
 
@@ -67,7 +67,7 @@ def install(bus: EventBus, app: Flask, *, session: SessionSource | None = None, 
         with app.app_context():
             await call_next(ctx)
 
-    bus.shared.filters = (in_app_context, *bus.shared.filters)
+    bus.core.context.filters = (in_app_context, *bus.core.context.filters)
     commands = AppGroup("bus", help="The event bus.")
 
     @commands.command("worker")
@@ -88,7 +88,7 @@ def _current() -> Publisher:
         session: Any = installed.session
         if session is not None and not isinstance(session, scoped_session):
             session = session()
-        found = Publisher(installed.bus, session=session)
+        found = Publisher(installed.bus.blocking, session=session)
         setattr(g, _IN_G, found)
     return found
 

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparrow.bus.api import EventBus
+    from sparrow.bus.common import AnyEventBus
 
 
-def run_worker(bus: EventBus, say: Callable[[str], object]) -> None:
+def run_worker(bus: AnyEventBus, say: Callable[[str], object]) -> None:
     asyncio.run(_work(bus, say))
 
 
-async def _work(bus: EventBus, say: Callable[[str], object]) -> None:
+async def _work(bus: AnyEventBus, say: Callable[[str], object]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with bus:
-        groups = ", ".join(sorted(bus.registry.groups())) or "no group: it only sends"
+    async with bus.aio:
+        groups = ", ".join(sorted(bus.subscriptions.groups())) or "no group: it only sends"
         say(f"the bus is at work for {groups}")
         await stop.wait()
         for number in (signal.SIGINT, signal.SIGTERM):

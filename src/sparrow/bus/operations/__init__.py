@@ -1,1 +1,1 @@
-"""operations."""
+"""Operator actions on stored events: search, statistics, requeue, cancel, delete, park."""

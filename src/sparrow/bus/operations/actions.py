@@ -90,7 +90,7 @@ def delete_action(*, force: bool) -> OperatorAction:
 
 
 def action_steps(
-    shared: BusContext,
+    context: BusContext,
     action: OperatorAction,
     side: Side,
     numbers: Sequence[int],
@@ -108,27 +108,27 @@ def action_steps(
     if rate is not None and rate <= 0:
         raise Refused(f"{action.name}: a rate is more than 0 messages a second, not {rate}")
     if where is None:
-        return _acting_on(shared, action, side, list(dict.fromkeys(numbers)), dry_run=dry_run)
-    return _acting_where(shared, action, side, _narrowed(action, where), dry_run=dry_run, limit=limit, rate=rate)
+        return _acting_on(context, action, side, list(dict.fromkeys(numbers)), dry_run=dry_run)
+    return _acting_where(context, action, side, _narrowed(action, where), dry_run=dry_run, limit=limit, rate=rate)
 
 
-def get_steps(shared: BusContext, side: Side, number: int) -> OperationSteps[StoredEvent]:
+def get_steps(context: BusContext, side: Side, number: int) -> OperationSteps[StoredEvent]:
     found = None
     if 0 <= number <= EVENT_ID_MAX:
-        found = yield lambda db: stored_events.get(db, shared.sql_of(db), side, number)
+        found = yield lambda db: stored_events.get(db, context.sql_of(db), side, number)
     if found is None:
         raise UnknownMessage(side, number)
     return found  # type: ignore[no-any-return]
 
 
 def find_steps(
-    shared: BusContext, side: Side, where: Where, limit: int, before_id: int | None
+    context: BusContext, side: Side, where: Where, limit: int, before_id: int | None
 ) -> OperationSteps[list[StoredEvent]]:
     if not 1 <= limit <= PAGE_SIZE_MAX:
         raise Refused(f"a page has 1 to {PAGE_SIZE_MAX} messages, not {limit}: take the next one with before_id")
     if before_id is not None:
         before_id = min(before_id, EVENT_ID_MAX)
-    found = yield lambda db: stored_events.find(db, shared.sql_of(db), side, where, limit=limit, before_id=before_id)
+    found = yield lambda db: stored_events.find(db, context.sql_of(db), side, where, limit=limit, before_id=before_id)
     return found  # type: ignore[no-any-return]
 
 
@@ -145,14 +145,14 @@ def _narrowed(action: OperatorAction, where: Where) -> Where:
 
 
 def _acting_on(
-    shared: BusContext, action: OperatorAction, side: Side, numbers: list[int], *, dry_run: bool
+    context: BusContext, action: OperatorAction, side: Side, numbers: list[int], *, dry_run: bool
 ) -> OperationSteps[OperationResult]:
     for number in numbers:
         if not 0 <= number <= EVENT_ID_MAX:
             raise UnknownMessage(side, number)
 
     def work(db: Connection) -> None:
-        sql = shared.sql_of(db)
+        sql = context.sql_of(db)
         for first in range(0, len(numbers), BATCH_SIZE):
             lot = numbers[first : first + BATCH_SIZE]
             done = set(action.apply(db, sql, stored_events.message_type(side), lot))
@@ -166,7 +166,7 @@ def _acting_on(
         yield work
     except _Undo:
         return OperationResult(len(numbers), tuple(numbers[:SAMPLE_SIZE]), is_dry=True)
-    _tell(shared, action, side, numbers)
+    _tell(context, action, side, numbers)
     return OperationResult(len(numbers), tuple(numbers[:SAMPLE_SIZE]))
 
 
@@ -178,7 +178,7 @@ def _refuse(db: Connection, sql: SqlDialect, action: OperatorAction, side: Side,
 
 
 def _acting_where(
-    shared: BusContext,
+    context: BusContext,
     action: OperatorAction,
     side: Side,
     where: Where,
@@ -188,9 +188,9 @@ def _acting_where(
     rate: float | None,
 ) -> OperationSteps[OperationResult]:
     if dry_run:
-        count = yield lambda db: stored_events.count(db, shared.sql_of(db), side, where, limit)
+        count = yield lambda db: stored_events.count(db, context.sql_of(db), side, where, limit)
         sample = yield lambda db: stored_events.matching_ids(
-            db, shared.sql_of(db), side, where, limit=min(SAMPLE_SIZE, limit or SAMPLE_SIZE)
+            db, context.sql_of(db), side, where, limit=min(SAMPLE_SIZE, limit or SAMPLE_SIZE)
         )
         return OperationResult(count, tuple(sample), is_dry=True)
     done = after_id = 0
@@ -198,35 +198,35 @@ def _acting_where(
     lot = BATCH_SIZE if rate is None else max(1, min(BATCH_SIZE, int(rate)))
     while limit is None or done < limit:
         size = lot if limit is None else min(lot, limit - done)
-        chosen, changed = yield partial(_lot, shared, action, side, where, size, after_id)
+        chosen, changed = yield partial(_lot, context, action, side, where, size, after_id)
         if not chosen:
             break
         done, after_id = done + len(changed), chosen[-1]
         sample += changed[: SAMPLE_SIZE - len(sample)]
-        _tell(shared, action, side, changed)
+        _tell(context, action, side, changed)
         if rate is not None and changed:
             yield RatePause(len(changed) / rate)
     return OperationResult(done, tuple(sample))
 
 
 def _lot(
-    shared: BusContext, action: OperatorAction, side: Side, where: Where, size: int, after_id: int, db: Connection
+    context: BusContext, action: OperatorAction, side: Side, where: Where, size: int, after_id: int, db: Connection
 ) -> tuple[list[int], list[int]]:
     """Those that were chosen, and those of them that have changed."""
-    sql = shared.sql_of(db)
+    sql = context.sql_of(db)
     chosen = stored_events.matching_ids(db, sql, side, where, limit=size, after_id=after_id)
     return chosen, action.apply(db, sql, stored_events.message_type(side), chosen) if chosen else []
 
 
-def _tell(shared: BusContext, action: OperatorAction, side: Side, numbers: Sequence[int]) -> None:
+def _tell(context: BusContext, action: OperatorAction, side: Side, numbers: Sequence[int]) -> None:
     if not numbers:
         return
-    shared.probe.count("bus_operations_total", len(numbers), action=action.name, side=side)
+    context.probe.count("bus_operations_total", len(numbers), action=action.name, side=side)
     if action.becomes is not None:
         for number in numbers:
-            shared.probe.changed(side, number, action.becomes)
+            context.probe.changed(side, number, action.becomes)
     # Also where a message has left the queue: the next one of its key may go on.
-    (shared.wake_relay if side == "published" else shared.wake_executors)()
+    (context.wake_relay if side == "published" else context.wake_executors)()
 
 
 class _Undo(Exception):

@@ -70,14 +70,14 @@ class BulkOptions(TypedDict, total=False):
 class _Steps:
     """What both kinds have in common: which steps there are."""
 
-    def __init__(self, shared: BusContext) -> None:
-        self._shared = shared
+    def __init__(self, context: BusContext) -> None:
+        self._context = context
 
     def _act(
         self, action: OperatorAction, side: Side, ids: tuple[int, ...], how: BulkOptions
     ) -> OperationSteps[OperationResult]:
         return action_steps(
-            self._shared,
+            self._context,
             action,
             side,
             ids,
@@ -88,31 +88,31 @@ class _Steps:
         )
 
     def _cancelling(self) -> OperatorAction:
-        return cancel_action(self._shared.settings.succeeded_kept_s)
+        return cancel_action(self._context.settings.succeeded_retention_s)
 
     def _timeline(self, correlation_id: str) -> OperationSteps[list[StoredEvent]]:
         where, found = Where(correlation_id=correlation_id), []
         for side in SIDES:
-            found += yield from find_steps(self._shared, side, where, TIMELINE_EVENTS_MAX, None)
+            found += yield from find_steps(self._context, side, where, TIMELINE_EVENTS_MAX, None)
         return sorted(found, key=lambda event: (event.added, event.id))
 
     def _stats(self) -> OperationSteps[BusStats]:
         def work(db: Connection) -> BusStats:
-            sql = self._shared.sql_of(db)
+            sql = self._context.sql_of(db)
             return BusStats(statistics.table_stats(db, sql, "published"), statistics.table_stats(db, sql, "received"))
 
         return (yield work)  # type: ignore[no-any-return]
 
     def _backlog(self, by_name: bool) -> OperationSteps[list[GroupBacklog]]:
         def work(db: Connection) -> list[GroupBacklog]:
-            sql = self._shared.sql_of(db)
+            sql = self._context.sql_of(db)
             return [each for side in SIDES for each in statistics.backlog(db, sql, side, by_name=by_name)]
 
         return (yield work)  # type: ignore[no-any-return]
 
     def _failures(self) -> OperationSteps[list[FailureSummary]]:
         def work(db: Connection) -> list[FailureSummary]:
-            sql = self._shared.sql_of(db)
+            sql = self._context.sql_of(db)
             return [each for side in SIDES for each in statistics.failures(db, sql, side)]
 
         return (yield work)  # type: ignore[no-any-return]
@@ -125,11 +125,11 @@ class AsyncOperations(_Steps):
         self, side: Side, where: Where = NO_FILTER, *, limit: int = PAGE_SIZE_DEFAULT, before_id: int | None = None
     ) -> list[StoredEvent]:
         """A page of messages, the newest first. The next one: `before_id` is the last one's id."""
-        return await self._run(find_steps(self._shared, side, where, limit, before_id))
+        return await self._run(find_steps(self._context, side, where, limit, before_id))
 
     async def get(self, side: Side, id: int) -> StoredEvent:
         """`UnknownMessage` when it is not there."""
-        return await self._run(get_steps(self._shared, side, id))
+        return await self._run(get_steps(self._context, side, id))
 
     async def timeline(self, correlation_id: str) -> list[StoredEvent]:
         """Everything of one conversation that is stored here, both sides, in the order of time. It reads whole tables:
@@ -182,7 +182,7 @@ class AsyncOperations(_Steps):
         return await self._run(self._act(UNPARK, side, ids, how))
 
     async def _run(self, steps: OperationSteps[T]) -> T:
-        database = self._shared.database
+        database = self._context.database
         result: Any = None
         try:
             step: TransactionWork | RatePause = next(steps)
@@ -207,10 +207,10 @@ class Operations(_Steps):
     def find(
         self, side: Side, where: Where = NO_FILTER, *, limit: int = PAGE_SIZE_DEFAULT, before_id: int | None = None
     ) -> list[StoredEvent]:
-        return self._run(find_steps(self._shared, side, where, limit, before_id))
+        return self._run(find_steps(self._context, side, where, limit, before_id))
 
     def get(self, side: Side, id: int) -> StoredEvent:
-        return self._run(get_steps(self._shared, side, id))
+        return self._run(get_steps(self._context, side, id))
 
     def timeline(self, correlation_id: str) -> list[StoredEvent]:
         return self._run(self._timeline(correlation_id))
@@ -253,8 +253,8 @@ class Operations(_Steps):
         except RuntimeError:
             pass
         else:
-            raise Refused("this would block the event loop: use `await bus.operations...` there")
-        database = self._shared.database
+            raise Refused("this would block the event loop: use `await bus.aio.operations...`")
+        database = self._context.database
         try:
             step: TransactionWork | RatePause = next(steps)
             while True:

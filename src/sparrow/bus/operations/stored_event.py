@@ -48,7 +48,7 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     """By which all services know it; `cap-msg-id`."""
     due_at: datetime | None = None
     """When it is tried next, or when the lease of the worker that holds it ends; None: it is not open."""
-    held_by: str | None = None
+    locked_by: str | None = None
 
     def to_builtins(self) -> dict[str, Any]:
         """For JSON: numbers of messages as text, since browsers lose digits beyond 2^53. The column itself is shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
 
 from sparrow.bus import headers as h
@@ -30,15 +30,32 @@ EventKey = str | int | UUID
 """What may be a key; it travels as text."""
 
 
+class PublishOptions(TypedDict, total=False):
+    """What an event may have besides its name and payload; the same for both kinds of bus and publisher."""
+
+    key: EventKey | None
+    """Events with the same key keep their order."""
+    delay: timedelta | float | None
+    """A timedelta, or seconds."""
+    at: datetime | None
+    """The time to send it, instead of a delay; with a time zone."""
+    headers: Mapping[str, str | None] | None
+    callback: str | None
+    """The topic that receives the return value of the handler."""
+    dedupe: str | None
+    """A business key: a group handles two events with the same one once."""
+    tenant: str | None
+
+
 class OutgoingEvent(NamedTuple):
-    """One of many events to publish together: `bus.publish_many([Outgoing("order.created", order, key="7"), ...])`."""
+    """An event to publish with others: `bus.publish_many([OutgoingEvent("order.created", order, key="7"), ...])`."""
 
     name: str
     value: object = None
     key: EventKey | None = None
     delay: timedelta | float | None = None
     at: datetime | None = None
-    headers: Mapping[str, str | None] = {}
+    headers: Mapping[str, str | None] | None = None
     callback: str | None = None
     dedupe: str | None = None
     tenant: str | None = None
@@ -62,7 +79,7 @@ class EventEncoder:
         self._check_name, self._now, self._trace_headers = check_name, now, trace_headers
         self._checked: dict[str, str] = {}
 
-    def draft(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
+    def encode(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
         name = self._checked.get(event.name) or self._check(event.name)
         body = encode_payload(name, event.value, naming=self._naming)
         number = self.ids.next() if number is None else number
@@ -113,7 +130,7 @@ def write_event(
 ) -> PublishedRow:
     """One event. A number that is taken, which is next to impossible, is replaced."""
     for _ in range(_ID_TRIES):
-        new = event_encoder.draft(event)
+        new = event_encoder.encode(event)
         if insert_event(handle.run, sql, new, version):
             return new
     raise Unavailable(f"{_ID_TRIES} new message numbers in a row were taken: is the clock of this host set back?")
@@ -126,7 +143,7 @@ def write_events(
     events: Sequence[OutgoingEvent],
     version: str,
 ) -> list[PublishedRow]:
-    news = [event_encoder.draft(event) for event in events]
+    news = [event_encoder.encode(event) for event in events]
     insert_events(handle.run, sql, news, version)
     return news
 

@@ -1,1 +1,1 @@
-"""receive."""
+"""Receiver: stores events that arrive from the broker."""

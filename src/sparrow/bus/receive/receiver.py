@@ -30,16 +30,16 @@ BATCH_COUNT_MAX = 200
 class EventReceiver:
     """One membership in one group."""
 
-    def __init__(self, shared: BusContext, group: str, names: Sequence[str]) -> None:
+    def __init__(self, context: BusContext, group: str, names: Sequence[str]) -> None:
         self.group, self.names = group, tuple(names)
-        self._shared = shared
+        self._context = context
         self._storing: asyncio.Task[None] | None = None
         self.has_joined = asyncio.Event()
 
     async def run(self) -> None:
-        shared = self._shared
-        await shared.transport.open()
-        listening = await shared.transport.listen(self.group, self.names, prefetch=shared.settings.broker_prefetch)
+        context = self._context
+        await context.transport.open()
+        listening = await context.transport.listen(self.group, self.names, prefetch=context.settings.broker_prefetch)
         self.has_joined.set()
         try:
             while True:
@@ -54,22 +54,22 @@ class EventReceiver:
             await listening.close()
 
     async def _take(self, listening: TransportConsumer, deliveries: Sequence[BrokerDelivery]) -> None:
-        shared = self._shared
+        context = self._context
         arrivals = [self._readable(delivery) for delivery in deliveries]
         try:
             fresh = await self._store(arrivals)
         except Exception:
-            await listening.give_back(deliveries)
+            await listening.release(deliveries)
             raise
         # Before the acknowledgement, which may take its time: they are handled meanwhile.
-        shared.wake_executors()
-        shared.probe.count("bus_received_total", len(fresh))
+        context.wake_executors()
+        context.probe.count("bus_received_total", len(fresh))
         if len(fresh) < len(arrivals):
-            shared.probe.count("bus_duplicates_total", len(arrivals) - len(fresh))
+            context.probe.count("bus_duplicates_total", len(arrivals) - len(fresh))
         for arrival in fresh:
             if arrival.error is not None:
-                shared.probe.changed("received", arrival.id, EventStatus.FAILED)
-                shared.probe.failed(_info(arrival, arrival.error))
+                context.probe.changed("received", arrival.id, EventStatus.FAILED)
+                context.probe.failed(_info(arrival, arrival.error))
         await listening.acknowledge(deliveries)
 
     async def _store(self, arrivals: list[ReceivedRow]) -> list[ReceivedRow]:
@@ -92,16 +92,16 @@ class EventReceiver:
         return fresh
 
     async def _store_some(self, arrivals: list[ReceivedRow]) -> list[ReceivedRow]:
-        shared, settings = self._shared, self._shared.settings
+        context, settings = self._context, self._context.settings
 
         def work(db: Connection) -> list[ReceivedRow]:
-            fresh = store_received(db, shared.sql, arrivals, settings.version, settings.failed_kept_s)
+            fresh = store_received(db, context.sql, arrivals, settings.version, settings.failed_retention_s)
             for arrival in fresh:  # told before the commit: a moment after it, an executor may tell what comes next
                 if arrival.error is None:
-                    shared.probe.changed("received", arrival.id, EventStatus.SCHEDULED)
+                    context.probe.changed("received", arrival.id, EventStatus.SCHEDULED)
             return fresh
 
-        return await shared.database.run(work)
+        return await context.database.run(work)
 
     def _readable(self, delivery: BrokerDelivery) -> ReceivedRow:
         try:
@@ -111,13 +111,13 @@ class EventReceiver:
             return self._arrival(BrokerDelivery(name=_whole(delivery.name), headers=headers, body=delivery.body))
 
     def _arrival(self, delivery: BrokerDelivery) -> ReceivedRow:
-        shared = self._shared
+        context = self._context
         headers = dict(delivery.headers)
         headers[h.GROUP] = self.group
-        headers[h.INSTANCE] = shared.host
+        headers[h.INSTANCE] = context.host
         headers.pop(h.EXCEPTION, None)
         name = headers.get(h.NAME) or delivery.name
-        subscription = shared.registry.find(self.group, name)
+        subscription = context.registry.find(self.group, name)
         body, error = delivery.body, json_problem(delivery.body)
         if error is not None:
             error = error_text(Undecodable(error))
@@ -137,7 +137,7 @@ class EventReceiver:
         if subscription is not None and not subscription.dedupe:
             dedupe_key = None
         return ReceivedRow(
-            shared.ids.next(),
+            context.ids.next(),
             name[:NAME_CHARS],
             self.group,
             encode_content(headers, body),

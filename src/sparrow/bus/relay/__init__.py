@@ -1,1 +1,1 @@
-"""relay."""
+"""Relay: sends committed events to the broker."""

@@ -20,7 +20,7 @@ from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, Undecodable
 from sparrow.bus.retry import NextAttempt, NoRetry
-from sparrow.bus.sql.claims import Claim, ClaimedEvent, claim, load_claimed
+from sparrow.bus.sql.claims import Claim, ClaimedEvent, claim_due, load_claimed
 from sparrow.bus.sql.completion import (
     ERROR_CHARS_MAX,
     mark_all_succeeded,
@@ -52,8 +52,8 @@ class SendFailure(NamedTuple):
 
 
 class EventRelay:
-    def __init__(self, shared: BusContext) -> None:
-        self._shared = shared
+    def __init__(self, context: BusContext) -> None:
+        self._context = context
         self._is_stopping = False
         self._sending: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -61,8 +61,8 @@ class EventRelay:
         self._claiming = asyncio.Lock()
 
     async def run(self) -> None:
-        settings = self._shared.settings
-        waker = self._shared.wake_relay.listener()
+        settings = self._context.settings
+        waker = self._context.wake_relay.listener()
         pause_s = settings.poll_min_s
         try:
             while not self._is_stopping:
@@ -97,7 +97,7 @@ class EventRelay:
     async def stop(self, timeout_s: float) -> None:
         """Claims nothing more, and waits for what is on its way."""
         self._is_stopping = True
-        self._shared.wake_relay()
+        self._context.wake_relay()
         await wait_for_claim(self._claiming, timeout_s)
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=timeout_s)
@@ -108,23 +108,23 @@ class EventRelay:
     # -- one batch ----------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> list[ClaimedEvent]:
-        shared, settings = self._shared, self._shared.settings
-        owner = shared.owner()
+        context, settings = self._context, self._context.settings
+        owner = context.owner()
 
         def work(db: Connection) -> list[ClaimedEvent]:
             lane = outgoing_group(settings.version)
-            claims = claim(
-                db, shared.sql, PUBLISHED_SIDE, lane, settings.relay_batch, owner=owner, lease_s=settings.lease_s
+            claims = claim_due(
+                db, context.sql, PUBLISHED_SIDE, lane, settings.relay_batch, owner=owner, lease_s=settings.lease_s
             )
-            return load_claimed(db, shared.sql, PUBLISHED_SIDE, claims)
+            return load_claimed(db, context.sql, PUBLISHED_SIDE, claims)
 
-        works = await shared.database.run(work)
+        works = await context.database.run(work)
         for one in works:
-            shared.probe.changed("published", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
+            context.probe.changed("published", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
         return works
 
     async def _forward(self, works: list[ClaimedEvent], claimed_at: float) -> None:
-        shared, settings = self._shared, self._shared.settings
+        context, settings = self._context, self._context.settings
         envelopes: list[Envelope] = []
         chosen: list[ClaimedEvent] = []
         faults: list[SendFailure] = []
@@ -140,14 +140,14 @@ class EventRelay:
         async with self._turn:
             left_s = min(claimed_at + settings.lease_s / 2 - time.monotonic(), settings.send_timeout_s)
             if left_s <= 0:
-                await shared.database.run(
-                    lambda db: release_claims(db, shared.sql, PUBLISHED_SIDE, [w.claim for w in works])
+                await context.database.run(
+                    lambda db: release_claims(db, context.sql, PUBLISHED_SIDE, [w.claim for w in works])
                 )
                 return
             if envelopes:
                 began = time.perf_counter()
                 outcomes = await self._send(envelopes, left_s)
-                shared.probe.send_seconds.add(time.perf_counter() - began)
+                context.probe.send_seconds.add(time.perf_counter() - began)
                 done = [work.claim for work, error in zip(chosen, outcomes, strict=True) if error is None]
                 faults += [
                     SendFailure(w, error) for w, error in zip(chosen, outcomes, strict=True) if error is not None
@@ -156,71 +156,73 @@ class EventRelay:
         if faults:
             await self._mark_failed(faults)
         if any(work.claim.key is not None for work in works):
-            shared.wake_relay()  # the next one of the same key has become the first
+            context.wake_relay()  # the next one of the same key has become the first
 
     async def _send(self, envelopes: list[Envelope], timeout_s: float) -> Sequence[Exception | None]:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._shared.transport.open()
-                with self._shared.tracing.sending(envelopes):
-                    return await self._shared.transport.send(envelopes)
+                await self._context.transport.open()
+                with self._context.tracing.sending(envelopes):
+                    return await self._context.transport.send(envelopes)
         except TimeoutError:
             return [Unavailable(f"the broker did not acknowledge within {timeout_s:.1f} s")] * len(envelopes)
         except Exception as error:
             return [error] * len(envelopes)
 
     async def _mark_sent(self, claims: list[Claim]) -> None:
-        shared, kept_s = self._shared, self._shared.settings.succeeded_kept_s
+        context, kept_s = self._context, self._context.settings.succeeded_retention_s
         try:
-            await shared.database.run(lambda db: mark_all_succeeded(db, shared.sql, PUBLISHED_SIDE, claims, kept_s))
+            await context.database.run(lambda db: mark_all_succeeded(db, context.sql, PUBLISHED_SIDE, claims, kept_s))
         except LeaseLost:
-            claims = await shared.database.run(lambda db: self._succeed_each(db, claims))
-        shared.probe.count("bus_sent_total", len(claims))
+            claims = await context.database.run(lambda db: self._succeed_each(db, claims))
+        context.probe.count("bus_sent_total", len(claims))
         for one in claims:
-            shared.probe.changed("published", one.message_id, EventStatus.SUCCESSED)
+            context.probe.changed("published", one.message_id, EventStatus.SUCCESSED)
 
     def _succeed_each(self, db: Connection, claims: list[Claim]) -> list[Claim]:
-        shared, ours = self._shared, []
+        context, ours = self._context, []
         for one in claims:
             try:
-                mark_succeeded(db, shared.sql, PUBLISHED_SIDE, one, shared.settings.succeeded_kept_s)
+                mark_succeeded(db, context.sql, PUBLISHED_SIDE, one, context.settings.succeeded_retention_s)
                 ours.append(one)
             except LeaseLost:
-                shared.probe.count("bus_lease_lost_total")
+                context.probe.count("bus_lease_lost_total")
         return ours
 
     async def _mark_failed(self, faults: list[SendFailure]) -> None:
-        shared = self._shared
+        context = self._context
         # Counted after the commit: until then it may all be done again.
-        for fault, status, counts in await shared.database.run(lambda db: self._fail_each(db, faults)):
+        for fault, status, counts in await context.database.run(lambda db: self._fail_each(db, faults)):
             work, error = fault
             if counts:
-                shared.probe.count("bus_retries_total", place="send")
+                context.probe.count("bus_retries_total", place="send")
             if status is EventStatus.FAILED:
-                shared.probe.changed("published", work.claim.message_id, EventStatus.FAILED)
-                shared.probe.failed(failed_event(work, None, error))
+                context.probe.changed("published", work.claim.message_id, EventStatus.FAILED)
+                context.probe.failed(failed_event(work, None, error))
 
     def _fail_each(self, db: Connection, faults: list[SendFailure]) -> list[tuple[SendFailure, EventStatus, bool]]:
         """Those that were ours to mark, what they are now, and whether the attempt counts."""
-        shared, settings, marked = self._shared, self._shared.settings, []
+        context, settings, marked = self._context, self._context.settings, []
         for fault in faults:
             work, error = fault
-            outcome = settings.retry.after(error, work.retries + 1, shared.chance.random(), rounds=work.rounds)
+            outcome = settings.retry.after(error, work.retries + 1, context.rng.random(), rounds=work.rounds)
             counts, parks = True, isinstance(error, Undecodable)
-            if settings.breaker and isinstance(error, Unavailable):
+            if settings.circuit_breaker and isinstance(error, Unavailable):
                 outcome, counts = NextAttempt("now", _PROBE_PAUSE_S), False
-            text, kept_s = error_text(error), settings.failed_kept_s
+            text, kept_s = error_text(error), settings.failed_retention_s
             try:
                 if isinstance(outcome, NoRetry):
-                    mark_failed(db, shared.sql, PUBLISHED_SIDE, work.claim, text, kept_s, counts=not parks, parks=parks)
+                    mark_failed(
+                        db, context.sql, PUBLISHED_SIDE, work.claim, text, kept_s, counts=not parks, parks=parks
+                    )
                     marked.append((fault, EventStatus.FAILED, not parks))
                 else:
-                    reschedule(db, shared.sql, PUBLISHED_SIDE, work.claim, outcome, text, counts=counts)
+                    reschedule(db, context.sql, PUBLISHED_SIDE, work.claim, outcome, text, counts=counts)
                     # Told before the commit: a moment after it, a relay may tell what comes next.
-                    shared.probe.changed("published", work.claim.message_id, EventStatus.SCHEDULED)
+                    context.probe.changed("published", work.claim.message_id, EventStatus.SCHEDULED)
                     marked.append((fault, EventStatus.SCHEDULED, counts))
             except LeaseLost:
-                shared.probe.count("bus_lease_lost_total")
+                context.probe.count("bus_lease_lost_total")
         return marked
 
     def _sent(self, task: asyncio.Task[None]) -> None:

@@ -40,7 +40,7 @@ class ClaimedEvent(NamedTuple):
     rounds: int
 
 
-def claim(
+def claim_due(
     db: Connection, sql: SqlDialect, side: int, group: str, count_max: int, *, owner: str, lease_s: float
 ) -> list[Claim]:
     """Up to so many messages that are due; those without a key first."""

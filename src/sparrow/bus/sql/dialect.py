@@ -46,13 +46,14 @@ class BusTableNames:
     queue: str
     inbox: str
     lock: str
+    schema_version: str
 
     @classmethod
     def of(cls, kind: DatabaseKind, space: str) -> BusTableNames:
         """`space` is a schema where there are schemas, else a prefix that ends in a dot inside the name."""
         if '"' in space or "`" in space:
             raise SettingsError("schema or table_prefix", space, "the bus", "a name without quotes")
-        names = ("published", "received", "queue", "inbox", "lock")
+        names = ("published", "received", "queue", "inbox", "lock", "schema_version")
         if kind == "postgresql":
             return cls(*(f'"{space}"."{name}"' for name in names))
         return cls(*(f'"{space}.{name}"' for name in names))
@@ -68,7 +69,7 @@ class SqlDialect:
     clock: DatabaseClock = field(default_factory=DatabaseClock)
     skips_locked: bool = True
     """Whether a claim may step over rows that another worker is just claiming; MySQL 5.7 cannot."""
-    succeeded_word: str = EventStatus.SUCCESSED.value
+    succeeded_spelling: str = EventStatus.SUCCESSED.value
     writes_progress_states: bool = True
     """Whether Enqueued and Processing are written to the wide tables."""
     is_strict: bool = False
@@ -91,7 +92,7 @@ class SqlDialect:
         return self.run(db, statement, *values).rowcount
 
     def word(self, status: EventStatus) -> str:
-        return self.succeeded_word if status is EventStatus.SUCCESSED else status.value
+        return self.succeeded_spelling if status is EventStatus.SUCCESSED else status.value
 
     # -- fragments ----------------------------------------------------------------------------------------------------
 

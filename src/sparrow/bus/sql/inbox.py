@@ -35,14 +35,14 @@ class ReceivedRow(NamedTuple):
 
 
 def store_received(
-    db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow], version: str, failed_kept_s: float
+    db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow], version: str, failed_retention_s: float
 ) -> list[ReceivedRow]:
     """Those that were not there before, now stored and, unless they cannot be handled, queued."""
     fresh: list[ReceivedRow] = []
     for some in row_batches(arrivals, _ROWS_A_STATEMENT):
         new = some if sql.is_strict else _unseen(db, sql, some)
         if new:
-            fresh += _insert(db, sql, new, version, failed_kept_s)
+            fresh += _insert(db, sql, new, version, failed_retention_s)
     return fresh
 
 
@@ -96,7 +96,7 @@ def _note(sql: SqlDialect, arrivals: Sequence[ReceivedRow]) -> tuple[str, list[A
 
 
 def _insert(
-    db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow], version: str, failed_kept_s: float
+    db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow], version: str, failed_retention_s: float
 ) -> Sequence[ReceivedRow]:
     now, columns = sql.now, '"Id", "Version", "Name", "Group", "Content", "Added", "ExpiresAt", "StatusName",'
     columns += ' "OrderKey", "LastError", "Parked", "MsgId"'
@@ -106,7 +106,7 @@ def _insert(
         rows.append(f"(?, ?, ?, ?, ?, {now}, {expires}, ?, ?, ?, ?, ?)")
         values += [arrival.id, version, arrival.name, arrival.group, arrival.content]
         if arrival.error is not None:
-            values.append(sql.span(failed_kept_s))
+            values.append(sql.span(failed_retention_s))
         failed = arrival.error is not None
         values += [(EventStatus.FAILED if failed else EventStatus.SCHEDULED).value, arrival.order_key]
         values += [None if arrival.error is None else arrival.error[:ERROR_CHARS_MAX], int(failed), arrival.message_id]

@@ -19,7 +19,9 @@ _AS_INDEXED = "{m}\"StatusName\" NOT IN ('Successed', 'Succeeded')"
 would read the whole table."""
 
 
-def start_retry_round(db: Connection, sql: SqlDialect, side: int, count_max: int, failed_kept_s: float) -> list[int]:
+def start_retry_round(
+    db: Connection, sql: SqlDialect, side: int, count_max: int, failed_retention_s: float
+) -> list[int]:
     """T7: failed ones begin a new round, with all their attempts. Those that failed for good stay as they are."""
     table = message_table(sql, side)
     numbers = [
@@ -30,7 +32,7 @@ def start_retry_round(db: Connection, sql: SqlDialect, side: int, count_max: int
             f' AND "Parked" = 0 AND "Added" > {sql.plus(sql.now)}'
             f' ORDER BY "Added" LIMIT ?{sql.locking}',
             EventStatus.FAILED.value,
-            sql.span(-failed_kept_s),
+            sql.span(-failed_retention_s),
             count_max,
         )
     ]

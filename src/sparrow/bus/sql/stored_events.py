@@ -130,9 +130,9 @@ def _live(db: Connection, sql: SqlDialect, side: Side, events: list[StoredEvent]
     return [_with_queue(event, *known[event.id]) if event.id in known else event for event in events]
 
 
-def _with_queue(event: StoredEvent, due_at: datetime, held_by: str | None) -> StoredEvent:
-    status = EventStatus.PROCESSING if held_by is not None and event.status.is_open else event.status
-    return replace(event, due_at=due_at, held_by=held_by, status=status)
+def _with_queue(event: StoredEvent, due_at: datetime, locked_by: str | None) -> StoredEvent:
+    status = EventStatus.PROCESSING if locked_by is not None and event.status.is_open else event.status
+    return replace(event, due_at=due_at, locked_by=locked_by, status=status)
 
 
 def get(db: Connection, sql: SqlDialect, side: Side, number: int) -> StoredEvent | None:
@@ -171,7 +171,7 @@ def _columns(side: Side, has_queue: bool) -> str:
 
 def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
     number, version, name, content, retries, added, expires, word, key, rounds, error, parked = row[:12]
-    due_at, held_by, group, message_id = row[12:]
+    due_at, locked_by, group, message_id = row[12:]
     headers, value = split_content(content)
     return StoredEvent(
         id=number,
@@ -184,14 +184,14 @@ def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
         retries=retries,
         added=sql.from_time(added),
         expires_at=None if expires is None else sql.from_time(expires),
-        status=EventStatus.PROCESSING if held_by is not None else EventStatus.of(word),
+        status=EventStatus.PROCESSING if locked_by is not None else EventStatus.of(word),
         key=key,
         rounds=rounds,
         error=error,
         parked=bool(parked),
         message_id=message_id if side == "received" else headers.get(h.ID) or str(number),
         due_at=None if due_at is None else sql.from_time(due_at),
-        held_by=held_by,
+        locked_by=locked_by,
     )
 
 

@@ -8,7 +8,8 @@ The first columns of published (8) and received (9) stand in CAP's order, as its
 | received | an event that came for one of its groups |
 | queue | open work: exactly the messages that are neither finished nor given up have one |
 | inbox | a message a group has seen, kept longer than the message itself |
-| lock | who does what only one process may do at a time |
+| lock | which process does what only one may do at a time |
+| schema_version | a migration that was applied |
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ NAME_CHARS = 400
 GROUP_CHARS = 200
 KEY_CHARS = 200
 MESSAGE_ID_CHARS = 128
+SCHEMA_VERSION_TABLE = "schema_version"
 
 _OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 _DIALECTS = {"mysql": mysql.dialect, "postgresql": postgresql.dialect, "sqlite": sqlite.dialect}
@@ -114,6 +116,14 @@ def metadata(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) ->
         Column("Key", String(128), primary_key=True),
         Column("Instance", String(256)),
         Column("LastLockTime", _moment(), nullable=False),
+        **_OPTIONS,
+    )
+    Table(
+        named(SCHEMA_VERSION_TABLE),
+        meta,
+        Column("Version", Integer, primary_key=True, autoincrement=False),
+        Column("Description", String(200), nullable=False),
+        Column("AppliedAt", _moment(), nullable=False),
         **_OPTIONS,
     )
     return meta

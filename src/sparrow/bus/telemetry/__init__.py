@@ -1,1 +1,1 @@
-"""telemetry."""
+"""Counters, Prometheus metrics and OpenTelemetry spans of the bus."""

@@ -15,7 +15,7 @@ from sparrow.bus.operations.stored_event import BusStats
 from sparrow.bus.telemetry.probe import HISTOGRAM_BOUNDS_S, BusProbe, DurationHistogram
 
 if TYPE_CHECKING:
-    from sparrow.bus.api import EventBus
+    from sparrow.bus.common import AnyEventBus
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +41,15 @@ _LABELLED = ("bus_handled_total", "bus_retries_total", "bus_failed_total", "bus_
 """Shown once they have happened: before that there is no label to show."""
 
 
-async def metrics(bus: EventBus) -> str:
+async def metrics(bus: AnyEventBus) -> str:
     """What `/metrics` answers. While the database is away, what this process knows is shown all the same."""
     try:
         async with asyncio.timeout(STATS_TIMEOUT_S):
-            stats = await bus.operations.stats()
+            stats = await bus.aio.operations.stats()
     except Exception as error:  # whatever ails it: a page with half of the numbers is better than none
         log.warning("the database gives no numbers", extra={"error": str(error)})
         stats = None
-    return prometheus_text(bus.shared.probe, stats)
+    return prometheus_text(bus.core.context.probe, stats)
 
 
 def prometheus_text(probe: BusProbe, stats: BusStats | None) -> str:

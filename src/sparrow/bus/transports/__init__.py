@@ -1,1 +1,1 @@
-"""How events travel: one small file a broker behind one Protocol (`spi`)."""
+"""Message brokers behind one interface (`spi`), one folder per broker."""

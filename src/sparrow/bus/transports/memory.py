@@ -242,19 +242,19 @@ class MemoryConsumer:
             await self._bell.wait()
         self._in_hand.update(handed)
         return [
-            BrokerDelivery(name=envelope.name, headers=dict(envelope.headers), body=envelope.body, ticket=number)
+            BrokerDelivery(name=envelope.name, headers=dict(envelope.headers), body=envelope.body, ack_handle=number)
             for number, envelope in handed
         ]
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         self._broker.check_up()
         for delivery in deliveries:
-            self._in_hand.pop(delivery.ticket, None)
+            self._in_hand.pop(delivery.ack_handle, None)
         self._bell.ring()
 
-    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
+    async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
         self._broker.check_up()
-        self._put_back([delivery.ticket for delivery in deliveries if delivery.ticket in self._in_hand])
+        self._put_back([delivery.ack_handle for delivery in deliveries if delivery.ack_handle in self._in_hand])
 
     def _put_back(self, numbers: Sequence[int]) -> None:
         self._broker.put_back(self._group, [(number, self._in_hand.pop(number)) for number in numbers])

@@ -42,7 +42,7 @@ class BrokerDelivery(msgspec.Struct, kw_only=True):
     """What the broker calls it: the routing key, topic, stream or subject."""
     headers: dict[str, str | None]
     body: bytes
-    ticket: Any = None
+    ack_handle: Any = None
     """What the transport needs to acknowledge it."""
 
 
@@ -62,7 +62,7 @@ class TransportConsumer(Protocol):
         """They are stored: they need not come again."""
         ...
 
-    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
+    async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
         """They could not be stored: let them come again."""
         ...
 

@@ -33,85 +33,85 @@ _TICK_S = 0.25
 
 class BusMaintenance:
     def __init__(
-        self, shared: BusContext, executors: Mapping[str, HandlerExecutor], clock: Callable[[], float]
+        self, context: BusContext, executors: Mapping[str, HandlerExecutor], clock: Callable[[], float]
     ) -> None:
         """`clock`: seconds that only grow; tests move it."""
-        self._shared, self._executors, self._clock = shared, executors, clock
-        self._archive = None if shared.settings.archive is None else ExpiredEventArchive(shared.settings.archive)
+        self._context, self._executors, self._clock = context, executors, clock
+        self._archive = None if context.settings.archive is None else ExpiredEventArchive(context.settings.archive)
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
     async def start_retry_rounds(self) -> int:
         """A new round for everything that has failed, on both sides."""
-        shared, settings, total = self._shared, self._shared.settings, 0
+        context, settings, total = self._context, self._context.settings, 0
         for side in maintenance.MESSAGE_SIDES:
             while True:
-                numbers = await shared.database.run(
+                numbers = await context.database.run(
                     partial(
                         maintenance.start_retry_round,
-                        sql=shared.sql,
+                        sql=context.sql,
                         side=side,
                         count_max=_REENQUEUE_BATCH,
-                        failed_kept_s=settings.failed_kept_s,
+                        failed_retention_s=settings.failed_retention_s,
                     )
                 )
                 total += len(numbers)
                 for number in numbers:
-                    shared.probe.changed("published" if side == 0 else "received", number, EventStatus.ENQUEUED)
+                    context.probe.changed("published" if side == 0 else "received", number, EventStatus.ENQUEUED)
                 if len(numbers) < _REENQUEUE_BATCH:
                     break
         if total:
-            shared.probe.count("bus_retries_total", total, place="round")
-            shared.wake_relay()
-            shared.wake_executors()
+            context.probe.count("bus_retries_total", total, place="round")
+            context.wake_relay()
+            context.wake_executors()
         return total
 
-    async def clean(self) -> int:
+    async def delete_expired(self) -> int:
         """Delete what has expired, in small lots with pauses, so that nobody waits for it."""
-        shared, settings, total = self._shared, self._shared.settings, 0
+        context, settings, total = self._context, self._context.settings, 0
         for side in maintenance.MESSAGE_SIDES:
             while True:
-                count = await self._clean_lot(side)
+                count = await self._delete_expired_batch(side)
                 total += count
-                if count < settings.clean_batch:
+                if count < settings.cleanup_batch:
                     break
-                await asyncio.sleep(settings.clean_pause_s)
+                await asyncio.sleep(settings.cleanup_pause_s)
         while True:
-            count = await shared.database.run(
+            count = await context.database.run(
                 lambda db: maintenance.delete_expired_inbox_keys(
-                    db, shared.sql, settings.clean_batch, settings.inbox_kept_s
+                    db, context.sql, settings.cleanup_batch, settings.inbox_retention_s
                 )
             )
-            if count < settings.clean_batch:
+            if count < settings.cleanup_batch:
                 break
-            await asyncio.sleep(settings.clean_pause_s)
-        shared.probe.count("bus_cleaner_rows_total", total)
+            await asyncio.sleep(settings.cleanup_pause_s)
+        context.probe.count("bus_cleaner_rows_total", total)
         return total
 
-    async def _clean_lot(self, side: int) -> int:
-        shared, settings = self._shared, self._shared.settings
+    async def _delete_expired_batch(self, side: int) -> int:
+        context, settings = self._context, self._context.settings
         archive = self._archive
 
         def work(db: Connection) -> int:
-            numbers = maintenance.expired_ids(db, shared.sql, side, settings.clean_batch)
+            numbers = maintenance.expired_ids(db, context.sql, side, settings.cleanup_batch)
             if not numbers:
                 return 0
             if archive is not None:  # on disk before they are gone; a crash in between archives them twice
                 archive.write(
-                    "published" if side == 0 else "received", maintenance.read_rows(db, shared.sql, side, numbers)
+                    "published" if side == 0 else "received", maintenance.read_rows(db, context.sql, side, numbers)
                 )
-            return maintenance.delete_expired(db, shared.sql, side, numbers)
+            return maintenance.delete_expired(db, context.sql, side, numbers)
 
-        return await shared.database.run(work)
+        return await context.database.run(work)
 
-    async def mend(self) -> tuple[int, int]:
+    async def repair_orphans(self) -> tuple[int, int]:
         """Both counts should be 0: something outside the bus has changed its tables otherwise."""
-        shared, lost, strays = self._shared, 0, 0
+        context, lost, strays = self._context, 0, 0
         for side in maintenance.MESSAGE_SIDES:
-            found = await shared.database.run(partial(maintenance.repair_orphans, sql=shared.sql, side=side))
+            found = await context.database.run(partial(maintenance.repair_orphans, sql=context.sql, side=side))
             lost, strays = lost + found[0], strays + found[1]
         if lost or strays:
-            shared.probe.count("bus_mended_total", lost + strays)
+            context.probe.count("bus_mended_total", lost + strays)
             log.warning("rows had lost each other", extra={"without_queue": lost, "without_message": strays})
         return lost, strays
 
@@ -121,37 +121,37 @@ class BusMaintenance:
 
     async def lease_worker_number(self) -> None:
         """A number of our own for new ids, as long as we live."""
-        shared = self._shared
-        if shared.sql.is_strict:
+        context = self._context
+        if context.sql.is_strict:
             return
-        worker = shared.ids.worker
-        if worker < LEASED_WORKER_NUMBERS and await shared.database.run(
+        worker = context.ids.worker
+        if worker < LEASED_WORKER_NUMBERS and await context.database.run(
             lambda db: locks.acquire(
-                db, shared.sql, f"{locks.WORKER_LOCK_PREFIX}{worker}", shared.instance, _WORKER_TTL_S
+                db, context.sql, f"{locks.WORKER_LOCK_PREFIX}{worker}", context.instance, _WORKER_TTL_S
             )
         ):
             return
-        shared.ids.use(
-            await shared.database.run(
+        context.ids.use(
+            await context.database.run(
                 lambda db: locks.lease_free_worker_number(
-                    db, shared.sql, shared.instance, _WORKER_TTL_S, LEASED_WORKER_NUMBERS
+                    db, context.sql, context.instance, _WORKER_TTL_S, LEASED_WORKER_NUMBERS
                 )
             )
         )
 
     async def release_worker_number(self) -> None:
-        shared = self._shared
-        worker = shared.ids.worker
-        if worker < LEASED_WORKER_NUMBERS and not shared.sql.is_strict:
-            shared.ids.use(None)
-            await shared.database.run(
-                lambda db: locks.release(db, shared.sql, f"{locks.WORKER_LOCK_PREFIX}{worker}", shared.instance)
+        context = self._context
+        worker = context.ids.worker
+        if worker < LEASED_WORKER_NUMBERS and not context.sql.is_strict:
+            context.ids.use(None)
+            await context.database.run(
+                lambda db: locks.release(db, context.sql, f"{locks.WORKER_LOCK_PREFIX}{worker}", context.instance)
             )
 
     # -- when ---------------------------------------------------------------------------------------------------------
 
     async def run_heartbeats(self) -> None:
-        interval_s = self._shared.settings.lease_s / 3
+        interval_s = self._context.settings.lease_s / 3
         while True:
             await asyncio.sleep(interval_s)
             await self.heartbeat()
@@ -162,21 +162,21 @@ class BusMaintenance:
             await self.lease_worker_number()
 
     async def run_retry_rounds(self) -> None:
-        interval_s = self._shared.settings.reenqueue_interval_s
+        interval_s = self._context.settings.retry_round_interval_s
         if interval_s is not None:
             await self._every(interval_s, "retry", self.start_retry_rounds)
 
     async def run_cleanup(self) -> None:
-        settings = self._shared.settings
+        settings = self._context.settings
 
-        async def clean_and_mend() -> None:
-            if settings.clean_between is None or is_between(datetime.now(UTC).time(), settings.clean_between):
-                await self.clean()
-                await self.mend()
+        async def clean_up() -> None:
+            if settings.cleanup_between is None or is_between(datetime.now(UTC).time(), settings.cleanup_between):
+                await self.delete_expired()
+                await self.repair_orphans()
 
         # Soon after the start too: a process that is restarted every day must clean all the same.
-        soon_s = self._shared.chance.random() * min(_START_JITTER_S, settings.clean_interval_s / 10)
-        await self._every(settings.clean_interval_s, "clean", clean_and_mend, first_s=soon_s)
+        soon_s = self._context.rng.random() * min(_START_JITTER_S, settings.cleanup_interval_s / 10)
+        await self._every(settings.cleanup_interval_s, "clean", clean_up, first_s=soon_s)
 
     async def _every(
         self, interval_s: float, key: str, work: Callable[[], Awaitable[object]], first_s: float | None = None
@@ -192,11 +192,11 @@ class BusMaintenance:
 
     async def _alone(self, key: str, interval_s: float) -> bool:
         """Whether it is our turn: the lock is free a moment before the next one is due."""
-        shared = self._shared
-        if shared.sql.is_strict:
+        context = self._context
+        if context.sql.is_strict:
             return True  # every process does it: SKIP LOCKED keeps them off each other
-        return await shared.database.run(
-            lambda db: locks.acquire(db, shared.sql, key, shared.instance, interval_s + _LOCK_SLACK_S)
+        return await context.database.run(
+            lambda db: locks.acquire(db, context.sql, key, context.instance, interval_s + _LOCK_SLACK_S)
         )
 
 

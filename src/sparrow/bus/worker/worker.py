@@ -18,35 +18,35 @@ log = logging.getLogger(__name__)
 
 
 class BusWorker:
-    def __init__(self, shared: BusContext, clock: Callable[[], float] = time.monotonic) -> None:
-        self._shared = shared
-        self.relay = EventRelay(shared)
+    def __init__(self, context: BusContext, clock: Callable[[], float] = time.monotonic) -> None:
+        self._context = context
+        self.relay = EventRelay(context)
         self.executors: dict[str, HandlerExecutor] = {}
         self.receivers: dict[str, list[EventReceiver]] = {}
-        self.upkeep = BusMaintenance(shared, self.executors, clock)
+        self.maintenance = BusMaintenance(context, self.executors, clock)
         self._tasks: dict[str, SupervisedTask] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arranging: asyncio.Lock = asyncio.Lock()
 
     async def start(self) -> None:
-        shared, settings = self._shared, self._shared.settings
+        context, settings = self._context, self._context.settings
         self._loop = asyncio.get_running_loop()
-        await self.upkeep.lease_worker_number()
-        if settings.relays:
+        await self.maintenance.lease_worker_number()
+        if settings.runs_relay:
             self._supervise("bus relay", self.relay.run)
-        if settings.executes:
+        if settings.runs_handlers:
             await self._arrange()
-            shared.registry.on_change.append(self._changed)
-        self._supervise("bus heartbeat", self.upkeep.run_heartbeats)
-        self._supervise("bus number", self.upkeep.run_worker_number_renewal)
-        self._supervise("bus rounds", self.upkeep.run_retry_rounds)
-        self._supervise("bus cleaning", self.upkeep.run_cleanup)
+            context.registry.on_change.append(self._changed)
+        self._supervise("bus heartbeat", self.maintenance.run_heartbeats)
+        self._supervise("bus number", self.maintenance.run_worker_number_renewal)
+        self._supervise("bus rounds", self.maintenance.run_retry_rounds)
+        self._supervise("bus cleaning", self.maintenance.run_cleanup)
 
     async def stop(self) -> None:
         """Fetch and claim nothing more, wait for what runs, hand back the rest."""
-        shared, timeout_s = self._shared, self._shared.settings.stop_timeout_s
-        if self._changed in shared.registry.on_change:
-            shared.registry.on_change.remove(self._changed)
+        context, timeout_s = self._context, self._context.settings.stop_timeout_s
+        if self._changed in context.registry.on_change:
+            context.registry.on_change.remove(self._changed)
         receivers = [task for name, task in self._tasks.items() if name.startswith("bus receiver")]
         await asyncio.gather(*(task.stop() for task in receivers))
         # The heartbeat goes on meanwhile: what still runs must keep its lease.
@@ -56,7 +56,7 @@ class BusWorker:
         await asyncio.gather(*(task.stop() for task in self._tasks.values()))
         self._tasks.clear()
         try:
-            await self.upkeep.release_worker_number()
+            await self.maintenance.release_worker_number()
         except Exception as error:  # the database may be what is going down
             log.warning("the number of this process was not returned", extra={"error": str(error)})
 
@@ -90,9 +90,9 @@ class BusWorker:
 
     async def _arrange(self) -> None:
         """Have what the registry asks for, and nothing else."""
-        shared, settings = self._shared, self._shared.settings
+        context, settings = self._context, self._context.settings
         async with self._arranging:
-            plans = shared.registry.groups()
+            plans = context.registry.groups()
             for group in [group for group in self.executors if group not in plans]:
                 await self._stop_receivers(group)
                 await self.executors.pop(group).stop(settings.stop_timeout_s)
@@ -100,14 +100,14 @@ class BusWorker:
             for group, plan in plans.items():
                 if group not in self.executors:
                     executor = self.executors[group] = HandlerExecutor(
-                        shared, group, plan.concurrency or settings.concurrency
+                        context, group, plan.concurrency or settings.concurrency
                     )
                     self._supervise(f"bus executor {group}", executor.run)
                 receivers = self.receivers.get(group, [])
                 if not receivers or receivers[0].names != plan.topics:
                     await self._stop_receivers(group)
                     self.receivers[group] = [
-                        EventReceiver(shared, group, plan.topics) for _ in range(settings.consumers)
+                        EventReceiver(context, group, plan.topics) for _ in range(settings.consumers)
                     ]
                     for number, receiver in enumerate(self.receivers[group]):
                         self._supervise(f"bus receiver {group} {number}", receiver.run)

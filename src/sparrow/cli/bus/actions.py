@@ -31,7 +31,7 @@ from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, Sc
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.bus import EventBus
+    from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import OperationResult
 
 Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of messages; or say which by the options below.")]

@@ -28,7 +28,7 @@ from sparrow.cli.bus.location import (
 from sparrow.model.errors import SettingsError, SparrowError
 
 if TYPE_CHECKING:
-    from sparrow.bus import EventBus
+    from sparrow.bus.aio import EventBus
 
 app = typer.Typer(help="Run an event bus, and look after its messages.", no_args_is_help=True)
 app.command("worker", epilog=worker.EXAMPLES)(worker.worker)
@@ -81,7 +81,7 @@ def check(
     found.check()
     console = Console()
     table = Table("group", "topic", "handler", "payload", "kind")
-    for group, plan in sorted(found.registry.groups().items()):
+    for group, plan in sorted(found.subscriptions.groups().items()):
         for each in sorted(plan.subscriptions, key=lambda each: each.topic):
             kind = "async" if each.plan.is_async else each.executor
             payload = each.plan.payload_annotation
@@ -99,7 +99,7 @@ def check(
 async def _problems(bus: EventBus) -> list[str]:
     problems: list[str] = []
     # Its tables are looked for, not made: a check changes nothing.
-    bus.settings = bus.shared.settings = replace(bus.settings, create_tables=False)
+    bus.core.settings = replace(bus.settings, create_tables=False)
     try:
         async with asyncio.timeout(_PATIENCE_S):
             with unavailable_if_unreachable(bus):
@@ -108,10 +108,10 @@ async def _problems(bus: EventBus) -> list[str]:
         problems.append(str(error) or f"the database {bus.database} does not answer")
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            await bus.shared.transport.open()
+            await bus.core.context.transport.open()
     except Exception as error:  # each client library has its own
         problems.append(f"the broker cannot be used: {str(error) or 'it does not answer'}")
-    await bus.shared.transport.close()
+    await bus.core.context.transport.close()
     await bus.database.close()
     return problems
 
@@ -156,9 +156,9 @@ def clean(
         from sparrow.bus.worker.maintenance import BusMaintenance
 
         async with open_bus(bus, database, schema, table_prefix) as found:
-            upkeep = BusMaintenance(found.shared, {}, time.monotonic)
-            deleted = await upkeep.clean()
-            lost, strays = await upkeep.mend()
+            maintenance = BusMaintenance(found.core.context, {}, time.monotonic)
+            deleted = await maintenance.delete_expired()
+            lost, strays = await maintenance.repair_orphans()
             return deleted, lost, strays
 
     deleted, lost, strays = asyncio.run(work())

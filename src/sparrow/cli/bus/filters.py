@@ -13,7 +13,7 @@ import typer
 from sparrow.cli.bus.location import open_bus, unavailable_if_unreachable
 
 if TYPE_CHECKING:
-    from sparrow.bus import EventBus
+    from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import Where
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from sparrow.model.errors import SettingsError, Unavailable
 if TYPE_CHECKING:  # SQLAlchemy is an extra: `sparrow up` does without
     from sqlalchemy import Connection
 
-    from sparrow.bus import EventBus
+    from sparrow.bus.aio import EventBus
 
 BusOption = Annotated[
     str | None,
@@ -42,22 +42,22 @@ ScanOption = Annotated[
 def load_bus(word: str, scan: list[str] | None = None) -> EventBus:
     """The bus in somebody's module, or what a function there makes. Modules in the current folder are found."""
     with bus_extra_required():
-        from sparrow.bus import EventBus
+        from sparrow.bus.common import AnyEventBus
         from sparrow.bus.handlers.discovery import import_object
 
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     found = import_object(word)
-    if not isinstance(found, EventBus) and callable(found):
+    if not isinstance(found, AnyEventBus) and callable(found):
         found = found()
-    if not isinstance(found, EventBus):
+    if not isinstance(found, AnyEventBus):
         raise SettingsError(
             "bus", word, "the command line", f"the name of an EventBus (this is a {type(found).__name__})"
         )
     for package in scan or ():
-        found.registry.scan(package)
-    return found
+        found.subscriptions.scan(package)
+    return found.aio
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ async def open_bus(bus: str | None, database: str | None, schema: str, table_pre
     if (bus is None) == (database is None):
         raise typer.BadParameter("say which bus: --bus module:bus, or --database URL")
     opened = load_bus(bus) if bus is not None else _on_database(database or "", schema, table_prefix)
-    opened.settings = opened.shared.settings = replace(opened.settings, create_tables=False)
+    opened.core.settings = replace(opened.settings, create_tables=False)
     try:
         with unavailable_if_unreachable(opened):
             await opened.prepare()
@@ -98,7 +98,7 @@ def _on_database(url: str, schema: str, table_prefix: str) -> EventBus:
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
 
-        from sparrow.bus import EventBus
+        from sparrow.bus.aio import EventBus
 
     suggestion = "mysql://…, postgresql://… or sqlite:///file"
     try:
@@ -124,7 +124,7 @@ async def _find_inbox(bus: EventBus) -> None:
             return bool(inspect(db).has_table("inbox", schema=space))
         return bool(inspect(db).has_table(f"{space}.inbox"))
 
-    bus.shared.sql = replace(bus.shared.sql, is_strict=not await bus.database.run(look))
+    bus.core.context.sql = replace(bus.core.context.sql, is_strict=not await bus.database.run(look))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from sparrow.cli.bus.filters import (
 from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption
 
 if TYPE_CHECKING:
-    from sparrow.bus import EventBus
+    from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import StoredEvent
 
 _WIDE = 60

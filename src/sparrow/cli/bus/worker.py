@@ -16,7 +16,7 @@ from sparrow.cli.bus.location import ScanOption, load_bus, unavailable_if_unreac
 from sparrow.model.errors import Unavailable
 
 if TYPE_CHECKING:
-    from sparrow.bus import EventBus
+    from sparrow.bus.aio import EventBus
 
 EXAMPLES = """
 Examples:
@@ -43,10 +43,10 @@ def worker(
     if relay_only and execute_only:
         raise typer.BadParameter("say --relay-only or --execute-only, or neither to do both")
     found = load_bus(bus, scan)
-    found.settings = found.shared.settings = replace(
+    found.core.settings = replace(
         found.settings,
-        relays=found.settings.relays and not execute_only,
-        executes=found.settings.executes and not relay_only,
+        runs_relay=found.settings.runs_relay and not execute_only,
+        runs_handlers=found.settings.runs_handlers and not relay_only,
     )
     logging.getLogger("sparrow.bus.worker.supervision").addFilter(_without_trace)
     lifecycle.run_until_stopped(lambda stop: _work(found, stop))
@@ -66,8 +66,8 @@ async def _work(bus: EventBus, stop: asyncio.Event) -> None:
     begun = time.perf_counter()
     bus.check()
     typer.echo(f"bus {bus.settings.app}, version {bus.settings.version}, tables in {bus.database}")
-    if bus.settings.executes:
-        for group, plan in sorted(bus.registry.groups().items()):
+    if bus.settings.runs_handlers:
+        for group, plan in sorted(bus.subscriptions.groups().items()):
             typer.echo(f"group {group}: {', '.join(plan.topics)}")
     if not await _start(bus, stop):
         return
@@ -77,7 +77,7 @@ async def _work(bus: EventBus, stop: asyncio.Event) -> None:
         await _watch(bus, stop)
     finally:
         await bus.stop()
-    totals = bus.shared.probe.totals
+    totals = bus.core.context.probe.totals
     handled = totals['bus_handled_total{result="ok"}']
     typer.echo(f"stopped; {totals['bus_sent_total']:,} sent, {handled:,} handled")
 
@@ -122,8 +122,8 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
 
 
 def _doing(bus: EventBus) -> str:
-    groups = len(bus.registry.groups())
-    doing = ["sends what is published"] if bus.settings.relays else []
-    if bus.settings.executes:
+    groups = len(bus.subscriptions.groups())
+    doing = ["sends what is published"] if bus.settings.runs_relay else []
+    if bus.settings.runs_handlers:
         doing.append(f"runs the handlers of {groups} group{'' if groups == 1 else 's'}")
     return " and ".join(doing) or "does nothing but upkeep"

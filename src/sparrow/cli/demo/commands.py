@@ -1,7 +1,4 @@
-"""`sparrow demo`: the platform with a live pipeline.
-
-Orders are sent, and two consumers share them. Beside, Spark sums them up by window into a topic, which is shown.
-"""
+"""`sparrow demo`: start the platform with a producer, two consumers and a Spark pipeline, and show live figures."""
 
 from __future__ import annotations
 
@@ -40,22 +37,22 @@ from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.message import Message, StoredMessage
 from sparrow.settings import Settings
 
-GROUP = "demo_billing"
+BILLING_GROUP = "demo_billing"
 CITIES = ("Beijing", "Berlin", "Lagos", "Lima", "Oslo", "Shanghai")
-BATCH, BATCH_INTERVAL_S = 20, 0.02
-"""A thousand orders a second: enough to see, little enough to leave running."""
+BATCH_ORDERS, BATCH_INTERVAL_S = 20, 0.02
+"""A thousand orders a second: enough to see, and cheap enough to leave running."""
 
 
 def demo(
     data: DataOption = Path("sparrow-data"),
     port: PortOption = None,
     name_server_port: NameServerPortOption = None,
-    seconds: Annotated[float, typer.Option(help="Stop after so long; 0 goes on until Ctrl-C.", min=0)] = 0,
-    spark: Annotated[bool, typer.Option(help="Sum the orders up with Spark, in a process beside.")] = True,
+    seconds: Annotated[float, typer.Option(help="Stop after this many seconds; 0: run until Ctrl-C.", min=0)] = 0,
+    spark: Annotated[bool, typer.Option(help="Aggregate the orders with Spark, in a separate process.")] = True,
 ) -> None:
     """Start the platform with a live pipeline: a producer, two consumers of one group, and Spark over the topic.
 
-    Any RocketMQ client can join in meanwhile: the name server is where it says.
+    Any RocketMQ client can connect to the name server whose address is printed.
 
     Example: [bold]sparrow demo --seconds 60[/bold]
     """
@@ -64,17 +61,17 @@ def demo(
 
 
 async def _serve(settings: Settings, data: Path, seconds: float, stop: asyncio.Event, *, with_spark: bool) -> None:
-    async with Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log) as platform:
+    async with Platform(data, name_server=settings.name_server, broker=settings.broker, log=settings.log) as platform:
         print_name_server(platform.name_servers)
         print_broker(settings.broker.name, str(platform.address))
-        typer.echo(f"data in {data}; Ctrl-C stops it")
+        typer.echo(f"Data directory: {data}. Press Ctrl-C to stop.")
         sys.stdout.flush()
         spark = SparkProcess(platform.name_servers, data / "demo") if with_spark else None
         await Demo(platform.name_servers, spark).run(seconds, stop)
 
 
 class Demo:
-    """Orders in, orders out, and what is seen of them."""
+    """Sends orders, consumes them, and shows the figures."""
 
     def __init__(self, name_servers: str, spark: SparkProcess | None) -> None:
         self._name_servers, self._spark = name_servers, spark
@@ -85,15 +82,15 @@ class Demo:
 
     async def run(self, seconds: float, stop: asyncio.Event) -> None:
         begun = time.monotonic()
-        first, second = (Consumer(GROUP, self._name_servers, start="last") for _ in range(2))
-        async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as beside:
-            await self._send_some(producer)  # makes the topic
+        first, second = (Consumer(BILLING_GROUP, self._name_servers, start="last") for _ in range(2))
+        async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as stack:
+            await self._send_some(producer)  # creates the topic
             for name, consumer in (("consumer 1", first), ("consumer 2", second)):
                 await consumer.subscribe(ORDERS_TOPIC)
                 await consumer.start(self._handler(name))
             if self._spark is not None:
-                await self._read_back(await beside.enter_async_context(Consumer(None, self._name_servers)))
-                await beside.enter_async_context(self._spark)
+                await self._read_back(await stack.enter_async_context(Consumer(None, self._name_servers)))
+                await stack.enter_async_context(self._spark)
             sending = asyncio.create_task(self._keep_sending(producer))
             with Live(refresh_per_second=4) as live:
                 while not stop.is_set() and (not seconds or time.monotonic() - begun < seconds):
@@ -114,13 +111,13 @@ class Demo:
             await asyncio.sleep(BATCH_INTERVAL_S)
 
     async def _send_some(self, producer: Producer) -> None:
-        orders = [self._order() for _ in range(BATCH)]
+        orders = [self._order() for _ in range(BATCH_ORDERS)]
         await asyncio.gather(*map(producer.send_soon, orders))
         self._sent += len(orders)
 
     def _order(self) -> Message:
         body = json.dumps({"cents": random.randrange(100, 100_000)})
-        return Message.of(ORDERS_TOPIC, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
+        return Message(ORDERS_TOPIC, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
 
     def _handler(self, name: str) -> MessageHandler:
         async def handle(message: StoredMessage) -> None:
@@ -131,17 +128,17 @@ class Demo:
 
     def _shown(self, elapsed_s: float, *queues: int) -> Group:
         received = sum(self._received.values())
-        title = f"{self._sent:,} orders sent, {received:,} received, {received / elapsed_s:,.0f} a second"
+        title = f"{self._sent:,} orders sent, {received:,} received, {received / elapsed_s:,.0f} per second"
         flow = Table(title=title, min_width=len(title))
         flow.add_column("consumer")
         flow.add_column("queues", justify="right")
         flow.add_column("orders", justify="right")
         for (name, count), share in zip(sorted(self._received.items()), queues, strict=False):
             flow.add_row(name, str(share), f"{count:,}")
-        flow.caption = f"from send to handler: {self._latency_ms:.1f} ms"
+        flow.caption = f"latency from send to handler: {self._latency_ms:.1f} ms"
         if self._spark is None:
             return Group(flow)
-        return Group(flow, "", self._windows.shown(self._spark.word, elapsed_s))
+        return Group(flow, "", self._windows.shown(self._spark.status, elapsed_s))
 
 
 def _share_of(consumer: Consumer) -> int:

@@ -1,11 +1,10 @@
-"""The Spark half of `sparrow demo`, a program of its own: orders in, revenue by city and window out, exactly once.
+"""The Spark process of `sparrow demo`: aggregates orders to revenue by city and window, exactly once.
 
-1. Its standard output is a `SparkStatus` a line, for whoever started it. What Spark, Java and Python have to say
-besides goes
-   to the error output.
-2. SIGTERM stops the query in order, and Java is gone before this process is.
-3. The end of its standard input means that its starter is gone, however it went: then it stops as well, and within
-   `SHUTDOWN_TIMEOUT_S` whatever happens. It is to be the leader of a process group, so that it takes Java along.
+1. It writes one `SparkStatus` per line to standard output, for the parent process. Output of Spark, Java and Python
+   goes to standard error.
+2. SIGTERM stops the query cleanly, and Java exits before this process.
+3. The end of standard input means that the parent process is gone: it stops too, within `SHUTDOWN_TIMEOUT_S` at the
+   latest. It must be the leader of a process group, so that it can kill Java.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from sparrow.model.errors import SparrowError
 from sparrow.spark.pipelines import Pipeline, Sink, Source, Step
 from sparrow.spark.runtime.progress import JobProgress
 
-ORDERS_TOPIC, REVENUE_TOPIC, GROUP = "demo_orders", "demo_revenue", "demo_spark"
+ORDERS_TOPIC, REVENUE_TOPIC, SPARK_GROUP = "demo_orders", "demo_revenue", "demo_spark"
 SHUTDOWN_TIMEOUT_S = 10.0
-"""Without a broker Spark might go on trying for a minute."""
+"""Without a broker Spark might retry for a minute."""
 _JAVA_LEAVES_S = 5.0
 _CORES = "2"
 SPARK_CONF = {"spark.sql.shuffle.partitions": _CORES}
 
 
 class SparkStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far it is."""
+    """Progress of the Spark process."""
 
     state: Literal["starting", "running", "failed"]
     rows: int = 0
     """Orders read in this run."""
-    behind: int | None = None
-    """Orders that are there and not yet read."""
+    lag: int | None = None
+    """Orders not read yet."""
     why: str = ""
     """One line: what failed, and what to do."""
 
@@ -50,7 +49,7 @@ StatusCallback = Callable[[SparkStatus], None]
 
 
 def revenue_pipeline(name_servers: str, checkpoint: str) -> Pipeline:
-    """Orders and euros by city, for each ten seconds. A window is told again whenever it has grown."""
+    """Return the pipeline that sums orders and euros by city in windows of ten seconds."""
     return Pipeline(
         name="demo",
         nameserver=name_servers,
@@ -63,8 +62,8 @@ def revenue_pipeline(name_servers: str, checkpoint: str) -> Pipeline:
                 columns="body string, tags string, store_timestamp timestamp",
                 json="cents bigint",
                 watermark={"store_timestamp": "10 seconds"},
-                # A demo that comes back after days goes on with what retention has left.
-                options={"startingOffsets": "earliest", "groupId": GROUP, "failOnDataLoss": False},
+                # A demo that is started again after days continues with what retention has left.
+                options={"startingOffsets": "earliest", "groupId": SPARK_GROUP, "failOnDataLoss": False},
             )
         ],
         steps=[
@@ -84,54 +83,54 @@ def revenue_pipeline(name_servers: str, checkpoint: str) -> Pipeline:
 def main(name_servers: str, checkpoint: str) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_stop_with_input, daemon=True).start()
-    # Java and whatever else prints gets the error output, so that a line of ours is never torn.
-    words = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    # Redirect the output of Java and others to standard error, so that status lines stay intact.
+    status_lines = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    said: SparkStatus | None = None
+    last_status: SparkStatus | None = None
 
-    def say(word: SparkStatus) -> None:
-        nonlocal said
-        if word != said:
-            said = word
+    def report(status: SparkStatus) -> None:
+        nonlocal last_status
+        if status != last_status:
+            last_status = status
             with suppress(BrokenPipeError):
-                words.write(msgspec.json.encode(word) + b"\n")
+                status_lines.write(msgspec.json.encode(status) + b"\n")
 
     try:
-        _run(revenue_pipeline(name_servers, checkpoint), say)
+        _run(revenue_pipeline(name_servers, checkpoint), report)
     except KeyboardInterrupt:
         return 0
     except Exception as failure:
         traceback.print_exc()
-        say(SparkStatus(state="failed", why=one_line_error(failure)))
+        report(SparkStatus(state="failed", why=one_line_error(failure)))
         return 1
     return 0
 
 
-def _run(pipeline: Pipeline, say: StatusCallback) -> None:
+def _run(pipeline: Pipeline, report: StatusCallback) -> None:
     from sparrow.spark.pipelines.runner import run_pipeline
     from sparrow.spark.runtime.session import spark_session
 
-    say(SparkStatus(state="starting"))
+    report(SparkStatus(state="starting"))
     spark = spark_session(pipeline.name, master=f"local[{_CORES}]", options=SPARK_CONF, quick_start=True)
     gateway = spark.sparkContext._gateway
     try:
-        run_pipeline(spark, pipeline, told=lambda done: say(_word(done)))
+        run_pipeline(spark, pipeline, on_progress=lambda done: report(_status_of(done)))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         spark.stop()
         if gateway is not None:
             gateway.shutdown()
-            gateway.proc.stdin.close()  # which is how Java hears that it is not needed any more
+            gateway.proc.stdin.close()  # makes Java exit
             with suppress(TimeoutExpired):
                 gateway.proc.wait(_JAVA_LEAVES_S)
 
 
-def _word(done: JobProgress) -> SparkStatus:
-    return SparkStatus(state="running", rows=done.rows, behind=done.behind)
+def _status_of(done: JobProgress) -> SparkStatus:
+    return SparkStatus(state="running", rows=done.rows, lag=done.lag)
 
 
 def one_line_error(failure: Exception) -> str:
-    """Ours say what is wrong first and what to do last, and may list details between."""
+    """Return the error as one line: its first line, the problem, and its last, the remedy."""
     if not isinstance(failure, SparrowError):
         return f"{type(failure).__name__}: {failure}".partition("\n")[0]
     first, *more = str(failure).splitlines()
@@ -139,7 +138,7 @@ def one_line_error(failure: Exception) -> str:
 
 
 def _interrupt(*_: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what it leads to is to be finished
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the shutdown
     raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""What Spark wrote, read back: the newest windows of the demo's revenue, as a table."""
+"""The latest revenue windows of the demo, consumed from Spark's result topic and shown as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WINDOWS_SHOWN_MAX = 3
 
 
 class WindowRevenue(msgspec.Struct, frozen=True):
-    """A message of the result topic: one city in one window, so far."""
+    """A message of the result topic: the revenue of a city in a window so far."""
 
     city: str
     since: datetime
@@ -25,32 +25,34 @@ class WindowRevenue(msgspec.Struct, frozen=True):
 
 
 class RevenueWindows:
-    """The newest windows. A later word about a city in a window replaces the one before."""
+    """The latest windows. A later message about a city and window replaces the earlier one."""
 
     def __init__(self) -> None:
         self._windows: dict[datetime, dict[str, WindowRevenue]] = {}
 
     async def handle(self, message: StoredMessage) -> None:
-        """For a consumer that takes each queue in order: a city is always in the same one."""
-        with suppress(msgspec.DecodeError):  # anybody may write to the topic
-            self.hear(msgspec.json.decode(message.body, type=WindowRevenue))
+        """Handle a message. The consumer is orderly, and all messages of a city are in one queue."""
+        with suppress(msgspec.DecodeError):  # other clients may write to the topic, too
+            self.add(msgspec.json.decode(message.body, type=WindowRevenue))
 
-    def hear(self, revenue: WindowRevenue) -> None:
+    def add(self, revenue: WindowRevenue) -> None:
         self._windows.setdefault(revenue.since, {})[revenue.city] = revenue
         for since in sorted(self._windows)[:-WINDOWS_SHOWN_MAX]:
             del self._windows[since]
 
-    def shown(self, word: SparkStatus, elapsed_s: float) -> Table | Text:
-        """As far as there is something to show; else what Spark is doing instead."""
-        if word.state == "failed":
-            return Text(f"Spark {'has stopped' if self._windows else 'does not take part'}: {word.why}")
+    def shown(self, status: SparkStatus, elapsed_s: float) -> Table | Text:
+        """Return the table of the windows or, if there are none yet, the state of Spark."""
+        if status.state == "failed":
+            return Text(f"Spark {'has stopped' if self._windows else 'is not available'}: {status.why}")
         if not self._windows:
-            at_work = "reading its first orders" if word.state == "running" else "starting"
-            return Text(f"Spark is {at_work}: {elapsed_s:.0f} s so far. Windows come after 10 to 20, as a rule.")
-        return self._table(word)
+            activity = "reading the first orders" if status.state == "running" else "starting"
+            return Text(
+                f"Spark is {activity}: {elapsed_s:.0f} s so far. The first windows usually appear after 10 to 20 s."
+            )
+        return self._table(status)
 
-    def _table(self, word: SparkStatus) -> Table:
-        table = Table(title=f"ten seconds at a time, by Spark, from topic {REVENUE_TOPIC}")
+    def _table(self, status: SparkStatus) -> Table:
+        table = Table(title=f"revenue in windows of ten seconds, by Spark, from topic {REVENUE_TOPIC}")
         table.add_column("city")
         newest = sorted(self._windows.items(), reverse=True)
         for since, _ in newest:
@@ -59,8 +61,8 @@ class RevenueWindows:
         for city in sorted({city for _, cities in newest for city in cities}):
             cells = [_cells(cities.get(city)) for _, cities in newest]
             table.add_row(city, *(cell for pair in cells for cell in pair))
-        table.caption = f"Spark has read {word.rows:,} orders"
-        table.caption += f", {word.behind:,} were waiting" if word.behind is not None else ""
+        table.caption = f"Spark has read {status.rows:,} orders"
+        table.caption += f", {status.lag:,} not read yet" if status.lag is not None else ""
         return table
 
 

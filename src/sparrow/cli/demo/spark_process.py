@@ -1,7 +1,8 @@
-"""Spark beside the demo: a process that is started, listened to, and gone when the demo is.
+"""The Spark process of the demo: start it, read its status, and stop it with the demo.
 
-A process, because Java writes to the terminal, and Python's half of Spark holds up an event loop. What it prints is in
-`spark.log`, its progress in `checkpoint`, both in a folder of the demo's data; a second run goes on from there.
+It is a separate process because Java writes to the terminal and PySpark blocks the event loop. Its output goes to
+`spark.log` and its progress to `checkpoint`, both in a folder of the demo's data directory; the next run continues from
+there.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ import msgspec
 from sparrow.cli.demo.revenue_pipeline import SparkStatus
 
 STOP_TIMEOUT_S = 15.0
-"""How long it may take to stop in order: a batch is finished, and Java tidies up."""
+"""How long a clean stop may take: finish a batch, and end Java."""
 
 
 class SparkProcess:
-    """`async with SparkBeside(name_servers, folder) as spark:` and `spark.word` says how far it is."""
+    """`async with SparkProcess(name_servers, folder) as spark:` runs the process; `spark.status` is its status."""
 
     def __init__(self, name_servers: str, folder: Path) -> None:
         self._name_servers, self._folder = name_servers, folder.resolve()
         self.log_path = folder / "spark.log"
-        self.word = SparkStatus(state="starting")
+        self.status = SparkStatus(state="starting")
         self._process: asyncio.subprocess.Process
-        self._listening: asyncio.Task[None]
+        self._status_reader: asyncio.Task[None]
 
     async def __aenter__(self) -> SparkProcess:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -37,12 +38,12 @@ class SparkProcess:
         with (self._folder / "spark.log").open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(*program, self._name_servers, str(self._folder / "checkpoint")),
-                stdin=asyncio.subprocess.PIPE,  # nothing is said; it closes when we die, however we die
+                stdin=asyncio.subprocess.PIPE,  # closes when this process ends, even by a crash
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches us alone, and Java is in a group that can be ended
+                start_new_session=True,  # Ctrl-C goes to this process only, and Java is in a group that can be killed
             )
-        self._listening = asyncio.create_task(self._listen())
+        self._status_reader = asyncio.create_task(self._read_status())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -51,16 +52,16 @@ class SparkProcess:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._process.wait()
-        # What was still starting when its parent left, or would not stop. A batch cut short is done again, once.
+        # The process is still starting, or does not stop. A batch that is cut short is repeated exactly once.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
-        await self._listening
+        await self._status_reader
 
-    async def _listen(self) -> None:
+    async def _read_status(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            self.word = msgspec.json.decode(line, type=SparkStatus)
-        if self.word.state != "failed":
+            self.status = msgspec.json.decode(line, type=SparkStatus)
+        if self.status.state != "failed":
             code = await self._process.wait()
-            self.word = SparkStatus(state="failed", why=f"it left with code {code}; {self.log_path} may say why")
+            self.status = SparkStatus(state="failed", why=f"the process exited with code {code}; see {self.log_path}")

@@ -1,1 +1,1 @@
-"""pipeline."""
+"""`sparrow pipeline`: commands for data jobs and pipelines on Spark."""

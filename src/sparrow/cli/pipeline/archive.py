@@ -27,7 +27,7 @@ Examples:
 
 [bold]sparrow pipeline archive s3a://bucket/archive --pattern 'shop[.].*' --every 1m[/bold]
 
-A broker with [bold]retention_waits_for = "sparrow_archive"[/bold] deletes nothing that is not in the archive.
+A broker with [bold]retention_group = "sparrow_archive"[/bold] deletes nothing that is not in the archive.
 """
 
 
@@ -38,7 +38,9 @@ def archive(
     every: Annotated[
         str | None, typer.Option(help="Go on, and write what came in each 30s, 1m, ...; else what is there now.")
     ] = None,
-    group: Annotated[str, typer.Option(help="The consumer group that shows how far the archive is.")] = job.GROUP,
+    group: Annotated[
+        str, typer.Option(help="The consumer group that shows how far the archive is.")
+    ] = job.ARCHIVE_GROUP,
     starting: Annotated[
         str, typer.Option(help="Where the first run starts: earliest, latest, or offsets as JSON.")
     ] = "earliest",
@@ -51,7 +53,7 @@ def archive(
 ) -> None:
     """Copy topics to Parquet files by topic, day and hour, each message once. Run it again, and it goes on."""
     try:
-        every_ms = None if every is None else parse_duration_ms(every)
+        interval_ms = None if every is None else parse_duration_ms(every)
     except ValueError as cause:
         raise typer.BadParameter(f"--every {every!r}: {cause}") from cause
     work = job.ArchiveJob(
@@ -60,13 +62,13 @@ def archive(
         topics=tuple(topic or ()),
         pattern=pattern,
         group=group,
-        starting=starting,
+        starting_offsets=starting,
         checkpoint=None if checkpoint is None else str(checkpoint),
-        every_ms=every_ms,
-        rows_a_batch=rows,
+        interval_ms=interval_ms,
+        batch_rows_max=rows,
         options=parse_pairs("--option", option),
     )
-    with show_progress("archive") as told:
+    with show_progress("archive") as on_progress:
         spark = open_session("archive", master, parse_pairs("--conf", conf))
-        done = job.run(spark, work, told=told)
+        done = job.run(spark, work, on_progress=on_progress)
     typer.echo(f"{pluralize(done.rows, 'message')} archived to {path}.")

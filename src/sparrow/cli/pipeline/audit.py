@@ -73,7 +73,7 @@ def audit(
             name_servers=name_server,
             topics=tuple(topic),
             groups=tuple(group or ()),
-            span=JobTimeSpan.of(since, end),
+            span=JobTimeSpan.parse(since, end),
             sent=sent,
             handled=handled,
             match=match,
@@ -83,9 +83,9 @@ def audit(
             parquet=parquet,
             options=parse_pairs("--option", option),
         )
-        with show_progress("audit") as told:
+        with show_progress("audit") as on_progress:
             spark = open_session("audit", master, parse_pairs("--conf", conf))
-            found = job.run(spark, arguments, told=told)
+            found = job.run(spark, arguments, on_progress=on_progress)
     except (SparrowError, ValueError) as error:
         typer.secho(f"sparrow: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(EXIT_FAILED) from error

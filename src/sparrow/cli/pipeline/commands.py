@@ -10,6 +10,7 @@ from sparrow.cli.pipeline import (
     compact,
     dead_letters,
     dedupe,
+    environment,
     forward,
     outbox,
     replay,
@@ -27,8 +28,8 @@ app = typer.Typer(
 app.command("run", epilog=run.RUN_EXAMPLES)(run.run)
 app.command("validate")(run.validate)
 app.command("explain")(run.explain)
-app.command("package", epilog=run.PACKAGE_EXAMPLES)(run.package)
-app.command("warm")(run.warm)
+app.command("package", epilog=environment.PACKAGE_EXAMPLES)(environment.package)
+app.command("warm")(environment.warm)
 app.command("archive", epilog=archive.EXAMPLES)(archive.archive)
 app.command("restore", epilog=restore.EXAMPLES)(restore.restore)
 app.command("replay", epilog=replay.EXAMPLES)(replay.replay)

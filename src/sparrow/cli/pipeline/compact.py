@@ -61,9 +61,9 @@ def compact(
         drop_empty=drop_empty,
         options=parse_pairs("--option", option),
     )
-    with show_progress("compact") as told:
+    with show_progress("compact") as on_progress:
         spark = open_session("compact", master, parse_pairs("--conf", conf))
-        done = job.run(spark, work, told=told)
+        done = job.run(spark, work, on_progress=on_progress)
     written = (
         f"{pluralize(done.keys, 'key')} written to {to_topic}" if to_topic else f"{pluralize(done.keys, 'key')} now"
     )

@@ -61,7 +61,7 @@ def dead_letters(
 
     from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import dead_letters as job
-    from sparrow.spark.runtime.filesystem import default_checkpoint_path
+    from sparrow.spark.jobs.job_keys import default_checkpoint_path
 
     arguments = job.DeadLettersJob(
         name_servers=name_servers,
@@ -72,9 +72,9 @@ def dead_letters(
         parquet=parquet,
         options=parse_pairs("--option", option),
     )
-    with show_progress("dead letters") as told:
+    with show_progress("dead letters") as on_progress:
         spark = open_session("deadletters", master, parse_pairs("--conf", conf))
-        found = job.run(spark, arguments, told=told)
+        found = job.run(spark, arguments, on_progress=on_progress)
     Console().print(report_table(found, rows))
     if found.without_origin:
         typer.echo(f"{found.without_origin:,} of them do not say which topic they were sent to, and cannot go back")
@@ -83,8 +83,8 @@ def dead_letters(
     if not yes:
         typer.confirm(f"Send {found.letters - found.without_origin:,} dead letters back to their topics?", abort=True)
     place = str(checkpoint or default_checkpoint_path("redrive", [name_servers, group, where, cause]))
-    with show_progress("redrive") as told:
-        done = job.redrive(spark, arguments, place, told=told)
+    with show_progress("redrive") as on_progress:
+        done = job.redrive(spark, arguments, place, on_progress=on_progress)
     typer.echo(f"{count_or_unknown(done.sent)} sent; what was sent is kept in {place}")
 
 

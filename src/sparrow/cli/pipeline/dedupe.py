@@ -63,15 +63,15 @@ def dedupe(
     """Copy a topic without the messages that were sent twice, exactly once. Run it again and it goes on."""
     from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import dedupe as job
-    from sparrow.spark.runtime.filesystem import default_checkpoint_path
+    from sparrow.spark.jobs.job_keys import default_checkpoint_path
 
     if (archive is None) == (not source):
         raise typer.BadParameter("say which topics to read, or --archive FOLDER")
     settings = parse_pairs("--conf", conf)
     if archive is not None:
-        with show_progress(f"dedupe to {to}") as told:
+        with show_progress(f"dedupe to {to}") as on_progress:
             spark = open_session("dedupe", master, settings)
-            done = job.run_archive(spark, archive, to, by=by, told=told)
+            done = job.run_archive(spark, archive, to, by=by, on_progress=on_progress)
     else:
         topics, within_s = tuple(source or ()), parse_seconds(within) or 0
         place = str(
@@ -87,13 +87,13 @@ def dedupe(
             in_order=in_order,
             large_state=large_state,
             group=group,
-            starting=starting,
+            starting_offsets=starting,
             tags=tags,
-            every_s=parse_seconds(every),
+            interval_s=parse_seconds(every),
             target_queues=queues,
             options=parse_pairs("--option", option),
         )
-        with show_progress(f"dedupe to {to}") as told:
+        with show_progress(f"dedupe to {to}") as on_progress:
             spark = open_session("dedupe", master, settings)
-            done = job.run(spark, arguments, told=told)
+            done = job.run(spark, arguments, on_progress=on_progress)
     typer.echo(f"{done.read:,} messages read, {count_or_unknown(done.dropped)} of them repeats that were dropped")

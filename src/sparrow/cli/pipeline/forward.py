@@ -60,7 +60,7 @@ def forward(
     """Forward messages to another topic, exactly once, in order for each key. Run it again and it goes on."""
     from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import forward as job
-    from sparrow.spark.runtime.filesystem import default_checkpoint_path
+    from sparrow.spark.jobs.job_keys import default_checkpoint_path
 
     place = str(checkpoint or default_checkpoint_path("forward", [name_servers, sorted(source), to, where, tags, by]))
     arguments = job.ForwardJob(
@@ -69,17 +69,17 @@ def forward(
         target=to,
         checkpoint=place,
         group=group,
-        starting=starting,
+        starting_offsets=starting,
         where=where,
         tags=tags,
         by=by,
-        every_s=parse_seconds(every),
+        interval_s=parse_seconds(every),
         target_queues=queues,
         options=parse_pairs("--option", option),
     )
-    with show_progress(f"forward to {to}") as told:
+    with show_progress(f"forward to {to}") as on_progress:
         spark = open_session("forward", master, parse_pairs("--conf", conf))
-        done = job.run(spark, arguments, told=told)
+        done = job.run(spark, arguments, on_progress=on_progress)
     typer.echo(
         f"{done.read:,} messages read, {count_or_unknown(done.written)} written to {to}; progress is kept in {place}"
     )

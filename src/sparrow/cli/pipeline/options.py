@@ -44,4 +44,4 @@ def open_session(name: str, master: str | None, conf: dict[str, str]) -> SparkSe
     """A session for one command; what the next one needs to start quicker is made in the background."""
     from sparrow.spark.runtime.session import spark_session
 
-    return spark_session(f"sparrow {name}", master=master, options=conf, keep_classes=True)
+    return spark_session(f"sparrow {name}", master=master, options=conf, build_class_archive=True)

@@ -65,9 +65,9 @@ def outbox(
         client=parse_pairs("--option", option),
     )
     relay.count_unsent_events()  # what cannot work is said before Spark starts
-    with show_progress("outbox") as told:
+    with show_progress("outbox") as on_progress:
         spark = open_session("outbox", master, parse_pairs("--conf", conf))
-        done = job.run(spark, job.OutboxJob(tasks=tasks), relay, relay.count_unsent_events, told=told)
+        done = job.run(spark, job.OutboxJob(tasks=tasks), relay, relay.count_unsent_events, on_progress=on_progress)
     typer.echo(
         f"{done.sent:,} events sent, {done.rows_per_s:,.0f} a second; {done.left:,} are left: not due, in other hands, "
         "or behind one of their key that failed"

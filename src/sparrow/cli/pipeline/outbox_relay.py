@@ -15,7 +15,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY
 
 if TYPE_CHECKING:
-    from sparrow.bus import EventBus
+    from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import GroupBacklog
     from sparrow.bus.relay.relay import EventRelay
     from sparrow.bus.transports.spi import Envelope, TransportConsumer
@@ -60,19 +60,19 @@ class BulkRelay:
                 # That a row is being sent, Queue says as well: one write less for every row.
                 status_writes="compact",
             )
-            bus.settings = bus.shared.settings = settings
-            bus.shared.use(replace(bus.shared.sql, writes_progress_states=False))
+            bus.core.settings = settings
+            bus.core.context.use(replace(bus.core.context.sql, writes_progress_states=False))
             patience_ms = int(settings.send_timeout_s * 1_000 / 2)
-            posting = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
-            transport = BulkTransport(self.name_servers, posting, form=self.form, version=settings.version)
-            bus.shared.transport = transport
-            relay = EventRelay(bus.shared)
+            appender = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
+            transport = BulkTransport(self.name_servers, appender, form=self.form, version=settings.version)
+            bus.core.context.transport = transport
+            relay = EventRelay(bus.core.context)
             try:
                 await self._until_nothing_is_due(bus, relay)
             finally:
                 await relay.stop(settings.send_timeout_s)
                 await transport.close()
-            totals = bus.shared.probe.totals
+            totals = bus.core.context.probe.totals
             failed = totals['bus_retries_total{place="send"}'] + totals['bus_failed_total{side="published"}']
             return RelayCounts(totals["bus_sent_total"], failed)
 
@@ -108,7 +108,7 @@ class BulkRelay:
         from sparrow.bus.sql.outbox import outgoing_group
         from sparrow.bus.sql.statistics import backlog
 
-        found = await bus.database.run(lambda db: backlog(db, bus.shared.sql, "published"))
+        found = await bus.database.run(lambda db: backlog(db, bus.core.context.sql, "published"))
         lane = outgoing_group(self.version or bus.settings.version)
         return [each for each in found if each.group == lane]
 
@@ -120,13 +120,13 @@ class BulkTransport:
     each event what became of it.
     """
 
-    def __init__(self, name_servers: str, posting: BulkAppender, *, form: str, version: str) -> None:
+    def __init__(self, name_servers: str, appender: BulkAppender, *, form: str, version: str) -> None:
         with bus_extra_required():
             from sparrow.bus.transports.sparrow.transport import SparrowTransport
 
         self._form, self._version = form, version
         self._one_by_one = SparrowTransport(name_servers, form=form, version=version)  # type: ignore[arg-type]
-        self._posting = posting
+        self._appender = appender
 
     def check_name(self, name: str) -> None:
         self._one_by_one.check_name(name)
@@ -139,7 +139,7 @@ class BulkTransport:
 
         try:
             messages = [to_message(each, self._form, version=self._version) for each in envelopes]  # type: ignore[arg-type]
-            await asyncio.to_thread(lambda: self._posting.post(_columns(messages)))
+            await asyncio.to_thread(lambda: self._appender.append(_columns(messages)))
         except Refused:
             await self._one_by_one.open()
             return await self._one_by_one.send(envelopes)
@@ -155,7 +155,7 @@ class BulkTransport:
 def _columns(messages: Sequence[Message]) -> Any:
     import pyarrow as pa
 
-    from sparrow.spark.jobs.outbox import PROPERTIES
+    from sparrow.spark.jobs.outbox import PROPERTIES_TYPE
 
     said = [message.properties for message in messages]
     rest = [[pair for pair in each.items() if pair[0] not in (PROPERTY_KEYS, PROPERTY_SHARDING_KEY)] for each in said]
@@ -165,7 +165,7 @@ def _columns(messages: Sequence[Message]) -> Any:
             pa.array([message.body for message in messages], pa.binary()),
             pa.array([each.get(PROPERTY_KEYS) for each in said], pa.string()),
             pa.array([each.get(PROPERTY_SHARDING_KEY) for each in said], pa.string()),
-            pa.array(rest, PROPERTIES),
+            pa.array(rest, PROPERTIES_TYPE),
         ],
         names=["topic", "body", "keys", "sharding_key", "properties"],
     )

@@ -29,11 +29,11 @@ def show_progress(what: str) -> Iterator[ProgressCallback]:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             work = bar.add_task(what, total=None, counts="starting Spark")
 
-            def told(done: JobProgress) -> None:
+            def on_progress(done: JobProgress) -> None:
                 completed, total = bar_extent(done)
                 bar.update(work, completed=completed, total=total, counts=progress_text(done))
 
-            yield told
+            yield on_progress
     except KeyboardInterrupt:
         typer.echo(f"{what}: stopped; run it again and it goes on where it was", err=True)
         raise typer.Exit(130) from None
@@ -41,17 +41,17 @@ def show_progress(what: str) -> Iterator[ProgressCallback]:
 
 def bar_extent(done: JobProgress) -> tuple[int, int | None]:
     """How full the bar is, and of what; None: nobody knows yet."""
-    if done.behind is not None:
-        return done.rows, max(done.rows + done.behind, 1)
+    if done.lag is not None:
+        return done.rows, max(done.rows + done.lag, 1)
     return done.tasks, done.tasks_total or None
 
 
 def progress_text(done: JobProgress) -> str:
     said = []
-    if done.rows or done.behind is not None:
+    if done.rows or done.lag is not None:
         said.append(f"{done.rows:,} rows")
-    if done.behind:
-        said.append(f"{done.behind:,} to go")
+    if done.lag:
+        said.append(f"{done.lag:,} to go")
     if done.tasks_total:
         said.append(f"{done.tasks:,}/{done.tasks_total:,} tasks")
     return ", ".join(said)

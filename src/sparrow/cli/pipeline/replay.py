@@ -74,7 +74,7 @@ def replay(
         replay_id=replay_id,
         options=parse_pairs("--option", option),
     )
-    with show_progress("replay") as told:
+    with show_progress("replay") as on_progress:
         spark = open_session("replay", master, parse_pairs("--conf", conf))
-        done = job.run(spark, work, dry_run=dry_run, told=told)
+        done = job.run(spark, work, dry_run=dry_run, on_progress=on_progress)
     typer.echo(copy_summary(done, "replayed", to or f"group {to_group}", dry_run=dry_run))

@@ -70,7 +70,7 @@ def restore(
         job_key=name,
         options=parse_pairs("--option", option),
     )
-    with show_progress("restore") as told:
+    with show_progress("restore") as on_progress:
         spark = open_session("restore", master, parse_pairs("--conf", conf))
-        done = job.run(spark, work, dry_run=dry_run, told=told)
+        done = job.run(spark, work, dry_run=dry_run, on_progress=on_progress)
     typer.echo(copy_summary(done, "restored", to or "their topics", dry_run=dry_run))

@@ -18,10 +18,6 @@ RUN_EXAMPLES = """
 
 [bold]sparrow pipeline run orders.toml --master spark://10.0.0.7:7077 --conf spark.executor.memory=4g[/bold]
 """
-PACKAGE_EXAMPLES = """
-[bold]sparrow pipeline package -o env.tar.gz[/bold]  then: spark-submit --archives env.tar.gz#environment
-with PYSPARK_PYTHON=./environment/bin/python
-"""
 
 PipelineFile = Annotated[Path, typer.Argument(help="A pipeline: .toml, or .py that defines `pipeline`.")]
 Master = Annotated[str | None, typer.Option("--master", help="Spark's master; local[*] unless told.")]
@@ -33,8 +29,8 @@ def run(file: PipelineFile, master: Master = None, conf: Conf = None) -> None:
     from sparrow.spark.pipelines.runner import run_pipeline
 
     pipeline = load(file)
-    with show_progress(pipeline.name) as told:
-        done = run_pipeline(_session(pipeline, master, conf), pipeline, told=told)
+    with show_progress(pipeline.name) as on_progress:
+        done = run_pipeline(_session(pipeline, master, conf), pipeline, on_progress=on_progress)
     typer.echo(f"{pipeline.name}: {done.rows:,} rows read, {done.sinks} sink(s) written")
 
 
@@ -60,30 +56,6 @@ def explain(file: PipelineFile) -> None:
     for sink in pipeline.sinks:
         typer.echo(f"\n{sink.name} <- {sink.input}")
         frames[sink.input].explain("formatted")
-
-
-def package(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The archive to write.")] = Path("sparrow-env.tar.gz"),
-) -> None:
-    """Pack this Python environment for a cluster's executors."""
-    from rich.progress import Progress
-
-    from sparrow.spark.runtime.environment_archive import build_environment_archive
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        work = bar.add_task("packing", total=None)
-        build_environment_archive(out, progress=lambda done, total: bar.update(work, completed=done, total=total))
-    typer.echo(f"{out}: {out.stat().st_size / 1e6:.0f} MB. On the cluster: --archives {out}#environment, and")
-    typer.echo("PYSPARK_PYTHON=./environment/bin/python for driver and executors")
-
-
-def warm() -> None:
-    """Make the class archive, which lets Spark start in about half the time."""
-    from sparrow.spark.runtime.class_archive import build_class_archive
-
-    with Console(stderr=True).status("loading Spark's classes once"):
-        path = build_class_archive()
-    typer.echo(f"{path}: the next start is quicker")
 
 
 def _session(pipeline: Pipeline, master: str | None, conf: list[str] | None):  # type: ignore[no-untyped-def]

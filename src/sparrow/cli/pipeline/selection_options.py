@@ -38,7 +38,7 @@ def parse_selection(
 ) -> MessageSelection:
     from sparrow.spark.jobs.copy.selection import MessageSelection
 
-    span = JobTimeSpan.of(since, until)
+    span = JobTimeSpan.parse(since, until)
     words = (keys or "").split(",") + (keys_file.read_text().splitlines() if keys_file is not None else [])
     wanted = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
     if (keys is not None or keys_file is not None) and not wanted:

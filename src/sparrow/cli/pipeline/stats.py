@@ -24,13 +24,13 @@ from sparrow.model.errors import Refused
 if TYPE_CHECKING:
     from sparrow.spark.jobs.stats.job import StatsResult
 
-TOPIC = "sparrow_stats"
+STATS_TOPIC = "sparrow_stats"
 EXAMPLES = f"""
 Examples:
 
 [bold]sparrow pipeline stats orders --since -1h --parquet ./stats[/bold]
 
-[bold]sparrow pipeline stats orders payments --follow[/bold]   (a live topic {TOPIC}, for the console)
+[bold]sparrow pipeline stats orders payments --follow[/bold]   (a live topic {STATS_TOPIC}, for the console)
 
 [bold]sparrow pipeline stats orders --catch-up --parquet ./stats --no-topic[/bold]   (from cron)
 """
@@ -52,7 +52,7 @@ def stats(
     ] = False,
     every: Annotated[int, typer.Option(help="With --follow: seconds between batches.", min=1)] = 10,
     parquet: Annotated[str | None, typer.Option(help="A folder of tables to add to.")] = None,
-    to: Annotated[str, typer.Option(help="The topic of the measures.")] = TOPIC,
+    to: Annotated[str, typer.Option(help="The topic of the measures.")] = STATS_TOPIC,
     no_topic: Annotated[bool, typer.Option("--no-topic", help="No topic: only Parquet.")] = False,
     no_traces: Annotated[bool, typer.Option("--no-traces", help="Leave out what clients traced.")] = False,
     hot_keys: Annotated[int, typer.Option(help="So many keys of each topic and minute.", min=1, max=100)] = 10,
@@ -65,9 +65,9 @@ def stats(
 ) -> None:
     """Measure topics and what clients do with them, into Parquet tables and a topic."""
     # Late: they load NumPy and Arrow, which no other verb should wait for.
+    from sparrow.spark.jobs.job_keys import default_checkpoint_path
     from sparrow.spark.jobs.stats import job
     from sparrow.spark.jobs.time_span import JobTimeSpan
-    from sparrow.spark.runtime.filesystem import default_checkpoint_path
 
     if follow and catch_up:
         raise Refused("--follow and --catch-up exclude each other: one goes on for ever, the other leaves")
@@ -82,18 +82,18 @@ def stats(
         name_servers=name_server,
         topics=tuple(topic),
         groups=tuple(group or ()),
-        span=JobTimeSpan.of(since, until),
+        span=JobTimeSpan.parse(since, until),
         traces=not no_traces,
         parquet=parquet,
         topic=output,
         hot_keys=hot_keys,
         checkpoint=place,
-        every_s=every if follow else None,
+        interval_s=every if follow else None,
         options=parse_pairs("--option", option),
     )
-    with show_progress("stats") as told:
+    with show_progress("stats") as on_progress:
         spark = open_session("stats", master, parse_pairs("--conf", conf))
-        measured = job.run(spark, arguments, told=told)
+        measured = job.run(spark, arguments, on_progress=on_progress)
     if measured.recent:
         Console().print(minutes_table(measured))
     typer.echo(", ".join(f"{count:,} rows of {kind}" for kind, count in measured.rows.items()) or "nothing to measure")

@@ -17,13 +17,13 @@ class Platform:
         self,
         folder: Path | str,
         *,
-        naming: NameServerSettings | None = None,
+        name_server: NameServerSettings | None = None,
         broker: BrokerSettings | None = None,
         log: LogSettings | None = None,
         sql: SqlSettings | None = None,
     ) -> None:
         self._folder = Path(folder)
-        self._naming, self._log, self._sql = naming or NameServerSettings(), log, sql
+        self._name_server_settings, self._log, self._sql = name_server or NameServerSettings(), log, sql
         self._broker_settings = broker or BrokerSettings()
         self.name_server: NameServer
         self.broker: BrokerServer
@@ -38,7 +38,7 @@ class Platform:
         return self.broker.address
 
     async def start(self) -> None:
-        self.name_server = NameServer(self._naming, kv_path=self._folder / "naming.json")
+        self.name_server = NameServer(self._name_server_settings, kv_path=self._folder / "naming.json")
         await self.name_server.start()
         settings = self._broker_settings.model_copy(update={"name_servers": self.name_servers})
         self.broker = BrokerServer(settings, self._folder / "store", self._log, sql_settings=self._sql)

@@ -15,7 +15,7 @@ from sparrow.cli import lifecycle
 from sparrow.cli.server.platform import Platform
 from sparrow.model.errors import SettingsError
 from sparrow.settings import Settings
-from sparrow.store.sql.drivers.database import parse_database_url
+from sparrow.store.sql.drivers.url import parse_database_url
 
 DataOption = Annotated[Path, typer.Option(help="Where everything is kept.")]
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 is everywhere.")]
@@ -113,7 +113,7 @@ def load_settings(
         return {name: value for name, value in values.items() if value is not None}
 
     sections = {
-        "naming": told(host=host, port=name_server_port),
+        "name_server": told(host=host, port=name_server_port),
         "broker": told(host=host, advertised_host=advertised_host, port=port, store=store),
         "log": told(flush=flush),
     }
@@ -128,7 +128,9 @@ def load_settings(
 
 async def _serve_all(settings: Settings, data: Path, stop: asyncio.Event) -> None:
     begun = time.perf_counter()
-    platform = Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log, sql=settings.sql)
+    platform = Platform(
+        data, name_server=settings.name_server, broker=settings.broker, log=settings.log, sql=settings.sql
+    )
     async with platform:
         print_name_server(platform.name_servers)
         print_broker(settings.broker.name, str(platform.address))
@@ -152,7 +154,7 @@ async def _serve_naming(settings: Settings, data: Path, stop: asyncio.Event) -> 
     from sparrow.nameserver.server import NameServer
 
     begun = time.perf_counter()
-    async with NameServer(settings.naming, kv_path=data / "naming.json") as server:
+    async with NameServer(settings.name_server, kv_path=data / "naming.json") as server:
         print_name_server(str(server.address))
         _say_ready(data, begun)
         await stop.wait()
@@ -163,7 +165,7 @@ async def _serve_shards(settings: Settings, data: Path, shards: int, stop: async
     from sparrow.nameserver.server import NameServer
 
     begun = time.perf_counter()
-    async with NameServer(settings.naming, kv_path=data / "naming.json") as server:
+    async with NameServer(settings.name_server, kv_path=data / "naming.json") as server:
         print_name_server(str(server.address))
         ready = [asyncio.Event() for _ in range(shards)]
         keepers = [

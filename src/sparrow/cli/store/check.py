@@ -14,7 +14,8 @@ from rich.table import Table
 from sparrow import clock
 from sparrow.cli.store.location import find_database, find_log_directory
 from sparrow.store.log import LogStore
-from sparrow.store.sql.drivers.database import StoreDatabase, is_database_url, open_database
+from sparrow.store.sql.drivers.database import StoreDatabase, open_database
+from sparrow.store.sql.drivers.url import is_database_url
 from sparrow.store.sql.maintenance.check import check_store, skip_ids
 from sparrow.store.sql.maintenance.lane_check import CheckFinding
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sparrow.cli.store.location import open_store, store_identity
 from sparrow.model.topic import validate_topic_name
 from sparrow.store.copy import copier
-from sparrow.store.sql.drivers.database import is_database_url
+from sparrow.store.sql.drivers.url import is_database_url
 from sparrow.store.sql.schema.table_names import table_suffix
 
 EXAMPLES = """

@@ -13,7 +13,7 @@ from sparrow.cli.server.up import load_settings
 from sparrow.settings import LogSettings, SqlSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Store
-from sparrow.store.sql.drivers.database import DatabaseUrl, is_database_url, parse_database_url
+from sparrow.store.sql.drivers.url import DatabaseUrl, is_database_url, parse_database_url
 
 _LARGEST_BYTES = (1 << 24) - 1
 """Whatever one store has taken, the other takes."""
@@ -30,7 +30,7 @@ def find_log_directory(directory: Path) -> Path:
 def find_database(url: str) -> DatabaseUrl:
     """Of a SQLite file that is not there one would be made, and found to be sound."""
     address = parse_database_url(url)
-    if address.kind == "sqlite" and not Path(address.name).is_file():
+    if address.dialect == "sqlite" and not Path(address.name).is_file():
         raise typer.BadParameter(f"there is no file {address.name}")
     return address
 
@@ -66,4 +66,4 @@ def store_identity(name: str) -> str:
     if not is_database_url(name):
         return str(find_log_directory(Path(name)).resolve())
     address = parse_database_url(name)
-    return str(Path(address.name).resolve()) if address.kind == "sqlite" else str(address)
+    return str(Path(address.name).resolve()) if address.dialect == "sqlite" else str(address)

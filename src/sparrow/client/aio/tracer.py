@@ -25,7 +25,7 @@ from sparrow.client.trace_records import (
     TraceRecord,
     TransactionEndTrace,
 )
-from sparrow.model.message import Message, StoredMessage
+from sparrow.model.message import AnyMessage, Message, StoredMessage
 from sparrow.model.protocol import (
     DEFAULT_REGION,
     PROPERTY_DELAY_LEVEL,
@@ -59,7 +59,7 @@ class TraceProducer(Protocol):
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
-    async def send(self, message: Message) -> SendResult: ...
+    async def send(self, message: AnyMessage) -> SendResult: ...
 
 
 def trace_producer_group(group: str) -> str:
@@ -95,7 +95,7 @@ class Tracer:
 
     # -- notes --------------------------------------------------------------------------------------------------------
 
-    def published(self, message: Message, message_id: str, begun: float, result: SendResult | None) -> None:
+    def published(self, message: AnyMessage, message_id: str, begun: float, result: SendResult | None) -> None:
         """A send is over. `begun`: by `time.monotonic`. Without a result it failed."""
         if result is not None and not result.is_traced:
             return
@@ -118,7 +118,7 @@ class Tracer:
             )
         )
 
-    def follow(self, message: Message, sending: asyncio.Future[SendResult]) -> None:
+    def follow(self, message: AnyMessage, sending: asyncio.Future[SendResult]) -> None:
         """The same for a send that is on its way."""
         begun = time.monotonic()
 
@@ -131,7 +131,7 @@ class Tracer:
         sending.add_done_callback(over)
 
     def transaction_ended(
-        self, message: Message, broker_name: str, outcome: TransactionState, from_check: bool
+        self, message: AnyMessage, broker_name: str, outcome: TransactionState, from_check: bool
     ) -> None:
         message_id = message.unique_key or ""
         self._note(
@@ -232,7 +232,7 @@ class Tracer:
             notes = self._batch()
             words = " ".join(trace_records.trace_keys(notes))
             try:
-                await self._producer.send(Message.of(self._topic, trace_records.encode(notes), keys=words))
+                await self._producer.send(Message(self._topic, trace_records.encode(notes), keys=words))
             except Exception as error:  # whatever it is, the next ones go on
                 self._drop(len(notes), repr(error))
 
@@ -253,7 +253,7 @@ class Tracer:
         log.info("traces dropped", extra={"group": self._group, "count": count, "why": why})
 
 
-def _kind_of(message: Message) -> TracedMessageType:
+def _kind_of(message: AnyMessage) -> TracedMessageType:
     words = message.properties
     if words.get(PROPERTY_TRANSACTION_PREPARED) == "true":
         return TracedMessageType.HALF

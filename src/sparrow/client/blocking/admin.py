@@ -16,11 +16,10 @@ from sparrow.client.topic_route import TopicRoute
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import PERM_READ, PERM_WRITE
-from sparrow.model.queue import QueueBounds
+from sparrow.model.queue import QueueBounds, QueueRef
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group
-from sparrow.wire.bodies import ConsumeDirectlyResult, QueueRef
-from sparrow.wire.signing import TokenDescription
+from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,9 +87,9 @@ class Admin(BlockingClient[aio.Admin]):
         """Every group any master knows."""
         return self._run(self._client.groups())
 
-    def put_group(self, group: Group, *, cluster: str | None = None) -> None:
+    def create_group(self, group: Group, *, cluster: str | None = None) -> None:
         """Make a group, or change it."""
-        self._run(self._client.put_group(group, cluster=cluster))
+        self._run(self._client.create_group(group, cluster=cluster))
 
     def delete_group(self, name: str, *, clean_offsets: bool = True) -> None:
         self._run(self._client.delete_group(name, clean_offsets=clean_offsets))
@@ -122,9 +121,9 @@ class Admin(BlockingClient[aio.Admin]):
         """The newest messages of the topic that carry the key, oldest first."""
         return self._run(self._client.find_by_key(topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms))
 
-    def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
+    def find_by_id(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
         """The message with that id: an offset id, or a unique id and its topic. `Refused` when there is none."""
-        return self._run(self._client.message(message_id, topic=topic))
+        return self._run(self._client.find_by_id(message_id, topic=topic))
 
     def consume_directly(
         self, group: str, message_id: str, *, topic: str | None = None, client_id: str | None = None

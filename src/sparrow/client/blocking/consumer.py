@@ -23,8 +23,8 @@ from sparrow.model.errors import Closed
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
+from sparrow.model.queue import QueueRef
 from sparrow.model.token import Credentials
-from sparrow.wire.bodies import QueueRef
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,9 +182,9 @@ class Consumer(BlockingClient[aio.Consumer]):
         """The queues this consumer reads just now."""
         return self._call(lambda: self._client.queues)
 
-    def shared(self) -> None:
+    def wait_for_assignment(self) -> None:
         """Returns once the queues have been shared out for the first time."""
-        self._run(self._client.shared())
+        self._run(self._client.wait_for_assignment())
 
     def seek(self, queue: QueueRef, offset: int) -> None:
         """Go on from another place."""
@@ -260,7 +260,7 @@ class Consumer(BlockingClient[aio.Consumer]):
 
     def _settle_if_due(self) -> None:
         if self._ahead.is_due and self._loop is not None:
-            self._loop.tell(self._ahead.settle)
+            self._loop.call_soon(self._ahead.settle)
 
     async def _fetch(self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None) -> None:
         """Straight into the line ahead: whoever asked may be gone by then, and the messages must not go with him."""

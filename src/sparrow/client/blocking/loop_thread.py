@@ -74,7 +74,7 @@ class LoopThread:
         finally:
             self._calls.discard(call)
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
+    def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Call a function on the loop, soon. Nobody waits for it, so the loop's own callbacks may use this too."""
         if not self.is_of_this_process:
             raise Refused(f"opened in process {self._pid}, used in {os.getpid()}: open a client in each process")
@@ -85,14 +85,14 @@ class LoopThread:
 
     def stop(self) -> None:
         """Whatever still runs is cancelled."""
-        self.tell(self._stop.set)
+        self.call_soon(self._stop.set)
         self._thread.join()
 
     def _begin(self, call: _Call[Any]) -> None:
         try:
             if self.is_current:
                 raise Refused("called on the client's own event loop, which would wait for itself: use another thread")
-            self.tell(call.begin)
+            self.call_soon(call.begin)
         except SparrowError:
             call.close()
             raise

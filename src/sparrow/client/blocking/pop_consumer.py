@@ -64,6 +64,6 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
         """Dealt with."""
         self._run(self._client.ack(receipts))
 
-    def postpone(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
+    def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
         """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
-        return self._run(self._client.postpone(receipt, invisible_ms))
+        return self._run(self._client.change_invisible_time(receipt, invisible_ms))

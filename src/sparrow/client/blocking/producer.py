@@ -19,10 +19,10 @@ from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.delayed_delivery import with_delivery_time
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import Busy, Closed, SparrowError
-from sparrow.model.message import Message, StoredMessage
+from sparrow.model.message import AnyMessage, StoredMessage
+from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.model.token import Credentials
-from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ HANDOVER_COUNT_MAX = 256
 
 
 class _Soon(NamedTuple):
-    message: Message
+    message: AnyMessage
     queue: QueueRef | None
     selector: QueueSelector | None
     timeout_ms: int | None
@@ -49,7 +49,7 @@ class Producer(BlockingClient[aio.Producer]):
 
     ```python
     with Producer("127.0.0.1:9876") as producer:
-        result = producer.send(Message.of("orders", b"a book"))
+        result = producer.send(Message("orders", b"a book"))
         print(result.queue_id, result.queue_offset)
     ```
     """
@@ -105,7 +105,7 @@ class Producer(BlockingClient[aio.Producer]):
 
     def send(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,
@@ -127,7 +127,7 @@ class Producer(BlockingClient[aio.Producer]):
 
     def send_soon(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,
@@ -139,7 +139,7 @@ class Producer(BlockingClient[aio.Producer]):
         """Returns at once, with a future of what `send` returns. Waits only while too much is on its way.
 
         ```python
-        futures = [producer.send_soon(Message.of("orders", body)) for body in bodies]
+        futures = [producer.send_soon(Message("orders", body)) for body in bodies]
         results = [future.result() for future in futures]
         ```
         """
@@ -158,17 +158,17 @@ class Producer(BlockingClient[aio.Producer]):
             if self._is_passing_on:
                 return future
             self._is_passing_on = True
-        loop.tell(self._pass_on_soon)
+        loop.call_soon(self._pass_on_soon)
         return future
 
     def send_batch(
-        self, messages: Sequence[Message], *, queue: QueueRef | None = None, timeout_ms: int | None = None
+        self, messages: Sequence[AnyMessage], *, queue: QueueRef | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """All messages, of one topic, in one request to one queue: stored together, one after the other, or not."""
         return self._run(self._client.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
 
     def send_one_way(
-        self, message: Message, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
+        self, message: AnyMessage, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
     ) -> None:
         """Handed to the connection when this returns. Nobody will say whether it arrived."""
         self._run(self._client.send_one_way(message, queue=queue, selector=selector))
@@ -208,11 +208,11 @@ class Producer(BlockingClient[aio.Producer]):
         return self._run(self._client.recall(sent))
 
     @contextmanager
-    def transaction(self, message: Message, *, queue: QueueRef | None = None) -> Iterator[SendResult]:
+    def transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> Iterator[SendResult]:
         """Delivered when the block ends well, and never when it raises.
 
         ```python
-        with producer.transaction(Message.of("orders", body)):
+        with producer.transaction(Message("orders", body)):
             database.execute(...)
         ```
         """
@@ -225,7 +225,7 @@ class Producer(BlockingClient[aio.Producer]):
         self.end_transaction(sent, TransactionState.COMMIT)
 
     def send_in_transaction(
-        self, message: Message, work: Callable[[Message], Any], *, queue: QueueRef | None = None
+        self, message: AnyMessage, work: Callable[[AnyMessage], Any], *, queue: QueueRef | None = None
     ) -> SendResult:
         """The same with a function, called here. It returns an `TransactionState`, or nothing, which commits; raising
         rolls
@@ -240,7 +240,7 @@ class Producer(BlockingClient[aio.Producer]):
         self.end_transaction(sent, outcome)
         return sent
 
-    def begin_transaction(self, message: Message, *, queue: QueueRef | None = None) -> SendResult:
+    def begin_transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> SendResult:
         """Store a message out of sight. Whoever begins must end, if only as `TransactionState.UNKNOWN`."""
         return self._run(self._client.begin_transaction(message, queue=queue))
 
@@ -257,7 +257,7 @@ class Producer(BlockingClient[aio.Producer]):
 
     def request(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,

@@ -1,5 +1,5 @@
-"""The platform's heavy data work, a module a job.
+"""Data jobs on Spark, one module or sub-package for each, such as archive, copy, forward, audit and stats.
 
-A job is a struct of its arguments, functions from DataFrames to DataFrames that say what it does, and `run`, which puts
-them between a source and a sink and returns what it counted. The command line is one caller of it, a program another.
+A job consists of a struct with its arguments (`ArchiveJob`), functions from DataFrames to DataFrames, and `run`, which
+connects them to a source and a sink and returns a result with counts. The command line and programs both call `run`.
 """

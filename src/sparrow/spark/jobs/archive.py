@@ -1,14 +1,15 @@
-"""Topics to Parquet, by topic, day and hour of store time: what brokers delete can be had back, every byte of it.
+"""Archive job: write topics to Parquet files by topic, day and hour of store time, complete to the byte.
 
     PATH/topic=orders/date=2026-01-31/hour=12/part-....zstd.parquet
 
-1. Bodies are kept as they are stored, compressed ones too, with the sys flag that says so; properties as the one string
-   that they are in a record. `restore` makes the same messages of them.
-2. Exactly once: Spark's file sink notes the files of each batch in `PATH/_spark_metadata`. Readers that know of that
-   (Spark does) never see a file of a batch that failed.
-3. Progress is in the checkpoint, `PATH/_checkpoint` unless told otherwise. An archive and its checkpoint belong
-   together: the sink skips batches by their number, so another checkpoint would lose messages, and is refused.
-4. The group shows how far the archive is. Its offsets follow the files, so `retention_waits_for` may name it.
+1. Bodies are written as stored, compressed or not, with the system flag; properties as the string in the record.
+   `restore` writes the same messages from them.
+2. Exactly once: Spark's file sink records the files of each batch in `PATH/_spark_metadata`. Readers that use this
+   record, such as Spark, never see a file of a failed batch.
+3. Progress is in the checkpoint, by default `PATH/_checkpoint`. An archive belongs to one checkpoint: the file sink
+   skips batches by number, so another checkpoint would lose messages. The job refuses it.
+4. The job commits its progress to a consumer group after the files are written, so `retention_group` can name this
+   group.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sparrow.spark.source.schema import COLUMN_TYPES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-GROUP = "sparrow_archive"
+ARCHIVE_GROUP = "sparrow_archive"
 INTERVAL_MIN_MS = 1_000
 ARCHIVED_COLUMNS = (
     "body",
@@ -47,35 +48,38 @@ ARCHIVED_COLUMNS = (
 )
 ARCHIVED_SCHEMA = ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in ARCHIVED_COLUMNS)
 PARTITION_COLUMNS = ("topic", "date", "hour")
-"""Columns that are names of folders, not in the files."""
-SCHEMA = ARCHIVED_SCHEMA + ", date date, hour int"
-"""Of an archive. Whoever reads one should say it, or Spark takes a topic named 2024 for a number."""
+"""Columns that are folder names and not in the files."""
+ARCHIVE_SCHEMA = ARCHIVED_SCHEMA + ", date date, hour int"
+"""The schema of an archive. Pass it to readers, or Spark infers an integer from a topic named 2024."""
 
 
 class ArchiveJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to archive, and where."""
+    """Arguments of the archive job."""
 
     name_servers: str
     path: str
-    """A folder, or whatever Spark can write to: `s3a://...`, `hdfs://...`."""
+    """A folder, or any URL that Spark can write to: `s3a://...`, `hdfs://...`."""
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    """Instead of topics: those whose whole names match."""
-    group: str = GROUP
-    starting: str = "earliest"
-    """Of the first run: `earliest`, `latest`, or offsets as the source takes them."""
+    """A regular expression that whole topic names match; an alternative to `topics`."""
+    group: str = ARCHIVE_GROUP
+    starting_offsets: str = "earliest"
+    """Where the first run starts: `earliest`, `latest`, or offsets as in the source option."""
     checkpoint: str | None = None
-    every_ms: int | None = None
-    """None: what is there now, and then it ends."""
-    rows_a_batch: int = 1_000_000
+    interval_ms: int | None = None
+    """Interval of batches; None: archive what exists now, then end."""
+    batch_rows_max: int = 1_000_000
     options: dict[str, str] = {}
-    """More for the source: `sparrow.accessKey` and the like."""
+    """More options for the source, such as `sparrow.accessKey`."""
 
     def __post_init__(self) -> None:
         if bool(self.topics) == (self.pattern is not None):
-            raise Refused("say which topics to archive: their names, or a pattern, and not both")
-        if self.every_ms is not None and self.every_ms < INTERVAL_MIN_MS:
-            raise Refused("an archive is written at most once a second: smaller batches make a file for every message")
+            raise Refused("select the topics to archive by names or by a pattern, not by both")
+        if self.interval_ms is not None and self.interval_ms < INTERVAL_MIN_MS:
+            raise Refused(
+                "the interval is below 1 second, which would write a file for almost every message: use 1 second or "
+                "more"
+            )
 
     @property
     def checkpoint_path(self) -> str:
@@ -84,13 +88,13 @@ class ArchiveJob(msgspec.Struct, frozen=True, kw_only=True):
 
 class ArchiveResult(msgspec.Struct, frozen=True):
     rows: int
-    """Written in this run."""
-    behind: int
-    """What came in while it ran."""
+    """Rows written in this run."""
+    lag: int
+    """Messages that arrived during the run and are not archived."""
 
 
-def run(spark: SparkSession, archive: ArchiveJob, *, told: ProgressCallback) -> ArchiveResult:
-    """Archive until everything that is there now is, or (`every_ms`) until the query is stopped."""
+def run(spark: SparkSession, archive: ArchiveJob, *, on_progress: ProgressCallback) -> ArchiveResult:
+    """Archive what exists now, or, with `interval_ms`, run until the query is stopped."""
     _check_checkpoint(spark, archive)
     writer = (
         add_partition_columns(read_topics(spark, archive))
@@ -101,16 +105,16 @@ def run(spark: SparkSession, archive: ArchiveJob, *, told: ProgressCallback) -> 
         .option("path", archive.path)
         .option("checkpointLocation", archive.checkpoint_path)
     )
-    if archive.every_ms is None:
+    if archive.interval_ms is None:
         writer = writer.trigger(availableNow=True)
     else:
-        writer = writer.trigger(processingTime=f"{archive.every_ms} milliseconds")
-    done = follow_query(writer.start(), told)
-    return ArchiveResult(done.rows, done.behind or 0)
+        writer = writer.trigger(processingTime=f"{archive.interval_ms} milliseconds")
+    done = follow_query(writer.start(), on_progress)
+    return ArchiveResult(done.rows, done.lag or 0)
 
 
 def read_topics(spark: SparkSession, archive: ArchiveJob) -> DataFrame:
-    """The topics as a stream of everything that a record says."""
+    """Return a stream of the topics with all parts of the records."""
     which = {"subscribe": ",".join(archive.topics)} if archive.topics else {"subscribePattern": archive.pattern}
     return (
         spark.readStream.format("sparrow")
@@ -118,9 +122,9 @@ def read_topics(spark: SparkSession, archive: ArchiveJob) -> DataFrame:
         .options(
             **which,
             nameserver=archive.name_servers,
-            startingOffsets=archive.starting,
+            startingOffsets=archive.starting_offsets,
             groupId=archive.group,
-            maxOffsetsPerTrigger=archive.rows_a_batch,
+            maxOffsetsPerTrigger=archive.batch_rows_max,
             decompress="false",
             **archive.options,
         )
@@ -129,7 +133,7 @@ def read_topics(spark: SparkSession, archive: ArchiveJob) -> DataFrame:
 
 
 def add_partition_columns(stored: DataFrame) -> DataFrame:
-    """With the day and the hour of store time, in UTC whatever the session's zone is."""
+    """Add day and hour of the store time, in UTC independent of the session's time zone."""
     from pyspark.sql import functions as F
 
     ms = F.unix_millis("store_timestamp")
@@ -143,16 +147,16 @@ def add_partition_columns(stored: DataFrame) -> DataFrame:
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
-    """An archive as a table."""
+    """Return an archive as a table."""
     if not path_exists(spark, path):
-        raise Refused(f"there is no archive at {path}")
-    return spark.read.schema(SCHEMA).parquet(path)
+        raise Refused(f"archive {path} does not exist")
+    return spark.read.schema(ARCHIVE_SCHEMA).parquet(path)
 
 
 def _check_checkpoint(spark: SparkSession, archive: ArchiveJob) -> None:
     has_files = path_exists(spark, join_path(archive.path, "_spark_metadata"))
     if has_files and not checkpoint_exists(spark, archive.checkpoint_path):
         raise Refused(
-            f"the archive {archive.path} was written with another checkpoint than {archive.checkpoint_path}, which "
-            f"knows nothing: name the old one, or archive to another folder"
+            f"the archive {archive.path} exists, but the checkpoint {archive.checkpoint_path} is empty: use the "
+            "checkpoint the archive was written with, or archive to another folder"
         )

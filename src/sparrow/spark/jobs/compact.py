@@ -1,16 +1,17 @@
-"""The latest message of each key: topics as a table of what is, instead of a log of what happened.
+"""Compaction job: keep the latest message of each key, as a Parquet table or in a topic.
 
-    PATH/_current        which version counts, and up to which offsets it was made
-    PATH/_planned        up to which offsets the next one goes, while it is made
+    PATH/_current        the current version, and the offsets up to which it was built
+    PATH/_planned        the offsets up to which the next version goes, while it is built
     PATH/v00000012/      the table, in Parquet
 
-1. Newer is, within a queue, what has the higher offset; between queues, what was stored later, then the higher offset.
-2. Each run reads only what came since the run before and merges it into a new version. `_current` is replaced in one
-   step, so readers see the old table or the new one. The version before stays, for readers that have just opened it.
-3. Progress and table are one file, so they cannot disagree: a run that is killed leaves the old ones, and the next run
-   does the same work again.
-4. To a topic: the newest message of each key that has news goes there. The same plan is written only once.
-5. Messages without keys are no one's news.
+1. Within a queue the message with the higher offset is newer; between queues the one stored later, then the one with
+   the higher offset.
+2. Each run reads only what arrived since the run before and merges it into a new version. `_current` is replaced
+   atomically, so readers see the old or the new table. The previous version is kept for readers that have opened it.
+3. Version and progress are in one file, so they always match: a killed run changes neither, and the next run repeats
+   its work.
+4. With a target topic, the latest message of each changed key is written to it. A plan is written once only.
+5. Messages without keys are ignored.
 """
 
 from __future__ import annotations
@@ -20,16 +21,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
+from sparrow.spark.jobs.job_keys import derive_job_key
 from sparrow.spark.options import select_client_options
-from sparrow.spark.runtime.filesystem import (
-    derive_job_key,
-    join_path,
-    list_names,
-    path_exists,
-    read_text,
-    remove_path,
-    replace_text,
-)
+from sparrow.spark.runtime.filesystem import join_path, list_names, path_exists, read_text, remove_path, replace_text
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 from sparrow.spark.source.metadata import fetch_extents, open_metadata
 from sparrow.spark.source.offset_resolution import format_queue_name
@@ -41,39 +35,39 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POSITION_COLUMNS = ("topic", "broker", "queue_id", "queue_offset", "store_timestamp")
-TABLE = ("keys", "body", "tags", "msg_id", "properties", "born_timestamp", *POSITION_COLUMNS)
-COPY = ("keys", "body", "properties_raw", "flag", "sys_flag", "born_timestamp", *POSITION_COLUMNS)
-KEY = ("topic", "keys")
+TABLE_COLUMNS = ("keys", "body", "tags", "msg_id", "properties", "born_timestamp", *POSITION_COLUMNS)
+TOPIC_COLUMNS = ("keys", "body", "properties_raw", "flag", "sys_flag", "born_timestamp", *POSITION_COLUMNS)
+KEY_COLUMNS = ("topic", "keys")
 CURRENT_FILE, PLAN_FILE = "_current", "_planned"
 _VERSIONS_KEPT = 2
 
 
 class CompactJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to compact, and where to."""
+    """Arguments of the compaction job."""
 
     name_servers: str
     path: str
-    """Of the table; with `to_topic`, only progress is kept there."""
+    """The folder of the table; with `to_topic` it holds only the progress."""
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     to_topic: str | None = None
     drop_empty: bool = False
-    """A key whose newest message has an empty body is gone."""
+    """Remove keys whose latest message has an empty body (a tombstone)."""
     options: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         if bool(self.topics) == (self.pattern is not None):
-            raise Refused("say which topics to compact: their names, or a pattern, and not both")
+            raise Refused("select the topics to compact by names or by a pattern, not by both")
         if self.to_topic in self.topics:
-            raise Refused(f"{self.to_topic!r} cannot be compacted into itself: name another topic")
+            raise Refused(f"topic {self.to_topic!r} cannot be compacted into itself: use another target topic")
 
 
 class TableVersion(msgspec.Struct, frozen=True):
-    """What `_current` and `_planned` say."""
+    """The content of `_current` and `_planned`."""
 
     number: int
     next: dict[str, int]
-    """topic/broker/queue -> the offset to be read next."""
+    """topic/broker/queue id -> the next offset to read."""
 
     @property
     def folder(self) -> str:
@@ -82,14 +76,14 @@ class TableVersion(msgspec.Struct, frozen=True):
 
 class CompactResult(msgspec.Struct, frozen=True):
     read: int
-    """Messages that came since the run before."""
+    """Messages that arrived since the run before."""
     keys: int
-    """In the table now; of a topic, messages written."""
+    """Keys in the table; with a target topic, messages written."""
     version: int
 
 
-def run(spark: SparkSession, compact: CompactJob, *, told: ProgressCallback) -> CompactResult:
-    """Bring the table, or the topic, up to what the topics hold now."""
+def run(spark: SparkSession, compact: CompactJob, *, on_progress: ProgressCallback) -> CompactResult:
+    """Update the table or the topic with what has arrived."""
     current = _said(spark, join_path(compact.path, CURRENT_FILE)) or TableVersion(0, {})
     ranges, planned = _plan(spark, compact, current)
     read = sum(end - start for start, end in ranges.values())
@@ -97,7 +91,7 @@ def run(spark: SparkSession, compact: CompactJob, *, told: ProgressCallback) -> 
         there = _known(spark, compact, current)
         return CompactResult(0, there.count() if there is not None else 0, current.number)
     news = read_new_messages(spark, compact, ranges)
-    with watch_job(spark, told, what="compact"):
+    with watch_job(spark, on_progress, what="compact"):
         if compact.to_topic is None:
             keys = _write_table(spark, compact, news, current, planned)
         else:
@@ -109,26 +103,26 @@ def run(spark: SparkSession, compact: CompactJob, *, told: ProgressCallback) -> 
 
 
 def read_table(spark: SparkSession, path: str) -> DataFrame:
-    """The table as it is now."""
+    """Return the current version of the table."""
     current = _said(spark, join_path(path, CURRENT_FILE))
     if current is None or not path_exists(spark, join_path(path, current.folder)):
-        raise Refused(f"there is no compacted table at {path}")
+        raise Refused(f"there is no compacted table in {path}")
     return spark.read.parquet(join_path(path, current.folder))
 
 
 def latest_by_key(messages: DataFrame) -> DataFrame:
-    """One row for each key of each topic: the newest."""
+    """Return the latest message of each key and topic."""
     from pyspark.sql import functions as F
 
-    columns = [name for name in messages.columns if name not in KEY]
+    columns = [name for name in messages.columns if name not in KEY_COLUMNS]
     in_queue = (
         messages.where(F.length("keys") > 0)
-        .groupBy(*KEY, "broker", "queue_id")
+        .groupBy(*KEY_COLUMNS, "broker", "queue_id")
         .agg(F.max_by(F.struct(*columns), "queue_offset").alias("row"))
     )
     order = F.struct("row.store_timestamp", "row.queue_offset", "row.broker", "row.queue_id")
-    newest = in_queue.groupBy(*KEY).agg(F.max_by("row", order).alias("row"))
-    return newest.select(*KEY, "row.*").select(*messages.columns)
+    newest = in_queue.groupBy(*KEY_COLUMNS).agg(F.max_by("row", order).alias("row"))
+    return newest.select(*KEY_COLUMNS, "row.*").select(*messages.columns)
 
 
 def drop_empty_bodies(rows: DataFrame) -> DataFrame:
@@ -143,11 +137,11 @@ RangesOfQueues = dict[QueueRef, tuple[int, int]]
 
 
 def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tuple[RangesOfQueues, TableVersion]:
-    """What the next version is made of. A plan that was made before and not carried out is kept to."""
+    """Plan the next version. A plan that was stored but not completed is used again."""
     which = {"subscribe": ",".join(compact.topics)} if compact.topics else {"subscribePattern": str(compact.pattern)}
-    options = SourceOptions.of({**which, "nameserver": compact.name_servers, **compact.options})
-    heads = fetch_extents(options, open_metadata(options), is_fresh=True)
-    ends = {format_queue_name(queue): head.end for queue, head in heads.items()}
+    options = SourceOptions.parse({**which, "nameserver": compact.name_servers, **compact.options})
+    extents = fetch_extents(options, open_metadata(options), is_fresh=True)
+    ends = {format_queue_name(queue): extent.end for queue, extent in extents.items()}
     planned = _said(spark, join_path(compact.path, PLAN_FILE))
     if planned is None or planned.number != current.number + 1:
         planned = TableVersion(current.number + 1, current.next | ends)
@@ -155,17 +149,17 @@ def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tu
     else:
         is_new = False
     ranges = {}
-    for queue, head in heads.items():
+    for queue, extent in extents.items():
         name = format_queue_name(queue)
         if name in planned.next:
-            ranges[queue] = (current.next.get(name, head.first), planned.next[name])
+            ranges[queue] = (current.next.get(name, extent.first), planned.next[name])
     if is_new and any(start < end for start, end in ranges.values()):
         replace_text(spark, join_path(compact.path, PLAN_FILE), msgspec.json.encode(planned).decode())
     return ranges, planned
 
 
 def read_new_messages(spark: SparkSession, compact: CompactJob, ranges: RangesOfQueues) -> DataFrame:
-    """What came since the run before."""
+    """Return the messages that arrived since the run before."""
     assign: dict[str, dict[str, list[int]]] = {}
     starts: dict[str, dict[str, dict[str, int]]] = {}
     ends: dict[str, dict[str, dict[str, int]]] = {}
@@ -176,7 +170,7 @@ def read_new_messages(spark: SparkSession, compact: CompactJob, ranges: RangesOf
     is_copy = compact.to_topic is not None
     return (
         spark.read.format("sparrow")
-        .schema(", ".join(f"{name} {COLUMN_TYPES[name]}" for name in (COPY if is_copy else TABLE)))
+        .schema(", ".join(f"{name} {COLUMN_TYPES[name]}" for name in (TOPIC_COLUMNS if is_copy else TABLE_COLUMNS)))
         .options(
             nameserver=compact.name_servers,
             assign=msgspec.json.encode(assign).decode(),
@@ -240,11 +234,11 @@ def _said(spark: SparkSession, path: str) -> TableVersion | None:
     try:
         return None if text is None else msgspec.json.decode(text, type=TableVersion)
     except msgspec.DecodeError as cause:
-        raise Refused(f"{path} is not what a compaction leaves behind: {cause}") from cause
+        raise Refused(f"{path} is not a file of a compaction job: {cause}. Use another folder") from cause
 
 
 def _sweep(spark: SparkSession, path: str, number: int) -> None:
-    """Versions that nobody reads any more, and those of runs that were killed."""
+    """Delete old versions, and those of runs that were killed."""
     kept = {TableVersion(number - back, {}).folder for back in range(_VERSIONS_KEPT)}
     for name in list_names(spark, path):
         if name.startswith("v") and name[1:].isdecimal() and name not in kept:

@@ -1,9 +1,9 @@
-"""What groups gave up: counted by cause, and the chosen ones sent back to where they came from.
+"""Dead-letter job: report dead letters by group, topic, cause and hour, and redrive a selection of them.
 
-1. The report reads everything that is still there, and changes nothing.
-2. Sending back is a stream with a checkpoint: each letter of a selection goes once, however often it is run, and those
-   that die later go with the next run. The dead letters themselves stay where they are.
-3. A letter goes back under its own id, with the properties it had when it was young, as `Admin.redrive` does.
+1. The report reads all dead letters and changes nothing.
+2. Redriving is a stream with a checkpoint: each letter of a selection is sent once, however often the job runs, and
+   later letters are sent by the next run. The dead letters stay in their topic.
+3. A letter is sent to its original topic with its original id and properties, as `Admin.redrive` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparrow.model.protocol import (
     PROPERTY_SHARDING_KEY,
     RETRY_TOPIC_PREFIX,
 )
-from sparrow.spark.jobs.forward import (
+from sparrow.spark.jobs.topic_streams import (
     columns_in_sql,
     extract_property,
     read_stream,
@@ -33,41 +33,42 @@ from sparrow.spark.jobs.forward import (
     topic_schema,
     write_stream,
 )
-from sparrow.spark.runtime.progress import ProgressCallback, follow_query, translate_spark_errors, watch_job
+from sparrow.spark.runtime.progress import ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import translate_spark_errors
 from sparrow.wire.properties import NAME_SEPARATOR, VALUE_SEPARATOR
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 CAUSE_PROPERTIES = ("sp-error", "cap-exception", "ERROR", "EXCEPTION", "error", "exception")
-"""Properties that may say why a message died. RocketMQ has none of its own: consumers add what they like."""
+"""Properties that may contain the cause. RocketMQ defines none; consumers add their own."""
 _ORIGINS = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", PROPERTY_REAL_TOPIC)
-"""Properties that say which topic a dead letter was sent to; the first that does counts. The second is Apache's."""
+"""Properties with the original topic; the first one that is set is used. The second is set by Apache RocketMQ."""
 _CAUSE_CHARS = 200
 SAMPLE_IDS_MAX = 5
 REPORT_LINES_MAX = 10_000
-"""Of a report that is held in memory: causes are anybody's words."""
+"""Maximum lines of a report, which is held in memory: causes are free text."""
 _NEEDS = ("topic", "tags", "msg_id", "properties", "store_timestamp", "queue_offset")
 REDRIVEN_COLUMNS = ("body", "properties_raw", "flag", "keys", "msg_id")
-"""What a letter goes back with; the last two only choose its queue."""
+"""Columns of a redriven message; the last two only select the queue."""
 _BY = ("group", "origin", "tag", "cause", "hour")
 
 
 class DeadLettersJob(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str
     group: str | None = None
-    """None: of all groups."""
+    """None: all groups."""
     where: str | None = None
-    """SQL over the columns of `describe_letters`: only those."""
+    """SQL filter over the columns of `describe_letters`."""
     causes: tuple[str, ...] = CAUSE_PROPERTIES
     json_file: str | None = None
     parquet: str | None = None
     options: dict[str, str] = {}
-    """Of the client, `sparrow.*`."""
+    """Client options, `sparrow.*`."""
 
 
 class DeadLetterCount(msgspec.Struct, frozen=True):
-    """Letters that died alike."""
+    """A line of the report: the dead letters with the same group, topic, tag, cause and hour."""
 
     group: str
     origin: str | None
@@ -82,26 +83,26 @@ class DeadLetterCount(msgspec.Struct, frozen=True):
 
 class DeadLetterReport(msgspec.Struct, frozen=True):
     lines: list[DeadLetterCount]
-    """Those with the most letters first."""
+    """Lines in descending order of their count."""
     letters: int
     without_origin: int
-    """Letters that do not say which topic they were sent to: they cannot go back."""
+    """Letters without an original topic, which cannot be redriven."""
 
 
 class RedriveResult(msgspec.Struct, frozen=True):
     read: int
     sent: int | None
-    """None: too many batches to know."""
+    """None: Spark no longer has the numbers of all batches."""
 
 
 def run(
-    spark: SparkSession, arguments: DeadLettersJob, *, told: ProgressCallback = lambda done: None
+    spark: SparkSession, arguments: DeadLettersJob, *, on_progress: ProgressCallback = lambda done: None
 ) -> DeadLetterReport:
-    """Count the dead letters."""
-    with watch_job(spark, told, what="dead letters"):
+    """Report the dead letters."""
+    with watch_job(spark, on_progress, what="dead letters"):
         needs = topic_schema((*_NEEDS, *columns_in_sql(arguments.where)))
         read = spark.read.format("sparrow").schema(needs).options(**_source(arguments)).load()
-        # What is counted is written, too.
+        # The frame is both collected and written to Parquet.
         counts = count_letters(select_letters(read, arguments.where, arguments.causes)).persist()
         try:
             rows = counts.orderBy("count", ascending=False).limit(REPORT_LINES_MAX).collect()
@@ -110,7 +111,7 @@ def run(
                 counts.coalesce(1).write.parquet(arguments.parquet)
         finally:
             counts.unpersist()
-    assert totals is not None, "an aggregate has a row"
+    assert totals is not None, "an aggregate has one row"
     found = DeadLetterReport([DeadLetterCount(**row.asDict()) for row in rows], totals[0] or 0, totals[1] or 0)
     if arguments.json_file is not None:
         Path(arguments.json_file).write_bytes(msgspec.json.format(msgspec.json.encode(found)))
@@ -118,34 +119,38 @@ def run(
 
 
 def redrive(
-    spark: SparkSession, arguments: DeadLettersJob, checkpoint: str, *, told: ProgressCallback = lambda done: None
+    spark: SparkSession,
+    arguments: DeadLettersJob,
+    checkpoint: str,
+    *,
+    on_progress: ProgressCallback = lambda done: None,
 ) -> RedriveResult:
-    """Send what the arguments select back to its topics, except what was sent with this checkpoint before."""
+    """Send the selected letters to their original topics, except those sent with this checkpoint before."""
     with translate_spark_errors():
         read = read_stream(
             spark,
             (*_NEEDS, *REDRIVEN_COLUMNS, *columns_in_sql(arguments.where)),
             startingOffsets="earliest",
-            maxRecordsPerPartition="0",  # letters of one group in the order in which they died
+            maxRecordsPerPartition="0",  # keeps the order of the letters of a group
             **_source(arguments),
         )
         query = write_stream(
             to_original_messages(select_letters(read, arguments.where, arguments.causes)),
             name=f"redrive-{arguments.group or 'all'}",
             checkpoint=checkpoint,
-            every_s=None,
+            interval_s=None,
             options={"nameserver": arguments.name_servers, **arguments.options},
         )
-    done = follow_query(query, told)
+    done = follow_query(query, on_progress)
     return RedriveResult(done.rows, rows_written(query, done))
 
 
 def _source(arguments: DeadLettersJob) -> dict[str, str]:
-    # By a pattern in any case: the topic is made with a group's first dead letter, and there may be none.
+    # A pattern even for one group: its dead-letter topic exists only after the first dead letter.
     group = ".*" if arguments.group is None else re.escape(arguments.group)
     if arguments.group is not None and arguments.group.startswith(DLQ_TOPIC_PREFIX):
         raise Refused(
-            f"{arguments.group!r} is a topic; say the group, {arguments.group.removeprefix(DLQ_TOPIC_PREFIX)!r}"
+            f"{arguments.group!r} is a topic, not a group: use --group {arguments.group.removeprefix(DLQ_TOPIC_PREFIX)}"
         )
     return {
         "nameserver": arguments.name_servers,
@@ -154,17 +159,17 @@ def _source(arguments: DeadLettersJob) -> dict[str, str]:
     }
 
 
-# -- what is done with them -------------------------------------------------------------------------------------------
+# -- steps ------------------------------------------------------------------------------------------------------------
 
 
 def select_letters(dead: DataFrame, where: str | None = None, causes: Sequence[str] = CAUSE_PROPERTIES) -> DataFrame:
-    """The letters that are meant; `where` may speak of what `describe_letters` adds."""
+    """Return the selected letters; `where` can use the columns that `describe_letters` adds."""
     found = describe_letters(dead, causes)
     return found if where is None else found.where(where)
 
 
 def describe_letters(dead: DataFrame, causes: Sequence[str] = CAUSE_PROPERTIES) -> DataFrame:
-    """Messages of dead-letter topics, with `group`, `origin` (the topic they were sent to), `cause` and `hour`."""
+    """Add the columns `group`, `origin` (the original topic), `cause` and `hour` to dead letters."""
     from pyspark.sql import functions as f
 
     said = f.col("properties")
@@ -179,7 +184,7 @@ def describe_letters(dead: DataFrame, causes: Sequence[str] = CAUSE_PROPERTIES) 
 
 
 def count_letters(letters: DataFrame) -> DataFrame:
-    """How many died of what, when the first and the last did, and some of their ids."""
+    """Count letters by group, topic, tag, cause and hour, with first and last time and some ids."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -199,7 +204,7 @@ def count_letters(letters: DataFrame) -> DataFrame:
 
 
 def to_original_messages(letters: DataFrame) -> DataFrame:
-    """Letters as rows for their own topics. Those that do not know theirs are left where they are."""
+    """Return the letters as rows for their original topics. Letters without an original topic are left out."""
     from pyspark.sql import functions as f
 
     known = letters.where("origin IS NOT NULL").withColumn("topic", f.col("origin"))
@@ -210,7 +215,7 @@ def to_original_messages(letters: DataFrame) -> DataFrame:
 
 
 def remove_properties(raw: str, names: Sequence[str]) -> Column:
-    """The column of all properties, as a record has them, less some."""
+    """Return the property string without these properties."""
     from pyspark.sql import functions as f
 
     any_of = "|".join(map(re.escape, names))

@@ -1,11 +1,11 @@
-"""Messages that came twice, once: a topic to another one without the repeats, or an archive without them.
+"""Deduplication job: copy a topic or an archive without repeated messages.
 
-1. Of messages that are the same by `by` (their id, unless told) the first that is read goes on. Those that `by` says
-   nothing about are never repeats.
-2. A repeat that is read within the time of its first message is dropped; one that comes later may go on.
-3. Nothing is dropped because it is late. Spark forgets by a watermark, and throws away what is older than that: with a
-   backlog, or a broker that was away, that would be messages nobody has seen. So the time that counts is a message's
-   store time, but never further back than the time `within` before its micro-batch.
+1. Messages with the same value of `by` (by default the id) are repeats; the first one read is kept. Messages without a
+   value are never repeats.
+2. A repeat read within `within_ms` of the first message is dropped; a later one may pass.
+3. Nothing is dropped for being late. Spark evicts state by a watermark and drops older rows; with a backlog, or after a
+   broker was unavailable, those would be messages never seen before. So the event time of a message is its store time,
+   but at most `within_ms` before its micro-batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.jobs.archive import PARTITION_COLUMNS, read_archive
-from sparrow.spark.jobs.forward import (
+from sparrow.spark.jobs.topic_streams import (
     FORWARDED_COLUMNS,
     check_topics,
     columns_in_sql,
@@ -29,7 +29,8 @@ from sparrow.spark.jobs.forward import (
     topic_sink_options,
     write_stream,
 )
-from sparrow.spark.runtime.progress import ProgressCallback, follow_query, translate_spark_errors, watch_job
+from sparrow.spark.runtime.progress import ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,30 +48,32 @@ class DedupeJob(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     checkpoint: str
     by: str = "msg_id"
-    """SQL: messages for which it gives the same are the same. A column, or any expression of columns."""
+    """SQL expression; messages with the same value are repeats of each other."""
     within_ms: int = 600_000
     in_order: bool = False
-    """Keep the order of each key, which costs one more shuffle."""
+    """Keep the order of each key, at the cost of one more shuffle."""
     large_state: bool = False
-    """Keep what was seen in RocksDB: half as quick, a seventh of the memory. For more than some millions."""
+    """Keep the state in RocksDB: half the speed, a seventh of the memory. For more than a few million messages."""
     group: str | None = None
-    starting: str = "earliest"
+    starting_offsets: str = "earliest"
     tags: str | None = None
-    every_s: float | None = None
-    rows_a_batch: int = 1_000_000
+    interval_s: float | None = None
+    batch_rows_max: int = 1_000_000
     target_queues: int = 4
     options: dict[str, str] = {}
-    """Of the client, `sparrow.*`."""
+    """Client options, `sparrow.*`."""
 
 
 class DedupeResult(msgspec.Struct, frozen=True):
     read: int
     dropped: int | None
-    """None: too many batches to know."""
+    """None: Spark no longer has the numbers of all batches."""
 
 
-def run(spark: SparkSession, arguments: DedupeJob, *, told: ProgressCallback = lambda done: None) -> DedupeResult:
-    """Dedupe what there is; with `every_s`, whatever comes."""
+def run(
+    spark: SparkSession, arguments: DedupeJob, *, on_progress: ProgressCallback = lambda done: None
+) -> DedupeResult:
+    """Deduplicate what exists now or, with `interval_s`, run until stopped."""
     check_topics(arguments.sources, arguments.target)
     with translate_spark_errors(), _state_store(spark, arguments.large_state):
         read = read_stream(
@@ -78,8 +81,8 @@ def run(spark: SparkSession, arguments: DedupeJob, *, told: ProgressCallback = l
             (*FORWARDED_COLUMNS, *_PLACE, "store_timestamp", *columns_in_sql(arguments.by)),
             nameserver=arguments.name_servers,
             subscribe=",".join(arguments.sources),
-            startingOffsets=arguments.starting,
-            maxOffsetsPerTrigger=str(arguments.rows_a_batch),
+            startingOffsets=arguments.starting_offsets,
+            maxOffsetsPerTrigger=str(arguments.batch_rows_max),
             groupId=arguments.group,
             tags=arguments.tags,
             decompress=str("body" in columns_in_sql(arguments.by)).lower(),
@@ -90,20 +93,20 @@ def run(spark: SparkSession, arguments: DedupeJob, *, told: ProgressCallback = l
             once if arguments.in_order else to_sink_rows(once),
             name=f"dedupe-{arguments.target}",
             checkpoint=arguments.checkpoint,
-            every_s=arguments.every_s,
+            interval_s=arguments.interval_s,
             options=topic_sink_options(arguments),
             arranged=sort_by_key if arguments.in_order else None,
         )
-    done = follow_query(query, told)
+    done = follow_query(query, on_progress)
     return DedupeResult(done.rows, _dropped(query, done.rows))
 
 
 def run_archive(
-    spark: SparkSession, path: str, to: str, *, by: str = "msg_id", told: ProgressCallback = lambda done: None
+    spark: SparkSession, path: str, to: str, *, by: str = "msg_id", on_progress: ProgressCallback = lambda done: None
 ) -> DedupeResult:
-    """An archive to a new one, without its repeats."""
+    """Copy an archive to a new one without repeats."""
     stored = read_archive(spark, path)
-    with watch_job(spark, told, what="dedupe"):
+    with watch_job(spark, on_progress, what="dedupe"):
         dedupe_table(stored, by=by).repartition(*PARTITION_COLUMNS).sortWithinPartitions(*_PLACE).write.partitionBy(
             *PARTITION_COLUMNS
         ).option("compression", "zstd").parquet(to)
@@ -113,15 +116,15 @@ def run_archive(
 
 
 def dedupe_stream(messages: DataFrame, *, by: str = "msg_id", within_ms: int = 600_000) -> DataFrame:
-    """A stream without the repeats that are read within the time. Has all columns of the messages."""
+    """Drop repeats within the time from a stream. All columns are kept."""
     from pyspark.sql import functions as f
 
     if within_ms < 1_000:
-        raise Refused(f"repeats within {within_ms} ms cannot be told: say 1s or more")
-    now = f.current_timestamp()  # of the micro-batch, and the same when it is done again
+        raise Refused(f"the time {within_ms} ms is too short to detect repeats: use 1s or more")
+    now = f.current_timestamp()  # the time of the micro-batch; a replay gets the same
     oldest = now - f.expr(f"INTERVAL {within_ms} MILLISECOND")
     counted = f.least(f.greatest("store_timestamp", oldest), now)
-    # A second more than that: then no row lies on the edge of the watermark of the batch before.
+    # One second more, so that no row lies on the edge of the previous batch's watermark.
     return (
         messages.withColumn(_SAME, _same(by, messages))
         .withColumn(_COUNTED, counted)
@@ -132,7 +135,7 @@ def dedupe_stream(messages: DataFrame, *, by: str = "msg_id", within_ms: int = 6
 
 
 def dedupe_table(messages: DataFrame, *, by: str = "msg_id") -> DataFrame:
-    """A table, of an archive say, without any repeats: of each the one that was stored first."""
+    """Drop all repeats from a table, such as an archive; the message stored first is kept."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -147,7 +150,7 @@ def dedupe_table(messages: DataFrame, *, by: str = "msg_id") -> DataFrame:
 
 
 def sort_by_key(batch: DataFrame) -> DataFrame:
-    """Rows for the sink, those with one key in the order of their queue."""
+    """Return rows for the sink, sorted by position within each key."""
     from pyspark.sql import functions as f
 
     keys = (extract_property("properties_raw", PROPERTY_SHARDING_KEY), f.col("keys"))
@@ -158,7 +161,7 @@ def sort_by_key(batch: DataFrame) -> DataFrame:
 def _same(by: str, messages: DataFrame) -> Column:
     from pyspark.sql import functions as f
 
-    # Where it says nothing, the place does: no two messages have the same.
+    # A message without a value gets its position as the value, which is unique.
     place = [name for name in _PLACE if name in messages.columns]
     unlike_all = f.concat_ws("/", *place) if "queue_offset" in place else f.uuid()
     said = f.expr(by).cast("string")
@@ -169,7 +172,7 @@ def _same(by: str, messages: DataFrame) -> Column:
 
 @contextmanager
 def _state_store(spark: SparkSession, is_large: bool) -> Iterator[None]:
-    """A query keeps the settings of the moment at which it starts."""
+    """Set the state store provider while a query starts; the query keeps it."""
     before = spark.conf.get(_STATE_STORE, None)
     if is_large:
         spark.conf.set(_STATE_STORE, ROCKSDB_PROVIDER)
@@ -193,5 +196,5 @@ def _dropped(query: StreamingQuery, rows: int) -> int | None:
         return None
     operators = [operator for progress in remembered for operator in progress.stateOperators]
     late = sum(operator.numRowsDroppedByWatermark for operator in operators)
-    assert late == 0, f"{late} rows were taken for late ones"
+    assert late == 0, f"{late} rows were dropped by the watermark"
     return sum(int(operator.customMetrics.get("numDroppedDuplicateRows", 0)) for operator in operators)

@@ -1,11 +1,10 @@
-"""A large backlog of the event bus to its topics: a relay in every task.
+"""Outbox job: send a large backlog of the event bus, with one relay in every task.
 
-1. Each task claims a lot of rows for a while, has it appended in bulk, and marks it, as a relay does; what does so is
-   handed in, since this room does not know the bus. Relays that run meanwhile have the other rows.
-2. At least once, as with relays: a task that dies after it has sent and before it has marked leaves rows that are sent
-   again when their lease is over, under the same event ids, by which receivers drop repeats. So a task that Spark runs
-   twice, or again, is just one more relay.
-3. Of the events with one key only the first can be claimed. A backlog of few keys is not sent faster by more tasks.
+1. Each task claims batches of rows with a lease, appends them in bulk, and marks them, like any relay. The relay is a
+   parameter, since this package does not import the bus. Other relays can run at the same time and claim other rows.
+2. At least once, as with any relay: rows that a task has sent but not marked are sent again when their lease expires,
+   with the same event ids, by which receivers drop repeats. A task that Spark runs twice is just another relay.
+3. Only the first event of each key can be claimed. More tasks do not speed up a backlog with few keys.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLAIM_ROWS = 2_000
-"""Claimed together. A lot is sent within half a lease, whatever the bodies' size."""
+"""Rows claimed at a time. They are sent within half a lease, whatever the size of the bodies."""
 _LOOK_S = 1.0
-"""Between two counts of what is left."""
+"""Interval at which the remaining events are counted."""
 _COUNTED = "sent long, failed long, seconds double"
 
 
 class OutboxJob(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int | None = None
-    """Relays side by side; None: one for each core."""
+    """Number of concurrent relays; None: one per core."""
 
 
 class RelayCounts(NamedTuple):
-    """What one relay did."""
+    """Counts of one relay."""
 
     sent: int
     failed: int
-    """Attempts that failed: those events are tried again later, by whoever comes."""
+    """Failed attempts; these events are retried later."""
 
 
 class TaskRelay(Protocol):
-    """Sends until nothing is due. Goes to the tasks by pickle."""
+    """Sends until nothing is due. It is pickled for the tasks."""
 
     def __call__(self, number: int) -> RelayCounts: ...
 
@@ -56,9 +55,9 @@ class OutboxResult(msgspec.Struct, frozen=True):
     sent: int
     failed: int
     left: int
-    """Events that are not due yet, or in other hands."""
+    """Events that are not due yet, or claimed by other relays."""
     seconds: float
-    """Of the slowest task, Spark's own time not counted."""
+    """Duration of the slowest task, without Spark's own overhead."""
 
     @property
     def rows_per_s(self) -> float:
@@ -71,9 +70,9 @@ def run(
     relay: TaskRelay,
     count_unsent_events: Callable[[], int],
     *,
-    told: ProgressCallback = lambda done: None,
+    on_progress: ProgressCallback = lambda done: None,
 ) -> OutboxResult:
-    """Send what is due. `count_unsent_events` counts, in the driver, what is not sent yet."""
+    """Send what is due. `count_unsent_events` is called in the driver."""
     tasks = arguments.tasks or max(1, spark.sparkContext.defaultParallelism)
 
     def relayed(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,7 +87,7 @@ def run(
                 )
 
     work = spark.range(0, tasks, 1, tasks).mapInArrow(relayed, _COUNTED)
-    with watch_job(spark, lambda done: None, what="outbox"), _counting(count_unsent_events, told):
+    with watch_job(spark, lambda done: None, what="outbox"), _counting(count_unsent_events, on_progress):
         rows = work.collect()
     return OutboxResult(
         sum(row["sent"] for row in rows),
@@ -102,14 +101,14 @@ _KINDS = (pa.int64(), pa.int64(), pa.float64())
 
 
 @contextmanager
-def _counting(count_unsent_events: Callable[[], int], told: ProgressCallback) -> Iterator[None]:
-    """Tells what is left, as the database sees it: tasks say nothing before their end."""
+def _counting(count_unsent_events: Callable[[], int], on_progress: ProgressCallback) -> Iterator[None]:
+    """Report the remaining events by counting them in the database: tasks report only at their end."""
     first, is_over = count_unsent_events(), threading.Event()
 
     def watch() -> None:
         left = first
         while True:
-            told(JobProgress(rows=max(0, first - left), behind=left))
+            on_progress(JobProgress(rows=max(0, first - left), lag=left))
             if is_over.wait(_LOOK_S):
                 return
             left = count_unsent_events()
@@ -124,9 +123,9 @@ def _counting(count_unsent_events: Callable[[], int], told: ProgressCallback) ->
 
 
 class BulkAppender:
-    """Messages of any topics, appended in bulk from inside a task.
+    """Appends messages of any topics in bulk from a task.
 
-    What is posted is there when `post` returns. When no answer comes it is asked again, and not appended twice.
+    The messages are stored when `append` returns. After a lost response it retries, and brokers drop repeats.
     """
 
     def __init__(self, name_servers: str, *, client: dict[str, str], topic_queues: int, patience_ms: int) -> None:
@@ -145,8 +144,8 @@ class BulkAppender:
         self._scope = f"outbox/{uuid.uuid4().hex}"
         self._numbers = count()
 
-    def post(self, messages: pa.RecordBatch) -> None:
-        """Columns are those of a sink: body, topic, keys, sharding_key, properties."""
+    def append(self, messages: pa.RecordBatch) -> None:
+        """Append messages with the columns of a sink: body, topic, keys, sharding_key, properties."""
         from sparrow.spark.client_pool import CLIENT_POOL
         from sparrow.spark.sink.commit_messages import WriteId
         from sparrow.spark.sink.message_columns import resolve_columns
@@ -154,8 +153,8 @@ class BulkAppender:
 
         layout = resolve_columns([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
         task = WriteTask(WriteId(self._scope, next(self._numbers)), 0, can_create_topics=True)
-        write_partition([messages], layout, self._options, task, CLIENT_POOL.to(self._options.client))
+        write_partition([messages], layout, self._options, task, CLIENT_POOL.get(self._options.client))
 
 
-PROPERTIES = pa.map_(pa.string(), pa.string())
-_IN_SPARK = {pa.binary(): "binary", pa.string(): "string", PROPERTIES: "map<string,string>"}
+PROPERTIES_TYPE = pa.map_(pa.string(), pa.string())
+_IN_SPARK = {pa.binary(): "binary", pa.string(): "string", PROPERTIES_TYPE: "map<string,string>"}

@@ -1,4 +1,4 @@
-"""A stretch of time that a job looks at, and the part of a topic that was stored in it."""
+"""The time span that a job covers, and the part of a topic stored in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparrow.model.errors import Refused
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.options import parse_client_options, parse_options
 from sparrow.spark.source.metadata import BrokerMetadata
-from sparrow.spark.source.options import SOURCE
+from sparrow.spark.source.options import SOURCE_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,26 +21,29 @@ class JobTimeSpan(msgspec.Struct, frozen=True):
     since_ms: int | None = None
     """None: from the beginning."""
     until_ms: int | None = None
-    """Not included; None: up to what is there now."""
+    """Exclusive; None: up to what exists now."""
 
     def __post_init__(self) -> None:
         if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
-            raise Refused(f"the time ends at {self.until_ms} ms, before it begins at {self.since_ms} ms")
+            raise Refused(
+                f"the time span is empty: it ends at {self.until_ms} ms and starts at {self.since_ms} ms. Use an end "
+                "after the start"
+            )
 
     @classmethod
-    def of(cls, since: str | None, until: str | None) -> JobTimeSpan:
-        """Milliseconds since 1970, ISO time, or relative: `-10m`."""
+    def parse(cls, since: str | None, until: str | None) -> JobTimeSpan:
+        """Parse milliseconds since 1970, ISO time, or a relative time such as `-10m`."""
         return cls(_ms("startingTimestamp", since), _ms("endingTimestamp", until))
 
     def wider(self, *, before_ms: int) -> JobTimeSpan:
-        """From earlier on, and with no end."""
+        """Return a span that starts earlier and has no end."""
         return JobTimeSpan(None if self.since_ms is None else max(0, self.since_ms - before_ms))
 
 
 def _ms(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    said = parse_options(SOURCE, {option: text})
+    said = parse_options(SOURCE_OPTIONS, {option: text})
     found: int | None = said["starting_ms"] if option == "startingTimestamp" else said["ending_ms"]
     return found
 
@@ -54,10 +57,10 @@ def read_time_span(
     name_servers: str,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """What was stored in that time, as a table of these columns."""
+    """Return what was stored in the span, as a table with this schema."""
     said = {"nameserver": name_servers, "subscribe": ",".join(topics), **options}
     if span.since_ms is not None:
-        # A queue in which nothing is that new has nothing to give, which is no error.
+        # A queue without messages that recent is empty, not an error.
         said |= {"startingTimestamp": str(span.since_ms), "startingOffsetsByTimestampStrategy": "latest"}
     if span.until_ms is not None:
         said["endingTimestamp"] = str(span.until_ms)
@@ -65,5 +68,5 @@ def read_time_span(
 
 
 def open_broker_metadata(name_servers: str, options: Mapping[str, str]) -> BrokerMetadata:
-    """What the driver asks brokers itself."""
-    return BrokerMetadata(CLIENT_POOL.to(parse_client_options(name_servers, options)))
+    """Return the metadata of topics from the brokers."""
+    return BrokerMetadata(CLIENT_POOL.get(parse_client_options(name_servers, options)))

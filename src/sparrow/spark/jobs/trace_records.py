@@ -1,9 +1,9 @@
-"""Traces as columns: what `client.trace.decode` makes of one body, made of all bodies of a batch at once.
+"""Trace records as rows: decode all trace messages of a batch at once, like `client.trace.decode` does one body.
 
-    records(spark.read.format("sparrow")...load()).where("record = 'SubAfter'").groupBy("group", "code").count()
+    explode_records(spark.read.format("sparrow")...load()).where("record = 'SubAfter'").groupBy("group", "code").count()
 
-A trace message holds many records. Each becomes a row; columns that a kind of record does not have are null. What
-cannot be read is passed over, as there.
+A trace message holds many records. Each becomes a row; columns that a type of record lacks are null. Records that
+cannot be parsed are skipped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PUB, SUB_BEFORE, SUB_AFTER, END_TRANSACTION = "Pub", "SubBefore", "SubAfter", "EndTransaction"
-TIME = pa.timestamp("us", "UTC")
-SCHEMA = pa.schema(
+TIME_TYPE = pa.timestamp("us", "UTC")
+RECORD_SCHEMA = pa.schema(
     [
         ("record", pa.string()),
-        ("time", TIME),
+        ("time", TIME_TYPE),
         ("group", pa.string()),
         ("topic", pa.string()),
         ("msg_id", pa.string()),
@@ -41,32 +41,34 @@ SCHEMA = pa.schema(
         ("state", pa.string()),
     ]
 )
-DDL = (
+RECORD_DDL = (
     "record string, time timestamp, `group` string, topic string, msg_id string, tags string, keys string, "
     "body_bytes bigint, cost_ms bigint, kind bigint, retries bigint, is_success boolean, code bigint, state string"
 )
 TRACE_MESSAGE_SCHEMA = "body binary, store_timestamp timestamp"
-"""The columns of the trace topic that `explode_records` wants."""
+"""The schema of the trace topic that `explode_records` needs."""
 _FIELD_END, _RECORD_END = "\x01", "\x02"
 _NUMBER = r"^-?[0-9]{1,18}$"
 _TIME = r"^[0-9]{1,15}$"
-"""Milliseconds that microseconds of 64 bits can hold."""
+"""Milliseconds whose microseconds fit into 64 bits."""
 
 
 def explode_records(messages: DataFrame) -> DataFrame:
-    """A row a record, with the time at which its message was stored as `stored`."""
-    return messages.select("body", "store_timestamp").mapInArrow(_mapped, f"{DDL}, stored timestamp")
+    """Return one row per record, with the store time of its message as `stored`."""
+    return messages.select("body", "store_timestamp").mapInArrow(_mapped, f"{RECORD_DDL}, stored timestamp")
 
 
 def _mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         decoded, parents = decode_bodies(batch.column(0))
-        stored = batch.column(1).cast(TIME).take(pa.array(parents))
-        yield pa.RecordBatch.from_arrays([*decoded.columns, stored], schema=SCHEMA.append(pa.field("stored", TIME)))
+        stored = batch.column(1).cast(TIME_TYPE).take(pa.array(parents))
+        yield pa.RecordBatch.from_arrays(
+            [*decoded.columns, stored], schema=RECORD_SCHEMA.append(pa.field("stored", TIME_TYPE))
+        )
 
 
 def decode_bodies(bodies: pa.Array) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """All records of these bodies, in order, and which body each is from."""
+    """Return all records of these bodies in order, and the index of the body of each."""
     lists = pc.split_pattern(bodies.cast(pa.binary()), _RECORD_END)
     lines, parents = lists.flatten(), pc.list_parent_indices(lists)
     is_there = pc.greater(pc.binary_length(lines), 0)
@@ -81,7 +83,7 @@ def decode_bodies(bodies: pa.Array) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         places.append(rows[is_sound])
     order = np.argsort(np.concatenate(places), kind="stable")
     table = pa.Table.from_batches(parts).take(pa.array(order)).combine_chunks()
-    found = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], SCHEMA)
+    found = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], RECORD_SCHEMA)
     return found, parents[np.concatenate(places)[order]]
 
 
@@ -89,17 +91,17 @@ def _text(lines: pa.Array) -> pa.Array:
     try:
         return lines.cast(pa.string())
     except pa.ArrowInvalid:
-        # A batch with damaged bytes in it, which no client writes: the one place where lines are looked at singly.
+        # Damaged bytes, which no client writes. Only such batches are decoded line by line.
         return pa.array([line.decode(errors="replace") for line in lines.to_pylist()], pa.string())
 
 
 class _Fields(NamedTuple):
-    """The fields of lines, which lie behind one another in one array."""
+    """The fields of all lines in one flat array."""
 
     flat: pa.Array
     firsts: NDArray[np.int64]
     counts: NDArray[np.int64]
-    """Of each line, without its name."""
+    """Number of fields of each line, without the record type."""
 
     @classmethod
     def of(cls, lines: pa.Array) -> _Fields:
@@ -115,15 +117,15 @@ class _Fields(NamedTuple):
         return self.flat.take(pa.array(self.firsts))
 
     def at(self, place: int | NDArray[np.int64]) -> pa.Array:
-        """The field at this place of each line; null where the line is shorter."""
+        """Return this field of each line; null where the line is shorter."""
         found = self.flat.take(pa.array(self.firsts + 1 + place, mask=self.counts <= place))
-        return pc.if_else(pc.equal(found, "null"), "", found)  # Java writes out what is not there
+        return pc.if_else(pc.equal(found, "null"), "", found)  # Java writes null as text
 
 
 class _Column(NamedTuple):
     array: pa.Array
     is_sound: NDArray[np.bool_] | None = None
-    """Rows whose value can be read; without it, all."""
+    """Mask of the rows whose value is valid; None: all."""
 
 
 _Read = Callable[[_Fields], _Column]
@@ -134,11 +136,11 @@ class _Layout(NamedTuple):
     columns: Mapping[str, _Read]
 
     def read(self, name: str, fields: _Fields) -> tuple[pa.RecordBatch, NDArray[np.bool_]]:
-        """The columns of lines of this kind, and which lines make sense."""
+        """Return the columns of lines of this type, and a mask of the valid lines."""
         rows = len(fields.firsts)
         is_sound = np.ones(rows, np.bool_)
         arrays = []
-        for field in SCHEMA:
+        for field in RECORD_SCHEMA:
             if field.name == "record":
                 arrays.append(pa.repeat(name, rows))
             elif (read := self.columns.get(field.name)) is None:
@@ -148,7 +150,7 @@ class _Layout(NamedTuple):
                 arrays.append(column.array.cast(field.type))
                 if column.is_sound is not None:
                     is_sound &= column.is_sound
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), is_sound
+        return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA), is_sound
 
 
 def _word(place: int) -> _Read:
@@ -156,7 +158,7 @@ def _word(place: int) -> _Read:
 
 
 def _number(place: int, *, below: int | None = None, unless_there: int | None = None) -> _Read:
-    """A number, which may have to be one of the first few."""
+    """Return a reader of a number, optionally limited to `0 <= number < below`."""
 
     def read(fields: _Fields) -> _Column:
         column = _digits(fields.at(place), _NUMBER, is_optional=unless_there is not None)
@@ -171,7 +173,7 @@ def _number(place: int, *, below: int | None = None, unless_there: int | None = 
 
 
 def _moment(place: int, *, is_optional: bool = False) -> _Read:
-    """Milliseconds since 1970. Where they may be missing, 0 means that as well."""
+    """Return a reader of milliseconds since 1970. If they are optional, 0 means absent."""
 
     def read(fields: _Fields) -> _Column:
         ms, is_sound = _digits(fields.at(place), _TIME, is_optional=is_optional)
@@ -193,7 +195,7 @@ def _truth(place: int) -> _Read:
 
 
 def _published_well(fields: _Fields) -> _Column:
-    # Before 4.3 there was no offset id in front of it.
+    # RocketMQ before 4.3 has no offset id before this field.
     return _Column(pc.equal(fields.at(np.where(fields.counts == 12, 11, 12)), "true"))
 
 

@@ -1,4 +1,4 @@
-"""Pipelines that are declared in a file: sources, SQL steps, sinks, and where progress is kept."""
+"""Pipelines defined in a file: sources, SQL steps, sinks, and a checkpoint."""
 
 from sparrow.spark.pipelines.definition import Pipeline, Sink, Source, Step, load
 

@@ -1,7 +1,7 @@
-"""Results in a database table, each batch exactly once: rows and the batch's number are one transaction.
+"""Database sink of a pipeline: writes each batch exactly once, with rows and batch number in one transaction.
 
-The driver writes, through SQLAlchemy, so that a cluster needs no JDBC driver. It is meant for results: what a batch
-brings goes through one connection.
+The driver writes through SQLAlchemy, so that a cluster needs no JDBC driver. It is meant for results of moderate size:
+all rows of a batch go through one connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEDGER_TABLE = "sparrow_batches"
-"""The table that says which batch of which query is in."""
+"""The table with the last batch number of each query."""
 _ROWS_AT_ONCE = 1_000
 
 
@@ -27,11 +27,11 @@ class TableWriter:
         self._sink, self._scope = sink, f"{scope}.{sink.name}"
 
     def write_batch(self, frame: DataFrame, number: int) -> None:
-        """For `foreachBatch`: a batch that is in already changes nothing."""
+        """Write a batch in `foreachBatch`; a batch that is written already changes nothing."""
         self._write(frame, number)
 
     def write_all(self, frame: DataFrame) -> None:
-        """A bounded result; run again, it is written again."""
+        """Write a bounded result. Running it again writes it again."""
         self._write(frame, None)
 
     def _write(self, frame: DataFrame, number: int | None) -> None:
@@ -53,10 +53,10 @@ class TableWriter:
             engine.dispose()
 
     def _target(self, sql: Any, engine: sa.Engine, schema: StructType) -> sa.Table:
-        """The table; made after the frame where it is missing."""
+        """Return the target table; create it from the schema of the frame if it does not exist."""
         missing = [key for key in self._sink.keys if key not in schema.fieldNames()]
         if missing:
-            raise Refused(f"sink {self._sink.name!r} has no column {missing[0]!r} for its keys")
+            raise Refused(f"sink {self._sink.name!r}: the key column {missing[0]!r} does not exist in its input")
         metadata = sql.MetaData()
         columns = [
             sql.Column(
@@ -86,7 +86,7 @@ class TableWriter:
     def _put(self, connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
         keys = self._sink.keys
         if keys and self._sink.mode != "complete":
-            # Delete and insert is the one way to replace a row that every database knows, and this is a transaction.
+            # Delete and insert replaces a row in every database dialect, and this is one transaction.
             matches = [table.c[key] == _bound(f"old_{key}") for key in keys]
             where = matches[0]
             for match in matches[1:]:
@@ -139,11 +139,13 @@ def _type_of(sql: Any, kind: str, *, is_key: bool) -> Any:
     if kind.startswith("decimal"):
         precision, scale = kind[8:-1].split(",")
         return sql.Numeric(int(precision), int(scale))
-    raise Refused(f"a database column cannot hold {kind}: take it apart in SQL, or make it JSON with to_json")
+    raise Refused(
+        f"a database column cannot hold the type {kind}: select its fields in SQL, or convert it with to_json"
+    )
 
 
 def _with_driver(url: str) -> str:
-    """A URL as people write it, with the driver that `sparrowmq` installs."""
+    """Return the URL with the driver that `sparrowmq` installs."""
     for plain, driven in (("mysql://", "mysql+pymysql://"), ("postgresql://", "postgresql+psycopg://")):
         if url.startswith(plain):
             return driven + url.removeprefix(plain)
@@ -154,5 +156,5 @@ def _sqlalchemy() -> Any:
     try:
         import sqlalchemy
     except ImportError as cause:
-        raise Refused("a sink in a database needs SQLAlchemy: run `pip install 'sparrowmq[bus]'`") from cause
+        raise Refused("a database sink needs SQLAlchemy: run `pip install 'sparrowmq[bus]'`") from cause
     return sqlalchemy

@@ -1,6 +1,6 @@
-"""What a pipeline file says, read and checked. Pure: neither Spark nor a broker is asked.
+"""Pipeline definitions: the structs of a pipeline file, its loader and its checks. Pure, without Spark or a broker.
 
-A TOML file and a Python file say the same; a step of a Python file may also be a function from frames to a frame.
+TOML and Python files have the same structure; a step of a Python file can also be a function of DataFrames.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ _TRIGGERS = ("available-now", "a time such as '10 seconds'")
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where rows come from: exactly one of topic, pattern and parquet."""
+    """A source of rows: exactly one of topic, pattern and parquet."""
 
     name: str
-    """What SQL calls it."""
+    """The table name in SQL."""
     topic: str | None = None
-    """One topic, or several with commas."""
+    """One topic, or several separated by commas."""
     pattern: str | None = None
-    """Topics whose whole name matches this expression."""
+    """Topics whose whole name matches this regular expression."""
     parquet: str | None = None
-    """A folder of Parquet files; with `stream`, new files are read as they come."""
+    """A folder of Parquet files; with `stream`, new files are read as they appear."""
     nameserver: str | None = None
-    """Unless the pipeline's."""
+    """Overrides the name server of the pipeline."""
     columns: str | None = None
-    """Columns and types, as in `body string, store_timestamp timestamp`; what is not named is not read."""
+    """Columns and types, as in `body string, store_timestamp timestamp`; other columns are not read."""
     json: str | None = None
-    """The body is JSON with these columns; they stand beside the message's own."""
+    """Columns of a JSON body; they are added to the columns of the message."""
     stream: bool = True
-    """Read what comes, or what is there."""
+    """Read continuously (stream), or what exists now (table)."""
     watermark: dict[str, str] = {}
-    """Column to delay: `{store_timestamp = "10 seconds"}`."""
+    """Column and delay: `{store_timestamp = "10 seconds"}`."""
     options: dict[str, str | int | bool] = {}
-    """Of the format; docs/spark.md lists them."""
+    """Options of the format; docs/spark.md lists them."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """SQL over the sources and the steps before; its result has a name for those behind."""
+    """SQL over the sources and earlier steps; later steps refer to its result by name."""
 
     name: str
     sql: str | None = None
     call: Callable[..., Any] | None = None
-    """Python files only: called with a frame for each of its parameters, by name."""
+    """Python files only: a function that is called with the frames its parameters name."""
 
 
 class Sink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a result goes: exactly one of topic, parquet, sql, delta and console."""
+    """A target of results: exactly one of topic, parquet, sql, delta and console."""
 
     name: str
     input: str = msgspec.field(name="from")
     topic: str | None = None
-    """Without a column `body`, the row becomes JSON."""
+    """Rows without a column `body` are converted to JSON."""
     key: str | None = None
-    """For a topic: an SQL expression for the messages' keys, by which they are spread over the queues."""
+    """For a topic: SQL expression for the keys of the messages, which also select the queue."""
     parquet: str | None = None
     partition_by: list[str] = []
     sql: str | None = None
-    """The URL of a database; with `table`."""
+    """The URL of a database; needs `table`."""
     table: str | None = None
     keys: list[str] = []
-    """For a database: columns that name a row. A row that is there already is replaced."""
+    """For a database: columns of the primary key. A row with the same key is replaced."""
     delta: str | None = None
     console: bool = False
     nameserver: str | None = None
@@ -84,11 +84,11 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     steps: list[Step] = []
     nameserver: str | None = None
     checkpoint: str | None = None
-    """A folder for the progress of all its streams. Streams do not start without it."""
+    """The checkpoint folder of all its streams. Required for streams."""
     trigger: str = "available-now"
-    """`available-now` reads what is there and ends; `10 seconds` goes on, with a batch that often."""
+    """`available-now` reads what exists and ends; `10 seconds` runs until stopped, with a batch at this interval."""
     spark: dict[str, str | int | bool] = {}
-    """Settings of Spark."""
+    """Spark settings."""
 
     @property
     def is_stream(self) -> bool:
@@ -100,7 +100,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """How TOML lays it out."""
+    """The layout of a TOML file."""
 
     pipeline: dict[str, Any]
     sources: list[dict[str, Any]] = []
@@ -109,21 +109,24 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load(path: Path | str) -> Pipeline:
-    """The pipeline of a `.toml` or a `.py` file; every mistake is a sentence that names its place."""
+    """Load and check the pipeline in a `.toml` or `.py` file."""
     path = Path(path)
     if not path.is_file():
-        raise Refused(f"there is no pipeline file {path}")
+        raise Refused(f"pipeline file {path} does not exist")
     if path.suffix == ".py":
         found = runpy.run_path(str(path)).get("pipeline")
         if not isinstance(found, Pipeline):
-            raise Refused(f"{path} should define `pipeline = Pipeline(...)`, from sparrow.spark.pipelines")
+            raise Refused(
+                f"{path} does not define a pipeline: add `pipeline = Pipeline(...)`, with Pipeline from "
+                "sparrow.spark.pipelines"
+            )
         return check_pipeline(found)
     if path.suffix != ".toml":
-        raise Refused(f"{path} is neither a .toml nor a .py file")
+        raise Refused(f"{path} is not a pipeline file: use a .toml or a .py file")
     try:
         said = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
-        raise Refused(f"{path} cannot be read: {cause}") from cause
+        raise Refused(f"cannot read pipeline file {path}: {cause}") from cause
     return check_pipeline(from_toml(said, str(path)))
 
 
@@ -138,49 +141,61 @@ def from_toml(said: dict[str, Any], where: str) -> Pipeline:
 
 
 def check_pipeline(pipeline: Pipeline) -> Pipeline:
-    """The pipeline itself, if its parts fit together."""
+    """Return the pipeline if its parts fit together; raise `Refused` otherwise."""
     if not pipeline.sources or not pipeline.sinks:
         raise Refused(f"pipeline {pipeline.name!r} needs at least one source and one sink")
     known: set[str] = set()
     for name in [*(source.name for source in pipeline.sources), *(step.name for step in pipeline.steps)]:
         if not _NAME.fullmatch(name):
-            raise Refused(f"{name!r} cannot name a table: use letters, digits and '_'")
+            raise Refused(f"{name!r} is not a valid table name: use letters, digits and '_'")
         if name in known:
-            raise Refused(f"two parts of pipeline {pipeline.name!r} are called {name!r}")
+            raise Refused(f"pipeline {pipeline.name!r} has two sources or steps with the name {name!r}: rename one")
         known.add(name)
     for source in pipeline.sources:
         _one_of(f"source {source.name!r}", source, ("topic", "pattern", "parquet"))
         if source.parquet is None and (source.nameserver or pipeline.nameserver) is None:
-            raise Refused(f"source {source.name!r} needs a nameserver, or the pipeline does")
+            raise Refused(f"source {source.name!r} has no name server: set nameserver in the source or in the pipeline")
         if source.parquet is not None and source.stream and source.columns is None:
-            raise Refused(f"source {source.name!r} is a stream of files, so Spark needs its columns named")
+            raise Refused(
+                f"source {source.name!r} is a stream of Parquet files: set columns, which Spark cannot infer for a "
+                "stream"
+            )
         if len(source.watermark) > 1:
-            raise Refused(f"source {source.name!r} can have one watermark")
+            raise Refused(f"source {source.name!r} has more than one watermark: keep one")
     for step in pipeline.steps:
         _one_of(f"step {step.name!r}", step, ("sql", "call"))
     for sink in pipeline.sinks:
         _check_sink(pipeline, sink, known)
     names = [sink.name for sink in pipeline.sinks]
     if len(set(names)) < len(names):
-        raise Refused(f"two sinks of pipeline {pipeline.name!r} have one name")
+        raise Refused(f"pipeline {pipeline.name!r} has two sinks with the same name: rename one")
     if pipeline.is_stream and pipeline.checkpoint is None and not all(sink.console for sink in pipeline.sinks):
-        raise Refused(f"pipeline {pipeline.name!r} reads a stream: name a checkpoint folder, or it would start over")
+        raise Refused(
+            f"pipeline {pipeline.name!r} reads a stream and has no checkpoint: set checkpoint to a folder, or every "
+            "run starts over"
+        )
     return pipeline
 
 
 def _check_sink(pipeline: Pipeline, sink: Sink, known: set[str]) -> None:
     _one_of(f"sink {sink.name!r}", sink, ("topic", "parquet", "sql", "delta", "console"))
     if sink.input not in known:
-        raise Refused(f"sink {sink.name!r} takes from {sink.input!r}; there are {', '.join(sorted(known))}")
+        raise Refused(
+            f"sink {sink.name!r} reads from {sink.input!r}, which does not exist. Sources and steps: "
+            f"{', '.join(sorted(known))}"
+        )
     if sink.topic is not None and (sink.nameserver or pipeline.nameserver) is None:
-        raise Refused(f"sink {sink.name!r} needs a nameserver, or the pipeline does")
+        raise Refused(f"sink {sink.name!r} has no name server: set nameserver in the sink or in the pipeline")
     if sink.sql is not None and sink.table is None:
-        raise Refused(f"sink {sink.name!r} writes to a database: name the table")
+        raise Refused(f"sink {sink.name!r} writes to a database: set table")
     if sink.parquet is not None and pipeline.is_stream and sink.mode != "append":
-        raise Refused(f"sink {sink.name!r}: files can only be appended; results that change belong into a table")
+        raise Refused(
+            f"sink {sink.name!r} has mode {sink.mode!r}, but Parquet files can only be appended: use a database sink "
+            "for results that change"
+        )
 
 
 def _one_of(what: str, part: msgspec.Struct, choices: Sequence[str]) -> None:
     chosen = [name for name in choices if getattr(part, name) not in (None, False)]
     if len(chosen) != 1:
-        raise Refused(f"{what} needs exactly one of {', '.join(choices)}, and has {' and '.join(chosen) or 'none'}")
+        raise Refused(f"{what} needs exactly one of {', '.join(choices)}, but has {' and '.join(chosen) or 'none'}")

@@ -1,4 +1,4 @@
-"""Sources and steps as frames, each a view that SQL knows by its name."""
+"""DataFrames of the sources and steps of a pipeline, each registered as a temporary view."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines.definition import Pipeline, Source, Step
-from sparrow.spark.runtime.progress import summarize_error
+from sparrow.spark.runtime.spark_errors import summarize_error
 from sparrow.spark.source.schema import default_ddl
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def option_strings(options: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """Options and settings as Spark wants them."""
+    """Return options as strings, as Spark expects them."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
 def build_frames(spark: SparkSession, pipeline: Pipeline, *, is_empty: bool = False) -> dict[str, DataFrame]:
-    """Every source and step, by name. `is_empty`: with no rows and nobody asked, to see whether it all fits."""
+    """Return the frame of every source and step, by name. `is_empty`: without rows and broker calls, for validation."""
     from pyspark.errors import PySparkException
 
     frames: dict[str, DataFrame] = {}
@@ -57,18 +57,18 @@ def _without_rows(spark: SparkSession, source: Source) -> DataFrame:
 
 
 def _named(frame: DataFrame, source: Source) -> DataFrame:
-    """With the columns of its JSON beside, and its watermark."""
+    """Add the columns of the JSON body, and the watermark."""
     if source.json is not None:
         from pyspark.sql import functions as f
 
         body = next((name for name in ("body", "value") if name in frame.columns), None)
         if body is None:
-            raise Refused(f"source {source.name!r} reads JSON, but its columns have no body")
+            raise Refused(f"source {source.name!r} parses JSON, but its columns do not include body: add it to columns")
         parsed = frame.withColumn("__json", f.from_json(f.col(body).cast("string"), source.json))
         frame = parsed.select(*(name for name in parsed.columns if name != "__json"), "__json.*")
     for column, delay in source.watermark.items():
         if column not in frame.columns:
-            raise Refused(f"source {source.name!r} has no column {column!r} for its watermark")
+            raise Refused(f"source {source.name!r}: the watermark column {column!r} does not exist")
         frame = frame.withWatermark(column, delay)
     return frame
 
@@ -76,9 +76,11 @@ def _named(frame: DataFrame, source: Source) -> DataFrame:
 def _stepped(spark: SparkSession, step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
     if step.sql is not None:
         return spark.sql(step.sql)
-    assert step.call is not None, "a step has one of the two"
+    assert step.call is not None, "check_pipeline allows steps with sql or call only"
     wanted = list(inspect.signature(step.call).parameters)
     missing = [name for name in wanted if name not in frames]
     if missing:
-        raise Refused(f"step {step.name!r} takes {missing[0]!r}, which nothing before it is called")
+        raise Refused(
+            f"step {step.name!r} has the parameter {missing[0]!r}, but no source or earlier step has this name"
+        )
     return step.call(*(frames[name] for name in wanted))  # type: ignore[no-any-return]

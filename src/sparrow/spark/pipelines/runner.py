@@ -1,4 +1,4 @@
-"""A declared pipeline at work, or looked at before it works."""
+"""Run or validate a pipeline."""
 
 from __future__ import annotations
 
@@ -11,15 +11,8 @@ from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import sinks as pipelines_sinks
 from sparrow.spark.pipelines.definition import Pipeline
 from sparrow.spark.pipelines.frames import build_frames
-from sparrow.spark.runtime.progress import (
-    POLL_INTERVAL_S,
-    JobProgress,
-    ProgressCallback,
-    query_lag,
-    summarize_error,
-    translate_spark_errors,
-    watch_job,
-)
+from sparrow.spark.runtime.progress import POLL_INTERVAL_S, JobProgress, ProgressCallback, query_lag, watch_job
+from sparrow.spark.runtime.spark_errors import summarize_error, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,16 +21,16 @@ if TYPE_CHECKING:
 
 class PipelineResult(msgspec.Struct, frozen=True):
     rows: int
-    """Read by all streams together; 0 where nothing is a stream."""
+    """Rows read by all streams; 0 without streams."""
     sinks: int
 
 
-def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, told: ProgressCallback) -> PipelineResult:
-    """Until all is read, or for ever; Ctrl-C stops the queries between two batches' commits."""
+def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, on_progress: ProgressCallback) -> PipelineResult:
+    """Run until everything is read, or until stopped. Ctrl-C stops the queries between two commits."""
     frames = build_frames(spark, pipeline)
     bounded = [sink for sink in pipeline.sinks if not frames[sink.input].isStreaming]
     for sink in bounded:
-        with watch_job(spark, told, what=f"{pipeline.name}.{sink.name}"):
+        with watch_job(spark, on_progress, what=f"{pipeline.name}.{sink.name}"):
             pipelines_sinks.write_sink(frames[sink.input], pipeline, sink)
     with translate_spark_errors():
         queries = [
@@ -45,12 +38,12 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, told: ProgressCallb
             for sink in pipeline.sinks
             if frames[sink.input].isStreaming
         ]
-    rows = _follow(queries, told) if queries else 0
+    rows = _follow(queries, on_progress) if queries else 0
     return PipelineResult(rows, len(pipeline.sinks))
 
 
-def _follow(queries: list[StreamingQuery], told: ProgressCallback) -> int:
-    """Several queries at once; the first that fails ends them all."""
+def _follow(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int:
+    """Wait for several queries; stop all when one fails."""
     heard: dict[str, tuple[str, int, int | None]] = {query.id: ("", 0, None) for query in queries}
     try:
         with translate_spark_errors():
@@ -58,13 +51,13 @@ def _follow(queries: list[StreamingQuery], told: ProgressCallback) -> int:
                 is_over = not any(query.isActive for query in queries)
                 for query in queries:
                     if not query.isActive:
-                        query.awaitTermination()  # raises what it died of
+                        query.awaitTermination()  # raises the error of the query
                     for progress in query.recentProgress:
                         at, rows, _ = heard[query.id]
                         if progress.timestamp > at:
                             heard[query.id] = (progress.timestamp, rows + progress.numInputRows, query_lag(progress))
-                behind = [each[2] for each in heard.values() if each[2] is not None]
-                told(JobProgress(rows=sum(each[1] for each in heard.values()), behind=sum(behind) if behind else None))
+                lag = [each[2] for each in heard.values() if each[2] is not None]
+                on_progress(JobProgress(rows=sum(each[1] for each in heard.values()), lag=sum(lag) if lag else None))
                 if is_over:
                     return sum(each[1] for each in heard.values())
                 time.sleep(POLL_INTERVAL_S)
@@ -75,7 +68,7 @@ def _follow(queries: list[StreamingQuery], told: ProgressCallback) -> int:
 
 
 def validate_pipeline(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
-    """Whether all parts fit: names, columns and types. Nobody is asked for rows, and no broker need run."""
+    """Check names, columns and types of all parts, without reading rows or calling a broker."""
     from pyspark.errors import PySparkException
 
     frames = build_frames(spark, pipeline, is_empty=True)
@@ -87,7 +80,9 @@ def validate_pipeline(spark: SparkSession, pipeline: Pipeline) -> dict[str, Data
             for column in (*sink.partition_by, *sink.keys):
                 if column not in frame.columns:
                     known = ", ".join(frame.columns)
-                    raise Refused(f"sink {sink.name!r} names the column {column!r}; there are {known}")
+                    raise Refused(
+                        f"sink {sink.name!r} uses the column {column!r}, which does not exist. Columns: {known}"
+                    )
         except PySparkException as cause:
             raise Refused(f"sink {sink.name!r}: {summarize_error(str(cause))}") from cause
     return frames

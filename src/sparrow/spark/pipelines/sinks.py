@@ -1,4 +1,4 @@
-"""Sinks: what becomes of the results."""
+"""Write the results of a pipeline to its sinks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparrow.model.errors import Refused
 from sparrow.spark.pipelines.database_sink import TableWriter
 from sparrow.spark.pipelines.definition import Pipeline, Sink
 from sparrow.spark.pipelines.frames import option_strings
-from sparrow.spark.runtime.progress import shorten_batch_errors
+from sparrow.spark.runtime.spark_errors import shorten_batch_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +21,7 @@ _OF_MESSAGES = frozenset(
 
 
 def to_messages(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Rows as messages: with a body as they are, else as JSON; `key` makes the keys."""
+    """Convert rows to messages: rows without a body become JSON; `key` sets the keys."""
     from pyspark.sql import functions as f
 
     if sink.key is not None:
@@ -30,13 +30,13 @@ def to_messages(frame: DataFrame, sink: Sink) -> DataFrame:
         return frame
     of_row = [name for name in frame.columns if name not in _OF_MESSAGES]
     if not of_row:
-        raise Refused(f"sink {sink.name!r} has no column for the bodies")
+        raise Refused(f"sink {sink.name!r} has no columns for the message body")
     others = [name for name in frame.columns if name in _OF_MESSAGES]
     return frame.select(f.to_json(f.struct(*of_row)).alias("body"), *others)
 
 
 def write_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
-    """All of a bounded result."""
+    """Write a bounded result."""
     if sink.sql is not None:
         TableWriter(sink, scope=pipeline.name).write_all(frame)
         return
@@ -55,7 +55,7 @@ def _save(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
 
 
 def start_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
-    """A query that goes on by itself."""
+    """Start a streaming query that writes to the sink."""
     frame = _formatted(frame, sink)
     writer = frame.writeStream.queryName(f"{pipeline.name}.{sink.name}").outputMode(sink.mode)
     if pipeline.checkpoint is not None:
@@ -67,7 +67,8 @@ def start_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQue
     if sink.sql is not None:
         return writer.foreachBatch(shorten_batch_errors(TableWriter(sink, scope=pipeline.name).write_batch)).start()
     if sink.topic is not None and sink.mode != "append":
-        # Spark lets Python sinks append only. A batch writer knows the query and the batch it is in, so it is as exact.
+        # Spark lets Python sinks append only. A batch write within foreachBatch is exactly-once too: it uses the query
+        # id and the batch number.
         return writer.foreachBatch(shorten_batch_errors(lambda batch, _: _save(batch, pipeline, sink))).start()
     writer = writer.options(**_options(pipeline, sink)).format(_format(sink))
     if sink.partition_by:
@@ -84,7 +85,7 @@ def _format(sink: Sink) -> str:
         return "sparrow"
     if sink.delta is not None:
         if find_spec("delta") is None:
-            raise Refused(f"sink {sink.name!r} is a Delta table: run `pip install delta-spark`, or use parquet")
+            raise Refused(f"sink {sink.name!r} needs Delta Lake: run `pip install delta-spark`, or use parquet")
         return "delta"
     return "console" if sink.console else "parquet"
 

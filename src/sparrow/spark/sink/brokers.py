@@ -1,10 +1,10 @@
-"""The brokers a sink writes to: where they are, asked with patience, and whether they know how to stage.
+"""Broker calls of a sink: routes, retries while a broker is unavailable, and the check for staging support.
 
-A broker that restarts is away for seconds, and may come back at another address. Whatever a sink asks may be asked
-again, so it is, until the time is up.
+A restarting broker is unavailable for seconds and may return at another address. Every call of a sink is safe to
+repeat, so it is repeated until its timeout.
 
-A topic that no name server knows may be new, or its brokers may be away. Made anew on others, it would take a batch
-that those brokers have published already. So only who writes for the first time makes topics.
+A topic without a route may be new, or its brokers may be unavailable. If it were created again on other brokers, they
+would accept a batch that the first brokers have published already. So only the first write of a query creates topics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class SinkBrokers:
-    """What a session knows of brokers, with a bound for how long one that is away is waited for."""
+    """Calls to the brokers of a session, retried for a limited time."""
 
     def __init__(self, session: ClientSession, *, patience_ms: int, topic_queues: int) -> None:
         self._session = session
@@ -37,12 +37,12 @@ class SinkBrokers:
         self._topic_queues = topic_queues
 
     async def route(self, topic: str, *, may_be_new: bool) -> TopicRoute:
-        """Where rows of the topic go. One that may be new gets the brokers it will have, if any makes topics."""
+        """Return the route of the topic. For a new topic, that is the route it gets when it is created."""
         validate_topic_name(topic)
         return await self.retry_while_unavailable(lambda: self._route(topic, may_be_new=may_be_new))
 
     async def existing_route(self, topic: str) -> TopicRoute:
-        """The same of a topic that must be there: it is waited for."""
+        """Return the route of a topic that exists; wait while it has none."""
         return await self.route(topic, may_be_new=False)
 
     async def _route(self, topic: str, *, may_be_new: bool, is_fresh: bool = False) -> TopicRoute:
@@ -53,16 +53,18 @@ class SinkBrokers:
             if may_be_new:
                 raise
             raise Unavailable(
-                f"no name server knows topic {topic!r} any more: its brokers are away, or it was deleted"
+                f"topic {topic!r} has no route: its brokers are unavailable, or the topic was deleted"
             ) from cause
         if not route.write_queues and not is_fresh:
             return await self._route(topic, may_be_new=may_be_new, is_fresh=True)
         if not route.write_queues:
-            raise NoMaster(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
+            raise NoMaster(f"no broker accepts messages of topic {topic!r}: it has no writable queue on a master")
         return route
 
-    async def ask(self, broker: str, topic: str, what: Callable[[str], Awaitable[T]], *, may_be_new: bool = False) -> T:
-        """What the broker answers when it is there. `topic`: one by whose route it is found."""
+    async def call(
+        self, broker: str, topic: str, what: Callable[[str], Awaitable[T]], *, may_be_new: bool = False
+    ) -> T:
+        """Call the broker at its current address and return the result. `topic` has a route to the broker."""
         is_first = True
 
         async def once() -> T:
@@ -71,21 +73,21 @@ class SinkBrokers:
             is_first = False
             address = route.masters.get(broker)
             if address is None:
-                raise Unavailable(f"broker {broker!r} of topic {topic!r} has no master just now")
+                raise Unavailable(f"broker {broker!r} of topic {topic!r} has no master at the moment")
             try:
                 return await what(address)
             except RemoteRefused as refusal:
                 if refusal.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise Refused(
-                        f"broker {broker!r} at {address} does not know how to write rows once (it is not Sparrow's, or "
-                        f"is an older one): set delivery=atLeastOnce"
+                        f"broker {broker!r} at {address} does not support exactly-once writes (it is an Apache "
+                        "RocketMQ broker or an older Sparrow). Set delivery=atLeastOnce"
                     ) from refusal
                 raise
 
         return await self.retry_while_unavailable(once)
 
     async def retry_while_unavailable(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer, or the time is up."""
+        """Call until the result is not `Unavailable` or the timeout is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s
         pause_s, tries = _PAUSE_MIN_S, 1
@@ -94,13 +96,15 @@ class SinkBrokers:
                 return await ask()
             except Unavailable as error:
                 if loop.time() + pause_s >= deadline:
-                    error.add_note(f"tried {tries} times within {self._patience_s:g} s (option commitTimeoutMs)")
+                    error.add_note(
+                        f"Gave up after {tries} attempts in {self._patience_s:g} s (option commitTimeoutMs)."
+                    )
                     raise
             await asyncio.sleep(pause_s)
             pause_s, tries = min(2 * pause_s, _PAUSE_MAX_S), tries + 1
 
     async def ensure_route(self, topic: str) -> TopicRoute:
-        """The route of a topic that is there: where topics are made by the first message, it is made now."""
+        """Return the route of the topic; create the topic if it does not exist."""
         route = await self.route(topic, may_be_new=True)
         if self._session.cached_route(topic) is not None:
             return route
@@ -110,16 +114,17 @@ class SinkBrokers:
             await Admin(session=self._session).create_topic(topic, queues, brokers=brokers)
         except NotPermitted as refusal:
             raise Refused(
-                f"topic {topic!r} does not exist, and may not be made with this token: create it, or send it a message"
+                f"topic {topic!r} does not exist, and the token does not permit to create it. Create the topic, or "
+                "use a token with that permission"
             ) from refusal
         return await self.existing_route(topic)
 
     async def check_staging(self, topic: str) -> None:
-        """`Refused` if a broker of the topic cannot write rows once."""
+        """Raise `Refused` if a broker of the topic does not support staging."""
         route = await self.route(topic, may_be_new=True)
         for broker in sorted({queue.broker_name for queue in route.write_queues}):
             if route.masters.get(broker) not in _KNOWN_TO_STAGE:
-                await self.ask(broker, topic, self._asked_for_ledger, may_be_new=True)
+                await self.call(broker, topic, self._asked_for_ledger, may_be_new=True)
 
     async def _asked_for_ledger(self, address: str) -> None:
         await staging.query_ledger(self._session, address, "sparrow")
@@ -127,4 +132,4 @@ class SinkBrokers:
 
 
 _KNOWN_TO_STAGE: set[str] = set()
-"""Addresses of brokers that were asked: a stream's writer is made anew for every batch."""
+"""Addresses of brokers that support staging. A stream creates a writer for every batch; this saves the check."""

@@ -1,4 +1,4 @@
-"""What a task tells the driver when it has written its rows."""
+"""Commit messages: what a task reports to the driver after it has written its rows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 
 class WriteId(NamedTuple):
-    """What is written once: a batch of a query and one of its sinks, or a job. Brokers note how far a scope has got."""
+    """Identity of a write in the brokers' ledgers: a query and sink with the batch number, or a job."""
 
     scope: str
     number: int
 
 
 class StagedRows(NamedTuple):
-    """Rows that lie ready on a broker."""
+    """Rows that a task has staged on a broker."""
 
     broker: str
     topic: str
-    """One of those the rows are for, by which the broker is found."""
+    """A topic of the rows. Its route gives the broker's address."""
     stage: str
     rows: int
     size_bytes: int
@@ -33,4 +33,4 @@ class TaskCommit(WriterCommitMessage):
     rows: int
     stages: tuple[StagedRows, ...] = ()
     routes: tuple[tuple[str, str], ...] = ()
-    """Brokers that rows could have gone to, each with a topic by which it is found."""
+    """Each broker that rows could go to, with a topic whose route contains it."""

@@ -1,17 +1,17 @@
-"""The driver's part of writing exactly once: what tasks have staged is published, by one commit on each broker.
+"""The driver's commit of an exactly-once write: publish the staged rows of all tasks, with one commit for each broker.
 
-On one broker a batch is published whole, once. On several, each publishes its share whole and once; a batch that
-reached only some of them is written again by Spark, and then finds the others. That holds while rows find the same
-brokers again. So what a batch was begun with is noted beside the ledger's entry, on every broker rows may go to, in
-three steps: *begun* (with which brokers), the commits, *done*.
+On one broker a batch is published completely and once. With several brokers, each publishes its share completely and
+once; if the driver fails in between, Spark writes the batch again and the remaining brokers accept it. This requires
+that the rows go to the same brokers again. Therefore the set of brokers is recorded in the ledger of every broker that
+rows may go to, in three steps: *begun* (with the set of brokers), the commits, *done*.
 
-    scope               number                          noted
-    <scope>             batch                           with the batch's rows, by their commit
-    <scope>#begun       batch * 2^32 + hash of brokers  before the first commit, if there are several
-    <scope>#done        batch                           after the last commit, if there are several
+    scope               number                          recorded
+    <scope>             batch                           with the rows of the batch, by their commit
+    <scope>#begun       batch * 2^32 + hash of brokers  before the first commit, if there are several brokers
+    <scope>#done        batch                           after the last commit, if there are several brokers
 
-A batch that was done before is dropped. One that was begun with other brokers and not done is refused: published rows
-would come twice, or others never.
+A batch that is done is discarded. A batch that was begun with other brokers and is not done is refused: some rows would
+be published twice, or never.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sparrow.spark.sink.commit_messages import StagedRows, TaskCommit, WriteId
 log = logging.getLogger(__name__)
 
 BrokerTopics: TypeAlias = dict[str, str]
-"""Brokers that rows may go to, each with a topic by whose route it is found."""
+"""Each broker that rows may go to, with a topic whose route contains it."""
 StagesOfBrokers: TypeAlias = dict[str, list[StagedRows]]
 
 _BEGUN, _DONE = "#begun", "#done"
@@ -40,7 +40,7 @@ _HASH_MASK = (1 << _HASH_BITS) - 1
 
 
 class LedgerState(NamedTuple):
-    """How far a scope has got at one broker; None: it never has."""
+    """The entries of a scope in one broker's ledger; None if there is none."""
 
     committed: int | None
     begun: int | None
@@ -48,9 +48,9 @@ class LedgerState(NamedTuple):
 
 
 def is_published(noted: Iterable[LedgerState], number: int, mark: int) -> bool:
-    """Whether a batch that these brokers were asked about is published everywhere, before rows go to those of `mark`.
+    """Return whether the batch is already published everywhere. `mark` is the hash of the current brokers.
 
-    `Refused` if it is published in part, and the other part cannot be told from here.
+    Raise `Refused` if it is published in part, on another set of brokers.
     """
     noted = list(noted)
     if any(each.done is not None and each.done >= number for each in noted):
@@ -59,22 +59,22 @@ def is_published(noted: Iterable[LedgerState], number: int, mark: int) -> bool:
         is_committed = each.committed is not None and each.committed >= number
         begun_with = each.begun & _HASH_MASK if each.begun is not None and each.begun >> _HASH_BITS == number else None
         if begun_with is None and is_committed:
-            return True  # by itself alone, or it would have been noted
+            return True  # without a #begun entry the batch had one broker only
         if begun_with is not None and begun_with != mark:
             raise Refused(
-                f"batch {number} was begun with other brokers than its topics have now, and some rows may be published "
-                f"on them: bring the brokers back that were there, and start again"
+                f"batch {number} was begun on other brokers than its topics have now, and some rows may be "
+                "published on them. Bring those brokers back, then restart the query"
             )
     return False
 
 
 def broker_set_hash(brokers: Iterable[str]) -> int:
-    """Tells sets of brokers apart."""
+    """Return a hash of a set of brokers."""
     return zlib.crc32("\n".join(sorted(brokers)).encode())
 
 
 async def publish_stages(session: ClientSession, brokers: SinkBrokers, receipts: Sequence[TaskCommit]) -> bool:
-    """Make messages of all that was staged. False: they were before, and what is staged now is dropped."""
+    """Publish the staged rows. Return False, and discard the stages, if the batch was published before."""
     stages: dict[str, list[StagedRows]] = {}
     for receipt in sorted(receipts, key=lambda each: each.partition):
         for staged in receipt.stages:
@@ -99,11 +99,11 @@ async def _publish_on_one(
         tries += 1
         return await staging.commit_stages(session, address, *transaction, [each.stage for each in stages[broker]])
 
-    if await brokers.ask(broker, topic, commit):
+    if await brokers.call(broker, topic, commit):
         return True
     noted = await _noted(session, brokers, transaction.scope, broker, topic)
     is_published([noted], transaction.number, broker_set_hash(finding))
-    # If an answer was lost, that may well have been our own commit.
+    # After a lost response, the ledger entry may be from our own commit.
     return tries > 1
 
 
@@ -119,13 +119,13 @@ async def _publish_on_several(
 
     async def note(name: str, what: int) -> None:
         await _all(
-            brokers.ask(broker, topic, lambda address: staging.commit_stages(session, address, name, what, []))
+            brokers.call(broker, topic, lambda address: staging.commit_stages(session, address, name, what, []))
             for broker, topic in finding.items()
         )
 
     async def commit(broker: str, some: list[StagedRows]) -> bool:
         names = [each.stage for each in some]
-        return await brokers.ask(
+        return await brokers.call(
             broker, finding[broker], lambda address: staging.commit_stages(session, address, scope, number, names)
         )
 
@@ -141,18 +141,18 @@ async def _noted(session: ClientSession, brokers: SinkBrokers, scope: str, broke
             *[await staging.query_ledger(session, address, scope + suffix) for suffix in ("", _BEGUN, _DONE)]
         )
 
-    return await brokers.ask(broker, topic, ask)
+    return await brokers.call(broker, topic, ask)
 
 
 async def _all(asked: Iterable[Awaitable[object]]) -> None:
-    """All of them to their end, and then what the first has failed with: the others are not left half-way."""
+    """Await all of them, then raise the first error: no commit is cancelled half-way."""
     for answer in await asyncio.gather(*asked, return_exceptions=True):
         if isinstance(answer, BaseException):
             raise answer
 
 
 async def discard_stages(session: ClientSession, brokers: SinkBrokers, stages: Iterable[StagedRows]) -> None:
-    """Let go of what was staged. Where that fails, the broker does it when its time is up."""
+    """Discard stages. If this fails, the broker removes them when they expire."""
     by_broker: dict[str, list[StagedRows]] = {}
     for each in stages:
         by_broker.setdefault(each.broker, []).append(each)

@@ -1,11 +1,10 @@
-"""Rows as messages: which column is which part, and whether it can be.
+"""Columns of the sink: which column of a row becomes which part of a message, and checks of names and types.
 
-1. Every part has a name and often a second one, that of Spark's Kafka sink. Names are compared as Spark does: upper
-   and lower case are the same.
-2. What is wrong with the columns is said before the first task runs; what is wrong with a row names the row.
-3. A null is a part that is absent. Only the body must be there; where rows say their topic, that must, too.
+1. Every column has a name, and some have the name of Spark's Kafka sink as an alias. Case is ignored, as in Spark.
+2. Wrong columns are refused before the first task runs; errors about values name the row.
+3. Null means absent. `body` must not be null, and neither must `topic` if it is a column.
 
-All of it pure.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions
 from sparrow.wire.columns.layout import reinterpret
 from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 
-TEXT = ("string",)
-BYTES = ("binary", "string")
-NUMBER = ("int", "bigint", "smallint", "tinyint")
-TIME = ("timestamp", "timestamp_ntz", "bigint")
+TEXT_TYPES = ("string",)
+BYTES_TYPES = ("binary", "string")
+NUMBER_TYPES = ("int", "bigint", "smallint", "tinyint")
+TIME_TYPES = ("timestamp", "timestamp_ntz", "bigint")
 STRING_MAP_TYPE, KAFKA_HEADERS_TYPE = "map<string,string>", "array<struct<key:string,value:binary>>"
 
 
@@ -36,38 +35,44 @@ class MessageColumn(NamedTuple):
     name: str
     alias: str | None
     types: tuple[str, ...]
-    """As Spark writes them."""
+    """Type names as Spark writes them."""
     doc: str
 
 
 MESSAGE_COLUMNS: tuple[MessageColumn, ...] = (
-    MessageColumn("body", "value", BYTES, "What is sent; required, and never null."),
-    MessageColumn("topic", None, TEXT, "Where it goes; the option `topic` beats it."),
-    MessageColumn("queue_id", "partition", NUMBER, "Which of the topic's queues, counted over all its brokers."),
-    MessageColumn("keys", "key", BYTES, "What it is found by. Rows with the same keys go to one queue."),
-    MessageColumn("tags", None, TEXT, "What consumers filter by."),
-    MessageColumn("properties", "headers", (STRING_MAP_TYPE, KAFKA_HEADERS_TYPE), "More of them."),
-    MessageColumn("msg_id", None, TEXT, "Its unique id; else it is given one."),
-    MessageColumn("sharding_key", None, TEXT, "Rows with the same one go to one queue, whatever their keys are."),
-    MessageColumn("born_timestamp", None, TIME, "When it was made (a number is ms since 1970); else now."),
-    MessageColumn("deliver_timestamp", None, TIME, "When consumers get it; with `atLeastOnce` only."),
+    MessageColumn("body", "value", BYTES_TYPES, "The body; required and never null."),
+    MessageColumn("topic", None, TEXT_TYPES, "The topic; the option `topic` takes precedence."),
+    MessageColumn(
+        "queue_id", "partition", NUMBER_TYPES, "Index among the write queues of the topic, over all its brokers."
+    ),
+    MessageColumn("keys", "key", BYTES_TYPES, "Keys to find the message by. Rows with the same keys go to one queue."),
+    MessageColumn("tags", None, TEXT_TYPES, "The tag that consumers filter by."),
+    MessageColumn("properties", "headers", (STRING_MAP_TYPE, KAFKA_HEADERS_TYPE), "User properties."),
+    MessageColumn("msg_id", None, TEXT_TYPES, "The unique id; generated if absent."),
+    MessageColumn(
+        "sharding_key", None, TEXT_TYPES, "Rows with the same sharding key go to one queue, whatever their keys are."
+    ),
+    MessageColumn("born_timestamp", None, TIME_TYPES, "Time of creation (a number is ms since 1970); now if absent."),
+    MessageColumn("deliver_timestamp", None, TIME_TYPES, "When consumers receive it; with `atLeastOnce` only."),
     MessageColumn(
         "properties_raw",
         None,
-        TEXT,
-        "All properties, as the source gives them; others then only choose the queue.",
+        TEXT_TYPES,
+        "All properties as one string, as the source reads them; the other columns then only select the queue.",
     ),
-    MessageColumn("flag", None, NUMBER, "The application's own number; else 0."),
-    MessageColumn("sys_flag", None, NUMBER, "With a body that is compressed already, says how; else 0."),
-    MessageColumn("reconsume_times", None, NUMBER, "How often it was tried; else 0."),
+    MessageColumn("flag", None, NUMBER_TYPES, "The application's flag; 0 if absent."),
+    MessageColumn(
+        "sys_flag", None, NUMBER_TYPES, "System flag, which says how a compressed body is compressed; 0 if absent."
+    ),
+    MessageColumn("reconsume_times", None, NUMBER_TYPES, "Number of retries; 0 if absent."),
 )
 
 RAW_COLUMNS = ("properties_raw", "flag", "sys_flag", "reconsume_times")
-"""What a record has and a send cannot say: a copy of a message has them, and is not sent but appended."""
+"""Parts of a record that a send request cannot carry. Only a copy that is appended as a record has them."""
 
 
 class MessageRows(msgspec.Struct, frozen=True):
-    """Rows of a batch as parts of messages, in Arrow arrays of one length. None: there is no such column."""
+    """Rows of a batch as Arrow arrays of equal length. None: the column does not exist."""
 
     body: pa.Array
     topic: pa.Array | None = None
@@ -84,15 +89,15 @@ class MessageRows(msgspec.Struct, frozen=True):
     sys_flag: pa.Array | None = None
     reconsume_times: pa.Array | None = None
     first: int = 0
-    """How many rows of the partition came before."""
+    """Number of rows of the partition before these."""
     taken: NDArray[Any] | None = None
-    """Which of those from `first` on these are; None: all of them."""
+    """Indexes of these rows, counted from `first`; None: consecutive rows."""
 
     def __len__(self) -> int:
         return len(self.body)
 
     def take(self, which: NDArray[Any]) -> MessageRows:
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         indices = pa.array(which)
         taken = which if self.taken is None else self.taken[which]
         return self._each(lambda column: pc.take(column, indices, boundscheck=False), self.first, taken)
@@ -101,8 +106,8 @@ class MessageRows(msgspec.Struct, frozen=True):
         first, taken = (self.first + at, None) if self.taken is None else (self.first, self.taken[at : at + count])
         return self._each(lambda column: column.slice(at, count), first, taken)
 
-    def number_of(self, at: int) -> int:
-        """Which row of its partition one is."""
+    def row_number(self, at: int) -> int:
+        """Return the index of a row in its partition."""
         return self.first + int(at if self.taken is None else self.taken[at])
 
     @property
@@ -115,16 +120,16 @@ class MessageRows(msgspec.Struct, frozen=True):
         return MessageRows(**changed, first=first, taken=taken)
 
     def all_properties(self) -> pa.Array | None:
-        """The map of each row, with its sharding key."""
+        """Return the properties of each row, including its sharding key."""
         if self.sharding_key is None:
             return self.properties
         return add_map_entry(self.properties, PROPERTY_SHARDING_KEY, self.sharding_key)
 
     def entries(self, *names: str) -> list[tuple[int, str, str]]:
-        """Rows that have one of these properties, and what it says. Meant for properties that are rare."""
+        """Return (row, name, value) for each of these properties that is set. Meant for rare properties."""
         if self.properties is None:
             return []
-        # `keys` of a slice is that of the whole array, and offsets count in it.
+        # The `keys` of a slice are those of the whole array, and its offsets refer to them.
         hits = np.flatnonzero(pc.is_in(self.properties.keys, value_set=pa.array(names)).to_numpy(zero_copy_only=False))
         offsets = np.asarray(self.properties.offsets)
         hits = hits[(hits >= offsets[0]) & (hits < offsets[-1])]
@@ -137,14 +142,14 @@ _ARRAYS = tuple(name for name in MessageRows.__struct_fields__ if name not in ("
 
 
 class ColumnLayout(msgspec.Struct, frozen=True):
-    """Where the parts are in the batches that Spark hands over."""
+    """The index of each message column in the batches from Spark."""
 
     places: dict[str, int]
     topic: str | None
-    """Of all rows, if they have one in common."""
+    """The topic of all rows, if the option `topic` is set."""
 
     def rows(self, batch: pa.RecordBatch, *, first: int = 0) -> MessageRows:
-        """The parts of a batch; `first` is how many rows came before it."""
+        """Return the message columns of a batch; `first` is the number of rows before it."""
 
         def column(name: str) -> Any:
             return batch.column(self.places[name]) if name in self.places else None
@@ -152,7 +157,7 @@ class ColumnLayout(msgspec.Struct, frozen=True):
         topic = column("topic")
         if topic is not None:
             topic = _text("topic", topic)
-            _check_all_there(topic, "topic", first, "and there is no option 'topic' for such rows")
+            _check_all_there(topic, "topic", first, "and the option 'topic' is not set: set it, or fill the column")
         return MessageRows(
             _body(column("body"), first),
             topic,
@@ -173,7 +178,7 @@ class ColumnLayout(msgspec.Struct, frozen=True):
 
 
 def resolve_columns(fields: Sequence[tuple[str, str]], options: SinkOptions) -> ColumnLayout:
-    """Where the parts are among columns with these names and types, as Spark writes those."""
+    """Find the message columns among columns with these names and types."""
     by_name = {name: part for part in MESSAGE_COLUMNS for name in (part.name, part.alias) if name is not None}
     places: dict[str, int] = {}
     names: dict[str, str] = {}
@@ -184,24 +189,33 @@ def resolve_columns(fields: Sequence[tuple[str, str]], options: SinkOptions) -> 
             extra.append(name)
             continue
         if part.name in places:
-            raise Refused(f"the columns {names[part.name]!r} and {name!r} are both the {part.name} of a message")
-        # A string of another collation is a string.
+            raise Refused(
+                f"the columns {names[part.name]!r} and {name!r} both mean the {part.name} of a message: remove one of "
+                "them"
+            )
+        # A string with another collation is a string.
         if kind.partition(" collate")[0] not in part.types:
-            raise Refused(f"the column {name!r} is {kind}; as {part.name} of a message it must be {_or(part.types)}")
+            raise Refused(
+                f"the column {name!r} has the type {kind}; as {part.name} of a message it must be {_or(part.types)}: "
+                "cast it"
+            )
         places[part.name], names[part.name] = place, name
     if extra and not options.ignores_extra_columns:
         known = ", ".join(part.name for part in MESSAGE_COLUMNS)
         raise Refused(
-            f"the column {extra[0]!r} is no part of a message ({known}): leave it out, put it into properties, "
-            f"or set the option ignoreExtraColumns to true"
+            f"the column {extra[0]!r} is not a message column ({known}): remove it, put it into properties, or set "
+            "the option ignoreExtraColumns=true"
         )
     if "body" not in places:
         given = ", ".join(repr(name) for name, _ in fields) or "none"
-        raise Refused(f"there is no column 'body' (or 'value'), which a message is made of; the columns are {given}")
+        raise Refused(
+            f"the column 'body' (or 'value') is missing; the columns are {given}. Name the column with the message "
+            "body 'body'"
+        )
     if options.topic is not None:
         places.pop("topic", None)
     elif "topic" not in places:
-        raise Refused("where should the rows go? Give the option 'topic', or a column 'topic'")
+        raise Refused("the target topic is missing: set the option 'topic', or add a column 'topic'")
     _check_delivery(names, options)
     return ColumnLayout(places, options.topic)
 
@@ -211,36 +225,36 @@ def _check_delivery(names: dict[str, str], options: SinkOptions) -> None:
     raw = [names[part] for part in RAW_COLUMNS if part in names]
     if raw and is_sent:
         raise Refused(
-            f"the column {raw[0]!r} cannot be sent with delivery=atLeastOnce: leave it out, or set delivery=exactlyOnce"
+            f"the column {raw[0]!r} cannot be sent with delivery=atLeastOnce: remove it, or set delivery=exactlyOnce"
         )
     if "sys_flag" in names and options.compression is not None:
         raise Refused(
-            f"the column {names['sys_flag']!r} says how bodies are compressed: leave out the option 'compress'"
+            f"the column {names['sys_flag']!r} says how bodies are compressed already: remove the option 'compress'"
         )
     if "deliver_timestamp" in names and not is_sent:
         raise Refused(
-            f"the column {names['deliver_timestamp']!r} keeps rows for later, which delivery={options.delivery.value} "
-            f"cannot: leave it out, or set delivery=atLeastOnce"
+            f"the column {names['deliver_timestamp']!r} delays delivery, which delivery={options.delivery.value} "
+            "does not support: remove it, or set delivery=atLeastOnce"
         )
     if "born_timestamp" in names and is_sent:
         raise Refused(
-            f"the column {names['born_timestamp']!r} cannot be sent with delivery=atLeastOnce, where messages are born "
-            f"when they are sent: leave it out, or set delivery=exactlyOnce"
+            f"the column {names['born_timestamp']!r} cannot be sent with delivery=atLeastOnce, where the time of "
+            "birth is the time of sending: remove it, or set delivery=exactlyOnce"
         )
 
 
 def add_map_entry(maps: pa.Array | None, name: str, values: pa.Array) -> pa.Array:
-    """The maps with one entry more in each row."""
+    """Add one entry to the map of each row."""
     rows = len(values)
     if maps is None:
         return pa.MapArray.from_arrays(np.arange(rows + 1, dtype=np.int32), pa.repeat(name, rows), values)
-    if maps.null_count:  # entries may lie under a null; take leaves them out
+    if maps.null_count:  # entries may lie under a null; take removes them
         maps = maps.take(pa.array(np.arange(rows)))
     offsets = np.asarray(maps.offsets).astype(np.int64)
     own = int(offsets[-1] - offsets[0])
     keys, items = (each.slice(offsets[0], own) for each in (maps.keys, maps.items))
     offsets = offsets - offsets[0]
-    # Places of what is there stay in order; the new entry is the last of its row.
+    # Existing entries keep their order; the new entry is the last of its row.
     order = np.insert(np.arange(own), offsets[1:], np.arange(own, own + rows))
     indices = pa.array(order)
     return pa.MapArray.from_arrays(
@@ -250,11 +264,13 @@ def add_map_entry(maps: pa.Array | None, name: str, values: pa.Array) -> pa.Arra
     )
 
 
-# -- one column -------------------------------------------------------------------------------------------------------
+# -- conversion of one column -----------------------------------------------------------------------------------------
 
 
 def _body(column: pa.Array, first: int) -> pa.Array:
-    _check_all_there(column, "body", first, "which is no message: leave such rows out, or give them an empty body")
+    _check_all_there(
+        column, "body", first, "but every message has a body: filter such rows out, or give them an empty body"
+    )
     if pa.types.is_string(column.type):
         return reinterpret(column, pa.binary())
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
@@ -266,14 +282,14 @@ def _text(what: str, column: pa.Array | None, first: int = 0) -> pa.Array | None
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid as cause:
-        raise Refused(f"the {what} of a row after row {first} are not UTF-8: {cause}") from cause
+        raise Refused(f"the {what} of a row after row {first} are not valid UTF-8: {cause}") from cause
 
 
 def _map(column: pa.Array | None, first: int) -> pa.Array | None:
-    """A map; Kafka's headers become one, of which the last with a name counts."""
+    """Return a map column. In Kafka's headers, the last entry with a name wins."""
     if column is None or pa.types.is_map(column.type):
         return column if column is None else column.cast(PROPERTY_MAP_TYPE)
-    column = column.take(pa.array(np.arange(len(column))))  # without offset, and with nothing under nulls
+    column = column.take(pa.array(np.arange(len(column))))  # removes the offset of a slice and values under nulls
     entries = column.values
     names, values = entries.field(0), entries.field(1)
     if names.null_count:
@@ -283,7 +299,7 @@ def _map(column: pa.Array | None, first: int) -> pa.Array | None:
 
 
 def _ms(column: pa.Array | None) -> pa.Array | None:
-    """Milliseconds since 1970."""
+    """Return milliseconds since 1970."""
     if column is None or pa.types.is_integer(column.type):
         return column if column is None else column.cast(pa.int64())
     return column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())

@@ -1,4 +1,4 @@
-"""What a sink can be told: the options of `df.write.format("sparrow")` and of `df.writeStream`."""
+"""Options of the sink: the table of option names, and the parsed `SinkOptions`."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ def _compression(value: str) -> Compression | None:
 
 def _name(value: str) -> str:
     if not 0 < len(value) <= _NAME_CHARS_MAX or set("/#") & set(value) or not value.isprintable():
-        raise ValueError(f"say a name of 1 to {_NAME_CHARS_MAX} characters, without '/' and '#'")
+        raise ValueError(f"use a name of 1 to {_NAME_CHARS_MAX} characters, without '/' and '#'")
     return value
 
 
 _NAME_CHARS_MAX = 120
 _NAMES_CHARS_MAX = 160
-"""Of a job's key and the sink's name together: a broker's ledger keeps both."""
+"""Maximum length of job key and sink name together, both of which a broker's ledger stores."""
 
-SINK: tuple[Option, ...] = (
+SINK_OPTIONS: tuple[Option, ...] = (
     Option(
-        "nameserver", "name_servers", kinds.parse_text, None, "Name servers, `host:port`, with `;` between.", "required"
+        "nameserver", "name_servers", kinds.parse_text, None, "Name servers, `host:port`, separated by `;`.", "required"
     ),
     Option(
         "topic",
         "topic",
         kinds.parse_text,
         None,
-        "Where all rows go; without it, the column `topic` says so.",
+        "The topic of all rows; if not set, the column `topic` is used.",
         "the column",
     ),
     Option(
@@ -77,9 +77,10 @@ SINK: tuple[Option, ...] = (
         "delivery",
         _delivery,
         DeliveryGuarantee.EXACTLY_ONCE,
-        "`exactlyOnce`: rows are staged on the brokers and published when Spark commits the batch, or the job. "
-        "`idempotent`: written at once; chunks that come again are dropped, which is exact as long as a partition that "
-        "is computed again has the same rows in the same order. `atLeastOnce`: sent, with any RocketMQ broker.",
+        "`exactlyOnce`: rows are staged on the brokers and published when Spark commits the batch or the job. "
+        "`idempotent`: rows are appended at once and repeated chunks are dropped; exact as long as a recomputed "
+        "partition has the same rows in the same order. `atLeastOnce`: rows are sent as ordinary messages, to any "
+        "RocketMQ broker.",
         "exactlyOnce",
     ),
     Option(
@@ -87,7 +88,7 @@ SINK: tuple[Option, ...] = (
         "sink_name",
         _name,
         None,
-        "Tells two writes of one `foreachBatch` apart. Once a query has run, it stays.",
+        "Distinguishes two writes of one `foreachBatch`. Do not change it once the query has run.",
         "the topic, or `default`",
     ),
     Option(
@@ -95,7 +96,7 @@ SINK: tuple[Option, ...] = (
         "job_key",
         _name,
         None,
-        "Of a batch job: once it has been written under this key, running it again writes nothing.",
+        "Identifies a batch job: running it again under the same key writes nothing.",
         "none: every run writes",
     ),
     Option(
@@ -103,7 +104,7 @@ SINK: tuple[Option, ...] = (
         "max_in_flight_bytes",
         kinds.parse_size_bytes,
         16 << 20,
-        "What a task may have on its way to the brokers.",
+        "Maximum bytes that a task has in flight to the brokers.",
         "16m",
     ),
     Option(
@@ -111,7 +112,7 @@ SINK: tuple[Option, ...] = (
         "fills_checksum",
         _is_by_broker,
         True,
-        "Who computes the checksums of bodies: `broker` when they arrive, or `client`.",
+        "Who computes the checksums of bodies: the `broker` on arrival, or the `client`.",
         "broker",
     ),
     Option("compress", "compression", _compression, None, "`none`, `zlib` or `zstd`.", "none"),
@@ -128,7 +129,7 @@ SINK: tuple[Option, ...] = (
         "ignores_extra_columns",
         kinds.parse_boolean,
         False,
-        "Leave out columns that mean nothing to a sink, instead of refusing them.",
+        "Ignore columns that are not message columns, instead of refusing them.",
         "false",
     ),
     Option(
@@ -136,36 +137,43 @@ SINK: tuple[Option, ...] = (
         "commit_timeout_ms",
         kinds.parse_duration_ms,
         60_000,
-        "How long a broker that is away is waited for, in tasks and when a batch is committed.",
+        "How long calls to an unavailable broker are retried, in tasks and at the commit.",
     ),
-    Option(
-        "chunkRows", "chunk_rows", kinds.parse_positive, 10_000, "With `idempotent`: rows that are written together."
-    ),
+    Option("chunkRows", "chunk_rows", kinds.parse_positive, 10_000, "With `idempotent`: rows of one chunk."),
     Option(
         "topicQueues",
         "topic_queues",
         kinds.parse_positive,
         4,
-        "Queues on each broker of a topic that is not there yet.",
+        "Queues on each broker of a topic that the sink creates.",
     ),
-    Option("group", "group", kinds.parse_text, "sparrow_spark", "With `atLeastOnce`: the name of the producer group."),
+    Option("group", "group", kinds.parse_text, "sparrow_spark", "With `atLeastOnce`: the producer group."),
 )
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """From what the user said."""
-    said = kinds.parse_options(SINK, given)
+    """Parse the options and check that they fit together."""
+    said = kinds.parse_options(SINK_OPTIONS, given)
     name_servers = said.pop("name_servers")
     if name_servers is None:
-        raise Refused("the option 'nameserver' is missing: say where the name servers are, such as 127.0.0.1:9876")
+        raise Refused(
+            "the option 'nameserver' is missing: set it to the address of a name server, such as 127.0.0.1:9876"
+        )
     if said["topic"] is not None:
         validate_topic_name(said["topic"])
     if said["delivery"] is DeliveryGuarantee.AT_LEAST_ONCE:
         if said["compression"] is not None:
-            raise Refused("the option 'compress' needs delivery exactlyOnce or idempotent: in batches all or none are")
+            raise Refused(
+                "the option 'compress' needs delivery=exactlyOnce or idempotent: batches of ordinary messages cannot "
+                "mix compressed and plain bodies"
+            )
         if said["job_key"] is not None:
-            raise Refused("the option 'jobKey' needs delivery exactlyOnce or idempotent: else every run writes")
+            raise Refused(
+                "the option 'jobKey' needs delivery=exactlyOnce or idempotent: with atLeastOnce every run writes"
+            )
     said["sink_name"] = said["sink_name"] or said["topic"] or "default"
     if said["job_key"] is not None and len(said["job_key"]) + len(said["sink_name"]) > _NAMES_CHARS_MAX:
-        raise Refused(f"the options 'jobKey' and 'sinkName' may have {_NAMES_CHARS_MAX} characters together")
+        raise Refused(
+            f"the options 'jobKey' and 'sinkName' are too long: at most {_NAMES_CHARS_MAX} characters together"
+        )
     return SinkOptions(client=parse_client_options(name_servers, given), **said)

@@ -1,4 +1,4 @@
-"""Things on their way to brokers: in order along each lane, side by side otherwise, and never too much at a time."""
+"""Concurrent sends with order per key and a limit of bytes in flight."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from sparrow.client.aio.produce.memory_budget import MemoryBudget
 
 
 class OrderedSends:
-    """After the first failure nothing more is sent, and everybody is told of it."""
+    """Runs sends with the same key one after the other, others concurrently. After a failure nothing more is sent."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._allowance = MemoryBudget(bytes_max)
+        self._budget = MemoryBudget(bytes_max)
         self._last: dict[Hashable, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
 
-    async def post(self, lane: Hashable, size: int, send: Callable[[], Awaitable[object]]) -> None:
-        """Send it once what was posted before to the lane is there. Returns as soon as there is room for it."""
-        await self._allowance.take(size)
+    async def submit(self, order_key: Hashable, size: int, send: Callable[[], Awaitable[object]]) -> None:
+        """Start a send after the previous one with this key. Return as soon as it fits the limit of bytes."""
+        await self._budget.acquire(size)
         if self._failure is not None:
-            self._allowance.give(size)
+            self._budget.release(size)
             raise self._failure
-        self._last[lane] = asyncio.create_task(self._sent(self._last.get(lane), size, send))
+        self._last[order_key] = asyncio.create_task(self._sent(self._last.get(order_key), size, send))
 
     async def _sent(self, before: asyncio.Task[None] | None, size: int, send: Callable[[], Awaitable[object]]) -> None:
         try:
@@ -33,16 +33,16 @@ class OrderedSends:
         except Exception as failure:
             self._failure = self._failure or failure
         finally:
-            self._allowance.give(size)
+            self._budget.release(size)
 
     async def finish(self) -> None:
-        """Everything has arrived when this returns."""
+        """Wait until all sends are done; raise the first failure."""
         await asyncio.gather(*self._last.values())
         if self._failure is not None:
             raise self._failure
 
     async def abandon(self) -> None:
-        """Nothing more goes out."""
+        """Cancel all sends."""
         self._failure = self._failure or asyncio.CancelledError()
         tasks = list(self._last.values())
         for task in tasks:

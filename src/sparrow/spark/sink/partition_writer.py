@@ -1,10 +1,10 @@
-"""A task of a sink: batches of rows become requests to brokers, while Spark computes the next ones.
+"""Write one partition in a task: encode rows and send them to brokers while Spark computes the next rows.
 
-1. `exactlyOnce`: rows go to stages that this attempt alone knows. If it fails, or loses against another attempt,
-   nobody ever commits them.
-2. `idempotent`: chunks of as many rows each, one after the other, numbered. A chunk that a broker has is dropped there.
-   Which rows make a chunk does not depend on how Spark cuts its batches.
-3. `atLeastOnce`: rows are sent, by `sending`.
+1. `exactlyOnce`: rows go to stages with names that only this attempt has. The driver commits only stages of attempts
+   that succeed.
+2. `idempotent`: rows are appended in numbered chunks of a fixed size. A broker drops chunks that it has already. The
+   chunks do not depend on how Spark divides its batches.
+3. `atLeastOnce`: rows are sent, see `at_least_once`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from sparrow.spark.sink.write_context import PartitionWriter, WriteContext, Writ
 __all__ = ["WriteTask", "rechunk", "write_partition"]
 
 CHUNK_NUMBER_BITS = 24
-"""Of a number in an idempotent scope: the batch's number is above them."""
+"""Low bits of a ledger number with the number of the chunk; the high bits hold the number of the batch."""
 
 
 def write_partition(
-    batches: Iterable[pa.RecordBatch], layout: ColumnLayout, options: SinkOptions, task: WriteTask, link: PooledClient
+    batches: Iterable[pa.RecordBatch], layout: ColumnLayout, options: SinkOptions, task: WriteTask, client: PooledClient
 ) -> TaskCommit:
-    """Deliver a partition."""
-    work = WriteContext.of(task, layout.topic, options, link)
+    """Write a partition and return its commit message."""
+    work = WriteContext.open(task, layout.topic, options, client)
     if options.delivery is DeliveryGuarantee.IDEMPOTENT:
         batches = rechunk(batches, options.chunk_rows)
     writing = _WRITINGS[options.delivery](work)
@@ -57,7 +57,7 @@ def write_partition(
 
 
 def rechunk(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows, so many in each batch; the last may have fewer."""
+    """Divide the same rows into batches of this size; the last may be smaller."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -78,18 +78,18 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class RecordWriter(ABC):
-    """Rows become blobs of records, which go one after the other to each broker."""
+    """Encodes rows as blobs of records, which go one after the other to each broker."""
 
     def __init__(self, work: WriteContext) -> None:
         self._work = work
         self._encoder = RecordEncoder(work.options, work.ids, clock.now_ms)
-        self._lanes = OrderedSends(work.options.max_in_flight_bytes)
+        self._sends = OrderedSends(work.options.max_in_flight_bytes)
         self._gathered: dict[str, BlobBuilder] = {}
         """By broker."""
 
     @abstractmethod
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
-        """Hand a broker its next blob. May be asked again."""
+        """Send the next blob to a broker. May be called again with the same blob."""
 
     def add(self, rows: MessageRows) -> None:
         for topic, its in split_by_topic(rows, self._work.topic):
@@ -98,27 +98,27 @@ class RecordWriter(ABC):
                 for broker, portion in self._encoder.portions(piece, queues, select_queues(piece, len(queues))):
                     gathered = self._gathered.setdefault(broker, BlobBuilder(topic))
                     if (blob := gathered.add(portion)) is not None:
-                        self._post(broker, gathered, blob)
+                        self._submit(broker, gathered, blob)
 
     def _flush(self) -> None:
         for broker, gathered in self._gathered.items():
             if (blob := gathered.take()) is not None:
-                self._post(broker, gathered, blob)
+                self._submit(broker, gathered, blob)
 
-    def _post(self, broker: str, gathered: BlobBuilder, blob: bytes) -> None:
+    def _submit(self, broker: str, gathered: BlobBuilder, blob: bytes) -> None:
         number, topic = gathered.blobs - 1, gathered.topic
 
         def send() -> Awaitable[object]:
-            return self._work.brokers.ask(broker, topic, lambda address: self._send(broker, address, number, blob))
+            return self._work.brokers.call(broker, topic, lambda address: self._send(broker, address, number, blob))
 
-        self._work.link.run(self._lanes.post(broker, len(blob), send))
+        self._work.client.run(self._sends.submit(broker, len(blob), send))
 
     def abandon(self) -> None:
-        self._work.link.run(self._lanes.abandon())
+        self._work.client.run(self._sends.abandon())
 
 
 class ExactlyOnceWriter(RecordWriter):
-    """Rows are put where nobody sees them until the driver commits."""
+    """Writes rows to stages, which stay invisible until the driver commits."""
 
     def __init__(self, work: WriteContext) -> None:
         super().__init__(work)
@@ -128,43 +128,45 @@ class ExactlyOnceWriter(RecordWriter):
         return self._names.setdefault(broker, uuid.uuid4().hex)
 
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
-        session, fills_checksum = self._work.link.session, self._work.options.fills_checksum
+        session, fills_checksum = self._work.client.session, self._work.options.fills_checksum
         return staging.stage_records(session, address, self._stage(broker), number, blob, fills_checksum=fills_checksum)
 
     def finish(self) -> tuple[StagedRows, ...]:
         self._flush()
-        return self._work.link.run(self._sealed())
+        return self._work.client.run(self._sealed())
 
     async def _sealed(self) -> tuple[StagedRows, ...]:
-        await self._lanes.finish()
+        await self._sends.finish()
         return tuple([await self._seal(broker) for broker in sorted(self._gathered)])
 
     async def _seal(self, broker: str) -> StagedRows:
-        gathered, name, session = self._gathered[broker], self._stage(broker), self._work.link.session
-        sealed = await self._work.brokers.ask(
+        gathered, name, session = self._gathered[broker], self._stage(broker), self._work.client.session
+        sealed = await self._work.brokers.call(
             broker, gathered.topic, lambda address: staging.seal_stage(session, address, name, gathered.blobs)
         )
         if sealed.rows != gathered.rows:
-            raise SparrowError(f"broker {broker!r} has staged {sealed.rows} rows, and {gathered.rows} were sent")
+            raise SparrowError(
+                f"broker {broker!r} has staged {sealed.rows} rows, but {gathered.rows} were sent: the write is aborted"
+            )
         return StagedRows(broker, gathered.topic, name, sealed.rows, sealed.bytes)
 
     def abandon(self) -> None:
         super().abandon()
         staged = [StagedRows(broker, each.topic, self._stage(broker), 0, 0) for broker, each in self._gathered.items()]
-        self._work.link.run(discard_stages(self._work.link.session, self._work.brokers, staged))
+        self._work.client.run(discard_stages(self._work.client.session, self._work.brokers, staged))
 
 
 class IdempotentWriter(RecordWriter):
-    """Rows are appended at once, in numbered chunks."""
+    """Appends rows immediately, in numbered chunks."""
 
     def add(self, rows: MessageRows) -> None:
         super().add(rows)
-        self._flush()  # a chunk ends here, however much would fit into a blob
+        self._flush()  # a chunk ends here, even if the blob has space left
 
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
         if number >> CHUNK_NUMBER_BITS:
-            raise Refused(f"a partition has more than {1 << CHUNK_NUMBER_BITS} chunks: raise the option chunkRows")
-        batch, session = self._work.task.transaction.number, self._work.link.session
+            raise Refused(f"a partition has more than {1 << CHUNK_NUMBER_BITS} chunks: increase the option chunkRows")
+        batch, session = self._work.task.transaction.number, self._work.client.session
         scope = f"{self._work.task.transaction.scope}/{self._work.task.partition}"
         fills_checksum = self._work.options.fills_checksum
         return staging.append_once(
@@ -172,7 +174,7 @@ class IdempotentWriter(RecordWriter):
         )
 
     def finish(self) -> tuple[StagedRows, ...]:
-        self._work.link.run(self._lanes.finish())
+        self._work.client.run(self._sends.finish())
         return ()
 
 

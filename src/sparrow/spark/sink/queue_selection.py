@@ -1,12 +1,11 @@
-"""Which queue each row goes to: a function of the row and of the topic's queues, so that a replay finds the same ones.
+"""Queue selection: the queue of each row depends on the row and the topic's queues only, so that a replay repeats it.
 
-1. A row's `queue_id` counts the topic's write queues in the order of its route, over all brokers.
-2. Else its sharding key, or its keys, choose: by Java's hash, as `client/queue_selection` does, so that rows keep
-their order
-   with whatever other producers send under the same key.
-3. Else its id does, or its body. Only where a replay need not find the same queue may any queue do.
+1. `queue_id` is an index into the topic's write queues in the order of its route, over all brokers.
+2. Otherwise the Java hash of the sharding key or the keys selects the queue, as in `client/queue_selection`, so that
+   rows keep their order relative to messages of other producers with the same key.
+3. Otherwise the hash of the id or the body selects it. Only if a replay may use another queue, any queue is allowed.
 
-All of it pure.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.wire.columns.encoder import body_crcs
 from sparrow.wire.columns.hashes import java_hashes
 
-ANY = -1
-"""The place of a row that asks for no queue."""
+ANY_QUEUE = -1
+"""The index of a row that may go to any queue."""
 
 QueueIndexes = NDArray[np.int64]
 
 
 def select_queues(rows: MessageRows, queues: int, *, allows_any_queue: bool = False) -> QueueIndexes:
-    """Where each row goes, as a place among so many write queues; `allows_any_queue`: or `ANY`."""
-    places = np.full(len(rows), ANY, np.int64)
+    """Return the index of the write queue of each row, or `ANY_QUEUE` if `allows_any_queue`."""
+    places = np.full(len(rows), ANY_QUEUE, np.int64)
     is_open = np.ones(len(rows), np.bool_)
     if rows.queue_id is not None:
         is_given = rows.queue_id.is_valid().to_numpy(zero_copy_only=False)
-        given = rows.queue_id.fill_null(ANY).to_numpy(zero_copy_only=False)
+        given = rows.queue_id.fill_null(ANY_QUEUE).to_numpy(zero_copy_only=False)
         if (is_wrong := is_given & ((given < 0) | (given >= queues))).any():
             at = int(is_wrong.argmax())
             raise Refused(
-                f"row {rows.number_of(at)} of its partition wants queue {given[at]}; "
-                f"its topic has {queues} to write to, 0 to {queues - 1}"
+                f"row {rows.row_number(at)} of its partition has queue_id {given[at]}, but its topic has {queues} "
+                f"write queues: use 0 to {queues - 1}"
             )
         places[is_given] = given[is_given]
         is_open &= ~is_given
@@ -59,7 +58,7 @@ def select_queues(rows: MessageRows, queues: int, *, allows_any_queue: bool = Fa
 
 
 def _chosen(hashes: NDArray[Any], queues: int) -> QueueIndexes:
-    # The absolute value after widening: that of -2^31 is a number like any other, as in `select`.
+    # The absolute value after widening, so that -2^31 has one too, as in `client/queue_selection`.
     chosen: QueueIndexes = np.abs(hashes.astype(np.int64)) % queues
     return chosen
 
@@ -70,8 +69,8 @@ def _has_text(texts: pa.Array) -> NDArray[np.bool_]:
 
 
 def sort_by_queue(places: QueueIndexes) -> tuple[NDArray[Any], list[tuple[int, slice]]]:
-    """The rows in the order of their places, those of one place in their own order; and which are each place's."""
-    # So narrow that NumPy sorts by counting.
+    """Return the stable sort order of rows by queue, and the slice of each queue."""
+    # NumPy sorts 16-bit integers by counting, which is faster.
     is_narrow = not len(places) or int(places.max()) < 0x7FFF
     order = np.argsort(places.astype(np.int16) if is_narrow else places, kind="stable")
     found, firsts = np.unique(places[order], return_index=True)
@@ -80,11 +79,11 @@ def sort_by_queue(places: QueueIndexes) -> tuple[NDArray[Any], list[tuple[int, s
 
 
 def split_by_topic(rows: MessageRows, topic: str | None) -> Iterator[tuple[str, MessageRows]]:
-    """The rows of each topic, in order. `topic`: of all rows."""
+    """Yield the rows of each topic, in order. `topic`: the topic of all rows, if the option is set."""
     if topic is not None:
         yield topic, rows
         return
-    assert rows.topic is not None, "a layout has a topic or a column of them"
+    assert rows.topic is not None, "ColumnLayout has a topic or a topic column"
     encoded = rows.topic.dictionary_encode()
     if len(encoded.dictionary) == 1:
         yield encoded.dictionary[0].as_py(), rows

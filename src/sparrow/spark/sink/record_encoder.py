@@ -1,6 +1,6 @@
-"""Rows to what brokers are handed: records in portions and blobs, or batches to send.
+"""Encode rows as records, and collect the records of a broker into blobs, one for each request.
 
-No loop runs over rows, except over bodies to be compressed.
+There is no loop over rows, except over bodies to be compressed.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sparrow.wire.message_ids import UniqueIdGenerator
 from sparrow.wire.queue_batches import QueueBatch
 
 BLOB_BYTES_MAX = 2 * 1024 * 1024
-"""Of records in one request. A single record that is longer goes alone."""
+"""Maximum bytes of records in one request. A longer record goes alone."""
 _PIECE_BYTES = 8 * 1024 * 1024
-"""How much is encoded at a time: what is longer leaves the processor's cache, and is held in memory twice."""
+"""Bytes encoded at a time. Larger pieces do not fit the processor's cache, and are in memory twice."""
 
 
 def split_rows(rows: MessageRows) -> Iterator[MessageRows]:
-    """The rows in runs that are not too long to be encoded at a time."""
+    """Yield the rows in runs that are short enough to be encoded at a time."""
     step = max(1, int(_PIECE_BYTES * len(rows) / max(rows.nbytes, 1)))
     if step >= len(rows):
         yield rows
@@ -50,7 +50,7 @@ def split_rows(rows: MessageRows) -> Iterator[MessageRows]:
 
 
 class RowIds:
-    """Unique ids for many rows at once: those of `wire.ids`, counted on. A maker's ids always grow."""
+    """Unique message ids for many rows at once, in the format of `wire.ids`. Ids of one maker always increase."""
 
     def __init__(self, unique_ids: UniqueIdGenerator) -> None:
         self._make = unique_ids.make
@@ -58,7 +58,7 @@ class RowIds:
 
     def make(self, count: int) -> pa.Array:
         base = self._make()
-        # Time and counter are one number: where the counter is exhausted, the next millisecond is taken in advance.
+        # Time and counter form one number: when the counter overflows, ids of the next millisecond are used.
         first = max(int(base[-_TAIL_CHARS:], 16), self._next)
         self._next = first + count
         tails = (first + np.arange(count, dtype=np.uint64)).astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
@@ -69,7 +69,7 @@ class RowIds:
         return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(chars)])
 
     def fill(self, given: pa.Array | None, count: int) -> pa.Array:
-        """The ids that were given, and new ones where there is none."""
+        """Return the given ids, with new ones for rows without an id."""
         if given is None:
             return self.make(count)
         is_there = pc.greater(pc.binary_length(given), 0).fill_null(False)
@@ -79,11 +79,11 @@ class RowIds:
 
 _TAIL_CHARS = 12
 _HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
-"""The two characters of each byte."""
+"""The two hexadecimal characters of each byte."""
 
 
 class RecordEncoder:
-    """How one task makes its records."""
+    """Encodes the rows of one task as records."""
 
     def __init__(
         self, options: SinkOptions, ids: RowIds, now_ms: Callable[[], int], *, born_host: bytes = PACKED_LOOPBACK
@@ -91,12 +91,12 @@ class RecordEncoder:
         self._options, self._ids, self._now_ms = options, ids, now_ms
         self._born_host = (
             born_host if len(born_host) == len(PACKED_LOOPBACK) else PACKED_LOOPBACK
-        )  # columns are for IPv4
+        )  # the columnar encoder supports IPv4 only
 
     def portions(
         self, rows: MessageRows, queues: tuple[QueueRef, ...], places: NDArray[Any]
     ) -> Iterator[tuple[str, QueueBatch]]:
-        """The records of one topic's rows, queue by queue, each with the name of the broker it is for."""
+        """Yield the records of one topic's rows, queue by queue, with the name of the broker."""
         refuse_delayed(rows, self._options, self._now_ms())
         order, shares = sort_by_queue(places)
         if len(shares) > 1:
@@ -142,7 +142,7 @@ def _numbers(column: pa.Array | None) -> Any:
 
 
 def _cut(ends: NDArray[np.int64], share: slice) -> Iterator[tuple[int, int]]:
-    """The records of a share in runs of at most `BLOB_BYTES_MAX`, or of one."""
+    """Yield runs of records of at most `BLOB_BYTES_MAX`, or of one record."""
     start = share.start
     while start < share.stop:
         room_end = BLOB_BYTES_MAX + (int(ends[start - 1]) if start else 0)
@@ -152,18 +152,18 @@ def _cut(ends: NDArray[np.int64], share: slice) -> Iterator[tuple[int, int]]:
 
 
 class BlobBuilder:
-    """Portions for one broker, until they make a blob."""
+    """Collects records for one broker into blobs."""
 
     def __init__(self, topic: str) -> None:
-        """`topic`: one by whose route the broker is found."""
+        """Start with no records. The route of `topic` contains the broker."""
         self.topic = topic
         self._portions: list[QueueBatch] = []
         self._bytes = 0
         self.rows = self.blobs = 0
-        """Added and taken so far."""
+        """Rows added and blobs taken so far."""
 
     def add(self, portion: QueueBatch) -> bytes | None:
-        """The blob of what came before, if this would make it too large."""
+        """Add records; return the blob of those before, if these would make it too large."""
         full = self.take() if self._bytes + len(portion.data) > BLOB_BYTES_MAX else None
         self._portions.append(portion)
         self._bytes += len(portion.data)
@@ -171,7 +171,7 @@ class BlobBuilder:
         return full
 
     def take(self) -> bytes | None:
-        """The blob of what is there, if anything is."""
+        """Return the blob of the collected records, or None if there are none."""
         if not self._portions:
             return None
         blob = queue_batches.encode(self._portions)
@@ -181,23 +181,23 @@ class BlobBuilder:
 
 
 def refuse_delayed(rows: MessageRows, options: SinkOptions, now_ms: int) -> None:
-    """Only a send can ask a broker to keep a message. What was kept before, and says so still, is a row like others."""
+    """Refuse rows with a delay that is not over: only a send request can delay a message."""
     for row, name, value in rows.entries(PROPERTY_TIMER_DELIVER_MS, *DELAY_PROPERTIES):
         is_past = name == PROPERTY_TIMER_DELIVER_MS and value.isdecimal() and int(value) <= now_ms
         if value not in UNSET_VALUES and not is_past:
             raise Refused(
-                f"row {rows.number_of(row)} of its partition has the property {name}, which keeps a message for later: "
-                f"delivery={options.delivery.value} cannot; leave it out, or set delivery=atLeastOnce"
+                f"row {rows.row_number(row)} of its partition has the property {name}, which delays delivery; "
+                f"delivery={options.delivery.value} does not support it. Remove it, or set delivery=atLeastOnce"
             )
 
 
 DELAY_PROPERTIES = (PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS)
 UNSET_VALUES = ("", "0", "false")
-"""Values by which a property asks for nothing."""
+"""Values that are equal to an absent property."""
 
 
 def compress_bodies(body: pa.Array, kind: Compression, min_bytes: int) -> tuple[pa.Array, Any]:
-    """The bodies, those compressed that become shorter by it, and the sys flags that say which."""
+    """Compress bodies that become shorter by it. Return the bodies and the system flags."""
     lengths = np.diff(data_and_offsets(body)[1])
     long = np.flatnonzero(lengths >= min_bytes)
     flags = np.zeros(len(body), np.int32)

@@ -1,4 +1,4 @@
-"""What a task of a sink works with: what it is to write under which name, its brokers, and the routes it found."""
+"""Context of a task that writes a partition: identity of the write, options, client, brokers and routes."""
 
 from __future__ import annotations
 
@@ -21,72 +21,72 @@ from sparrow.wire.message_ids import UniqueIdGenerator
 
 
 class PartitionWriter(Protocol):
-    """How rows of one partition are delivered."""
+    """Delivers the rows of one partition."""
 
     def __init__(self, work: WriteContext) -> None: ...
     def add(self, rows: MessageRows) -> None: ...
     def finish(self) -> tuple[StagedRows, ...]:
-        """Returns once all rows are where they should be."""
+        """Wait until all rows are delivered, and return the stages."""
         ...
 
     def abandon(self) -> None:
-        """The task has failed."""
+        """Clean up after a failure of the task."""
         ...
 
 
 class TaskRoutes:
-    """The routes of one task: asked for once, so that all its rows find their queues by the same ones."""
+    """The routes of one task, fetched once, so that all its rows use the same queues."""
 
-    def __init__(self, link: PooledClient, find: Callable[[str], Coroutine[Any, Any, TopicRoute]]) -> None:
-        self._link, self._find = link, find
+    def __init__(self, client: PooledClient, find: Callable[[str], Coroutine[Any, Any, TopicRoute]]) -> None:
+        self._client, self._find = client, find
         self._known: dict[str, TopicRoute] = {}
 
     def __getitem__(self, topic: str) -> TopicRoute:
         found = self._known.get(topic)
         if found is None:
-            found = self._known[topic] = self._link.run(self._find(topic))
+            found = self._known[topic] = self._client.run(self._find(topic))
         return found
 
     def brokers(self) -> tuple[tuple[str, str], ...]:
-        """Those that rows may have gone to, each with a topic of its."""
+        """Return each broker that rows may have gone to, with a topic whose route contains it."""
         found = {queue.broker_name: topic for topic, route in self._known.items() for queue in route.write_queues}
         return tuple(sorted(found.items()))
 
 
 class WriteTask(NamedTuple):
-    """Which rows these are: a partition of something that is written once."""
+    """The partition of a write that one task handles."""
 
     transaction: WriteId
     partition: int
     can_create_topics: bool
-    """Not when a topic was there before: its broker may be away, and rows must not go to another meanwhile."""
+    """False if the topic existed before: its broker may be unavailable, and rows must not go to another one."""
 
 
 def _finder(
     task: WriteTask, options: SinkOptions, brokers: SinkBrokers
 ) -> Callable[[str], Coroutine[Any, Any, TopicRoute]]:
-    """How a task finds the route of a topic."""
+    """Return the function by which a task finds the route of a topic."""
     if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
-        return partial(brokers.route, may_be_new=True)  # a send makes a topic that is not there
+        return partial(brokers.route, may_be_new=True)  # a send creates a topic that does not exist
     return brokers.ensure_route if task.can_create_topics else brokers.existing_route
 
 
 class WriteContext(NamedTuple):
-    """All that a task has in hand."""
+    """What a partition writer needs."""
 
     task: WriteTask
     topic: str | None
-    """Of all rows, if they have one in common."""
+    """The topic of all rows, if the option is set."""
     options: SinkOptions
-    link: PooledClient
+    client: PooledClient
     brokers: SinkBrokers
     routes: TaskRoutes
     ids: RowIds
 
     @classmethod
-    def of(cls, task: WriteTask, topic: str | None, options: SinkOptions, link: PooledClient) -> WriteContext:
-        brokers = SinkBrokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
-        routes = TaskRoutes(link, _finder(task, options, brokers))
-        own_ip = ip_address(link.session.client_id.partition("@")[0]).packed
+    def open(cls, task: WriteTask, topic: str | None, options: SinkOptions, client: PooledClient) -> WriteContext:
+        brokers = SinkBrokers(client.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+        routes = TaskRoutes(client, _finder(task, options, brokers))
+        own_ip = ip_address(client.session.client_id.partition("@")[0]).packed
         ids = RowIds(UniqueIdGenerator(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
-        return cls(task, topic, options, link, brokers, routes, ids)
+        return cls(task, topic, options, client, brokers, routes, ids)

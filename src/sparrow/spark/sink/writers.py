@@ -1,8 +1,8 @@
-"""The sink of `format("sparrow")`: what Spark calls to write a batch job, or the batches of a stream.
+"""Writers of `format("sparrow")` that Spark calls: for batch jobs and for the batches of a stream.
 
-1. Options, columns, the topic and its brokers are checked before the first task runs, as far as they are known then.
-2. A stream's batch is known by the query's id and the batch's number, a batch job by an id that is made with its
-   writer, or by its `jobKey`. Inside `foreachBatch` a batch job is a part of the stream's batch.
+1. Options, columns, the topic and its brokers are checked before the first task runs, as far as possible.
+2. A batch of a stream is identified by the query id and the batch number; a batch job by an id that is created with its
+   writer, or by `jobKey`. Inside `foreachBatch` a batch job is part of the stream's batch.
 3. A batch without rows commits nothing.
 """
 
@@ -33,40 +33,41 @@ log = logging.getLogger(__name__)
 CommitMessages = Sequence[WriterCommitMessage | None]
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Local properties of a task that belongs to a stream."""
+"""Local properties of Spark tasks that belong to a stream."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicBatchWriter:
-    """For `df.write.format("sparrow").mode("append")`."""
+    """Return the writer of `df.write.format("sparrow").mode("append")`."""
     if overwrite:
-        raise Refused("a topic cannot be overwritten, messages are only ever added: use mode('append')")
+        raise Refused("a topic cannot be overwritten, only appended to: use mode('append')")
     said = parse_sink_options(options)
     return TopicBatchWriter(said, _checked(said, schema))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicStreamWriter:
-    """For `df.writeStream.format("sparrow")`."""
+    """Return the writer of `df.writeStream.format("sparrow")`."""
     if overwrite:
-        raise Refused("a topic cannot be overwritten, messages are only ever added: use outputMode('append')")
+        raise Refused("a topic cannot be overwritten, only appended to: use outputMode('append')")
     said = parse_sink_options(options)
     if said.job_key is not None:
-        raise Refused("the option 'jobKey' is for batch jobs: a stream is known by its checkpoint")
+        raise Refused("the option 'jobKey' is for batch jobs, a stream is identified by its checkpoint: remove it")
     try:
         return TopicStreamWriter(said, _checked(said, schema))
     except UnknownTopic:
-        # New, or its brokers are away: a writer is made for every batch, and the tasks know which batch it is.
+        # The topic is new, or its brokers are unavailable. A writer is created for every batch; the tasks find out
+        # which batch it is.
         return TopicStreamWriter(said, _layout(said, schema))
 
 
 def _checked(options: SinkOptions, schema: StructType) -> ColumnLayout:
     layout = _layout(options, schema)
     if options.topic is not None:
-        link = CLIENT_POOL.to(options.client)
-        brokers = _brokers(link, options)
+        client = CLIENT_POOL.get(options.client)
+        brokers = _brokers(client, options)
         if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
-            link.run(brokers.route(options.topic, may_be_new=True))
+            client.run(brokers.route(options.topic, may_be_new=True))
         else:
-            link.run(brokers.check_staging(options.topic))
+            client.run(brokers.check_staging(options.topic))
     return layout
 
 
@@ -74,20 +75,20 @@ def _layout(options: SinkOptions, schema: StructType) -> ColumnLayout:
     return resolve_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
 
 
-def _brokers(link: PooledClient, options: SinkOptions) -> SinkBrokers:
-    return SinkBrokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+def _brokers(client: PooledClient, options: SinkOptions) -> SinkBrokers:
+    return SinkBrokers(client.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
 
 
 class _Sink:
-    """What both kinds of writers do. Spark pickles them: they hold values, and connections belong to the process."""
+    """Common parts of both writers. Spark pickles them, so they hold values only."""
 
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options, self._layout = options, layout
 
     def _written(self, batches: Iterator[pa.RecordBatch], transaction: WriteId, partition: int) -> TaskCommit:
-        link = CLIENT_POOL.to(self._options.client)
+        client = CLIENT_POOL.get(self._options.client)
         task = partition_writer.WriteTask(transaction, partition, can_create_topics=transaction.number == 0)
-        return partition_writer.write_partition(batches, self._layout, self._options, task, link)
+        return partition_writer.write_partition(batches, self._layout, self._options, task, client)
 
     def _of_stream(self, context: TaskContext) -> WriteId | None:
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
@@ -96,22 +97,22 @@ class _Sink:
         return WriteId(f"{query}/{self._options.sink_name}", int(batch))
 
     def _published(self, messages: CommitMessages) -> bool:
-        """False: it had been before."""
+        """Publish the staged rows; return False if they were published before."""
         receipts = _receipts(messages)
         if not any(receipt.stages for receipt in receipts):
             return True
-        link = CLIENT_POOL.to(self._options.client)
-        return link.run(driver_commit.publish_stages(link.session, _brokers(link, self._options), receipts))
+        client = CLIENT_POOL.get(self._options.client)
+        return client.run(driver_commit.publish_stages(client.session, _brokers(client, self._options), receipts))
 
     def _dropped(self, messages: CommitMessages) -> None:
         stages = [staged for receipt in _receipts(messages) for staged in receipt.stages]
         if stages:
-            link = CLIENT_POOL.to(self._options.client)
-            link.run(driver_commit.discard_stages(link.session, _brokers(link, self._options), stages))
+            client = CLIENT_POOL.get(self._options.client)
+            client.run(driver_commit.discard_stages(client.session, _brokers(client, self._options), stages))
 
 
 class TopicBatchWriter(_Sink, DataSourceArrowWriter):
-    """One job: the same object, pickled, is in every task and in the driver's commit."""
+    """Writer of a batch job. Pickled copies of one object run in all tasks and in the driver's commit."""
 
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         super().__init__(options, layout)
@@ -122,7 +123,7 @@ class TopicBatchWriter(_Sink, DataSourceArrowWriter):
         of_stream = self._of_stream(context)
         if of_stream is not None and self._options.job_key is not None:
             raise Refused(
-                "inside foreachBatch a batch is known by its query, and two writes by their sinkName: no jobKey"
+                "inside foreachBatch the batch is identified by its query and the sinkName: remove the option 'jobKey'"
             )
         return self._written(iterator, of_stream or self._job, context.partitionId())
 
@@ -131,14 +132,14 @@ class TopicBatchWriter(_Sink, DataSourceArrowWriter):
             return
         if self._options.job_key is not None:
             log.warning(
-                "nothing written: a job with the key %r has been written before (sink %r)",
+                "nothing written: the job with the key %r was written before (sink %r)",
                 self._options.job_key,
                 self._options.sink_name,
             )
         else:
             log.warning(
-                "nothing written: sink %r has written this batch before. If one foreachBatch writes twice, give each "
-                "write a sinkName of its own",
+                "nothing written: sink %r has written this batch before. If one foreachBatch writes twice, set a "
+                "different sinkName for each write",
                 self._options.sink_name,
             )
 
@@ -147,19 +148,24 @@ class TopicBatchWriter(_Sink, DataSourceArrowWriter):
 
 
 class TopicStreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """A stream: made anew for every batch, and again for its commit."""
+    """Writer of a stream. Spark creates one for every batch, and another one for its commit."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         context = _context()
         transaction = self._of_stream(context)
         if transaction is None:
-            raise Refused(f"the task does not know its query: Spark has set neither {_QUERY} nor {_BATCH}")
+            raise Refused(
+                f"the task has no query id: Spark has set neither {_QUERY} nor {_BATCH}. Use writeStream, or a batch "
+                "write inside foreachBatch"
+            )
         return self._written(iterator, transaction, context.partitionId())
 
     def commit(self, messages: CommitMessages, batchId: int) -> None:
-        assert all(receipt.transaction.number == batchId for receipt in _receipts(messages)), "tasks know their batch"
+        assert all(receipt.transaction.number == batchId for receipt in _receipts(messages)), (
+            "all tasks belong to this batch"
+        )
         if not self._published(messages):
-            log.info("batch %d of sink %r has been written before", batchId, self._options.sink_name)
+            log.info("batch %d of sink %r was written before", batchId, self._options.sink_name)
 
     def abort(self, messages: CommitMessages, batchId: int) -> None:
         self._dropped(messages)
@@ -167,7 +173,7 @@ class TopicStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
 def _context() -> TaskContext:
     context = TaskContext.get()
-    assert context is not None, "rows are written in tasks"
+    assert context is not None, "writers run in tasks"
     return context
 
 

@@ -1,1 +1,1 @@
-"""Reading topics: tables and streams, from brokers or from the files of a store."""
+"""The source of `format("sparrow")`: batch and stream readers over brokers or store files."""

@@ -1,4 +1,4 @@
-"""`spark.read.format("sparrow")`: a bounded part of topics, as a table."""
+"""Batch reader of `spark.read.format("sparrow")`: a bounded range of each queue as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparrow.spark.source.schema import make_projection
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The offset ranges that one task reads."""
 
     def __init__(self, task: TaskRanges) -> None:
         super().__init__(task)
@@ -27,10 +27,10 @@ class RangePartition(InputPartition):
 
 
 class TopicBatchReader(DataSourceReader):
-    """Plans in the driver, reads in tasks; it is pickled in between, so it holds nothing but values."""
+    """Reader of a batch query: plans partitions in the driver, reads them in tasks. It is pickled between them."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._options = SourceOptions.of(given)
+        self._options = SourceOptions.parse(given)
         self._shape = make_projection(schema, kafka=self._options.kafka_schema)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -38,30 +38,31 @@ class TopicBatchReader(DataSourceReader):
         planned = plan_tasks(
             self._ranges(),
             partitions_min=options.partitions_min,
-            rows_a_range=options.rows_a_range,
-            rows_a_task=options.rows_a_task,
+            range_rows_max=options.range_rows_max,
+            task_rows_target=options.task_rows_target,
         )
         return [RangePartition(task) for task in planned] or [RangePartition(())]
 
     def _ranges(self) -> list[OffsetRange]:
         options, places = self._options, open_metadata(self._options)
-        heads = offset_resolution.fetch_extents_with_retries(options, places)
-        first = offset_resolution.resolve_starting_offsets(options, places, heads, default="earliest")
-        last = offset_resolution.resolve_ending_offsets(options, places, heads)
+        extents = offset_resolution.fetch_extents_with_retries(options, places)
+        first = offset_resolution.resolve_starting_offsets(options, places, extents, default="earliest")
+        last = offset_resolution.resolve_ending_offsets(options, places, extents)
         ranges = []
-        for queue, head in heads.items():
+        for queue, extent in extents.items():
             start, end = first[queue], last[queue]
             if start > end:
                 raise Refused(
-                    f"{format_queue_name(queue)} would be read from {start} up to {end}: the start lies behind the end"
+                    f"cannot read {format_queue_name(queue)} from {start} to {end}: the starting offset is greater "
+                    "than the ending offset"
                 )
-            if end > head.end or (start < head.first and start < end):
-                if options.fails_on_loss:
-                    raise MessagesGone(queue, start if start < head.first else end, head.first, head.end)
-                start, end = min(max(start, head.first), head.end), min(max(end, head.first), head.end)
+            if end > extent.end or (start < extent.first and start < end):
+                if options.fail_on_data_loss:
+                    raise MessagesGone(queue, start if start < extent.first else end, extent.first, extent.end)
+                start, end = min(max(start, extent.first), extent.end), min(max(end, extent.first), extent.end)
             ranges.append(OffsetRange(queue, start, end))
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition), "we made it"
+        assert isinstance(partition, RangePartition), "partitions() returns RangePartition only"
         return read_task(partition.task, self._options, self._shape)

@@ -1,4 +1,4 @@
-"""What to read next, and in how many tasks: arithmetic on offsets. Pure."""
+"""Offset ranges, and how they are divided into tasks. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparrow.wire.bodies import QueueRef
 
 
 class OffsetRange(NamedTuple):
-    """Messages of one queue: from `start` up to, not including, `end`."""
+    """Messages of one queue: from `start` (inclusive) to `end` (exclusive)."""
 
     queue: QueueRef
     start: int
@@ -22,20 +22,21 @@ class OffsetRange(NamedTuple):
 
 
 TaskRanges = tuple[OffsetRange, ...]
-"""What one task reads, in this order."""
+"""The ranges that one task reads, in this order."""
 
 
 def apportion(backlogs: Mapping[QueueRef, float], limit: float) -> dict[QueueRef, int]:
-    """How much of each backlog fits the limit: in proportion, and at least 1 of every queue that has any.
+    """Return how many rows of each backlog fit the limit, in proportion to its size.
 
-    So no queue starves; the whole may pass the limit by one for each queue.
+    Every queue with a backlog gets at least 1, so that no queue starves. The total may exceed the limit by one for each
+    queue.
     """
     total = sum(backlogs.values())
     if total <= limit:
         return {queue: int(backlog) for queue, backlog in backlogs.items()}
     shares = {queue: max(1, int(backlog * limit / total)) for queue, backlog in backlogs.items() if backlog > 0}
     left = int(limit) - sum(shares.values())
-    for queue in sorted(shares):  # what rounding left over, in the order of the keys
+    for queue in sorted(shares):  # the remainder of rounding down
         if left <= 0:
             break
         extra = min(left, int(backlogs[queue]) - shares[queue], 1)
@@ -45,14 +46,14 @@ def apportion(backlogs: Mapping[QueueRef, float], limit: float) -> dict[QueueRef
 
 
 def plan_tasks(
-    ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_a_range: int, rows_a_task: int
+    ranges: Sequence[OffsetRange], *, partitions_min: int | None, range_rows_max: int, task_rows_target: int
 ) -> list[TaskRanges]:
-    """Ranges cut and joined. The same ranges give the same tasks, always."""
+    """Split long ranges and join short ones. The result depends on the arguments only."""
     full = [each for each in sorted(ranges) if each.rows > 0]
     total = sum(each.rows for each in full)
     cut: list[OffsetRange] = []
     for each in full:
-        parts = -(-each.rows // rows_a_range) if rows_a_range else 1
+        parts = -(-each.rows // range_rows_max) if range_rows_max else 1
         if partitions_min is not None:
             parts = max(parts, round(each.rows / total * partitions_min))
         cut += _cut(each, parts)
@@ -62,7 +63,7 @@ def plan_tasks(
             at = cut.index(longest)
             cut[at : at + 1] = _cut(longest, 2)
             missing -= 1
-    return _joined(cut, rows_a_task, joins_max=len(cut) - (partitions_min or 0))
+    return _joined(cut, task_rows_target, joins_max=len(cut) - (partitions_min or 0))
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:

@@ -1,4 +1,4 @@
-"""Where reading starts and ends, from what the user said: offsets, times, a group, earliest, latest."""
+"""Starting and ending offsets of each queue, from the options: offsets, timestamps, a group, earliest, latest."""
 
 from __future__ import annotations
 
@@ -13,92 +13,93 @@ ResolvedOffsets = dict[QueueRef, int]
 
 
 def fetch_extents_with_retries(options: SourceOptions, places: SourceMetadata) -> QueueExtents:
-    """`fetch_extents`, tried again a few times while a broker is away."""
-    for left in range(options.retries, -1, -1):
+    """Call `fetch_extents`, and retry while a broker is unavailable."""
+    for left in range(options.offset_retries, -1, -1):
         try:
             return fetch_extents(options, places, is_fresh=True)
         except (Unavailable, TimeoutError):
             if not left:
                 raise
-            time.sleep(options.retry_ms / 1000)
+            time.sleep(options.offset_retry_ms / 1000)
     raise AssertionError("unreachable")
 
 
 def resolve_starting_offsets(
-    options: SourceOptions, places: SourceMetadata, heads: QueueExtents, *, default: str
+    options: SourceOptions, places: SourceMetadata, extents: QueueExtents, *, default: str
 ) -> ResolvedOffsets:
-    """The first offset of each queue. Times beat offsets."""
+    """Return the first offset to read of each queue. Timestamps take precedence over offsets."""
     if options.starting_ms is not None or options.starting_times is not None:
         found = {}
-        for queue, head in heads.items():
+        for queue, extent in extents.items():
             wanted = options.starting_ms
             if options.starting_times is not None:
-                wanted = _said(options.starting_times, queue, heads)
+                wanted = _said(options.starting_times, queue, extents)
             if wanted is None:
-                found[queue] = head.end if default == "latest" else head.first
+                found[queue] = extent.end if default == "latest" else extent.first
                 continue
             at = places.offset_at(queue, wanted)
-            if at >= head.end and head.end > head.first and options.late_start == "error":
+            if at >= extent.end and extent.end > extent.first and options.starting_time_strategy == "error":
                 raise Refused(
-                    f"no message of {format_queue_name(queue)} is as late as {wanted} ms: say "
-                    "startingOffsetsByTimestampStrategy=latest to start at its end"
+                    f"no message of {format_queue_name(queue)} was stored at or after {wanted} ms. Set "
+                    "startingOffsetsByTimestampStrategy=latest to start at the end of such queues"
                 )
-            found[queue] = min(max(at, head.first), head.end)
+            found[queue] = min(max(at, extent.first), extent.end)
         return found
-    return _by_offsets(options.starting_offsets or default, places, heads)
+    return _by_offsets(options.starting_offsets or default, places, extents)
 
 
-def resolve_ending_offsets(options: SourceOptions, places: SourceMetadata, heads: QueueExtents) -> ResolvedOffsets:
-    """Where to stop, not included."""
+def resolve_ending_offsets(options: SourceOptions, places: SourceMetadata, extents: QueueExtents) -> ResolvedOffsets:
+    """Return the first offset not to read of each queue."""
     if options.ending_ms is not None or options.ending_times is not None:
         found = {}
-        for queue, head in heads.items():
+        for queue, extent in extents.items():
             wanted = options.ending_ms
             if options.ending_times is not None:
-                wanted = _said(options.ending_times, queue, heads)
-            found[queue] = head.end if wanted is None else min(places.offset_at(queue, wanted), head.end)
+                wanted = _said(options.ending_times, queue, extents)
+            found[queue] = extent.end if wanted is None else min(places.offset_at(queue, wanted), extent.end)
         return found
-    return _by_offsets(options.ending_offsets or "latest", places, heads)
+    return _by_offsets(options.ending_offsets or "latest", places, extents)
 
 
-def _by_offsets(said: str | OffsetsByQueue, places: SourceMetadata, heads: QueueExtents) -> ResolvedOffsets:
+def _by_offsets(said: str | OffsetsByQueue, places: SourceMetadata, extents: QueueExtents) -> ResolvedOffsets:
     if said == "earliest":
-        return {queue: head.first for queue, head in heads.items()}
+        return {queue: extent.first for queue, extent in extents.items()}
     if said == "latest":
-        return {queue: head.end for queue, head in heads.items()}
+        return {queue: extent.end for queue, extent in extents.items()}
     if isinstance(said, str):
-        committed = places.committed(said.removeprefix(GROUP_PREFIX), heads)
-        return {queue: committed.get(queue, head.first) for queue, head in heads.items()}
+        committed = places.committed(said.removeprefix(GROUP_PREFIX), extents)
+        return {queue: committed.get(queue, extent.first) for queue, extent in extents.items()}
     found = {}
-    for queue, head in heads.items():
-        offset = _said(said, queue, heads)
+    for queue, extent in extents.items():
+        offset = _said(said, queue, extents)
         if offset is None:
             raise Refused(
-                f"the offsets name no place for {format_queue_name(queue)}: name every queue, or -2 for its beginning"
+                f"the offsets have no entry for queue {format_queue_name(queue)}: list every queue; -2 means "
+                "earliest, -1 latest"
             )
-        found[queue] = {EARLIEST_OFFSET: head.first, LATEST_OFFSET: head.end}.get(offset, offset)
-    _no_strangers(said, heads)
+        found[queue] = {EARLIEST_OFFSET: extent.first, LATEST_OFFSET: extent.end}.get(offset, offset)
+    _no_strangers(said, extents)
     return found
 
 
-def _said(table: OffsetsByQueue, queue: QueueRef, heads: QueueExtents) -> int | None:
-    """What JSON says of a queue: by broker and number, or by number where the topic has only one broker."""
+def _said(table: OffsetsByQueue, queue: QueueRef, extents: QueueExtents) -> int | None:
+    """Return the entry of a queue in the JSON: by broker and queue id, or by queue id if the topic has one broker."""
     of_topic = table.get(queue.topic, {})
     of_broker = of_topic.get(queue.broker_name)
     if isinstance(of_broker, dict):
         return of_broker.get(str(queue.queue_id))
     plain = of_topic.get(str(queue.queue_id))
     if isinstance(plain, int):
-        if len({each.broker_name for each in heads if each.topic == queue.topic}) > 1:
-            raise Refused(f"topic {queue.topic!r} is on several brokers: say topic, broker and queue in the JSON")
+        if len({each.broker_name for each in extents if each.topic == queue.topic}) > 1:
+            raise Refused(f"topic {queue.topic!r} is on several brokers: use JSON by topic, broker and queue id")
         return plain
     return None
 
 
-def _no_strangers(table: OffsetsByQueue, heads: QueueExtents) -> None:
-    strangers = sorted(set(table) - {queue.topic for queue in heads})
+def _no_strangers(table: OffsetsByQueue, extents: QueueExtents) -> None:
+    strangers = sorted(set(table) - {queue.topic for queue in extents})
     if strangers:
-        raise Refused(f"the offsets name the topic {strangers[0]!r}, which is not read")
+        raise Refused(f"the offsets contain topic {strangers[0]!r}, which the query does not read: remove it")
 
 
 def format_queue_name(queue: QueueRef) -> str:
@@ -106,7 +107,7 @@ def format_queue_name(queue: QueueRef) -> str:
 
 
 class MessagesGone(SparrowError):
-    """Messages that a query should have read are not there any more."""
+    """The store no longer holds messages that a query has to read."""
 
     def __init__(self, queue: QueueRef, asked: int, first: int, end: int) -> None:
         super().__init__(queue, asked, first, end)
@@ -114,7 +115,7 @@ class MessagesGone(SparrowError):
 
     def __str__(self) -> str:
         return (
-            f"{format_queue_name(self.queue)} should be read from offset {self.asked} on, but it holds {self.first} to "
-            f"{self.end} now: retention was quicker, or the topic was made anew. "
-            "To go on without them: failOnDataLoss=false"
+            f"{format_queue_name(self.queue)} no longer holds offset {self.asked}; it holds {self.first} to "
+            f"{self.end}. Retention deleted the messages, or the topic was created again. Set failOnDataLoss=false "
+            "to skip them"
         )

@@ -1,11 +1,11 @@
-"""How far a query has read: the offsets that Spark keeps in its checkpoint. Pure.
+"""Offsets of a streaming query, as Spark stores them in its checkpoint. Pure.
 
     {"v": 1, "q": {"orders/broker-a/0": 120, ...}, "from": {"orders/broker-a/9": 0}}
 
-1. `q` has, for each queue, the offset to be read next. Ranges are half open, everywhere.
-2. `from` has the first offset of queues that were not in the offset before: replayed, the same range is read, though
-   retention may have moved meanwhile.
-3. Spark compares offsets as text. Keys are sorted by topic, broker and number, so equal offsets are equal text.
+1. `q` holds the next offset to read of each queue. All ranges are half open.
+2. `from` holds the first offset of queues that were not in the offset before. A replayed batch then reads the same
+   range, even if retention has deleted messages since.
+3. Spark compares offsets as text. Keys are sorted by topic, broker and queue id, so that equal offsets are equal text.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.wire.bodies import QueueRef
 
-VERSION = 1
+OFFSETS_VERSION = 1
 OffsetsOfQueues = Mapping[QueueRef, int]
 
 
 class SourceOffsets(msgspec.Struct, frozen=True):
     next: dict[QueueRef, int]
-    """To be read next."""
-    begun: dict[QueueRef, int] = {}
-    """Where queues start that the offset before did not know."""
+    """The next offset to read of each queue."""
+    first_offsets: dict[QueueRef, int] = {}
+    """The first offset of queues that were not in the offset before."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"v": VERSION, "q": _written(self.next), "from": _written(self.begun)}
+        return {"v": OFFSETS_VERSION, "q": _written(self.next), "from": _written(self.first_offsets)}
 
     @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> SourceOffsets:
-        """What a checkpoint holds; it may be of another program, or of a version to come."""
-        if said.get("v") != VERSION or not isinstance(said.get("q"), dict):
+    def from_json(cls, said: Mapping[str, Any]) -> SourceOffsets:
+        """Parse an offset of a checkpoint, which may come from another source or a later version."""
+        if said.get("v") != OFFSETS_VERSION or not isinstance(said.get("q"), dict):
             raise Refused(
-                f"the checkpoint holds an offset that is none of ours: {str(said)[:200]}; "
-                "a query needs a checkpoint of its own"
+                f"the checkpoint belongs to another source or a newer version (offset {str(said)[:200]}): use a "
+                "new checkpoint location for this query"
             )
         return cls(_read(said["q"]), _read(said.get("from") or {}))
 
@@ -54,5 +54,5 @@ def parse_queue_name(name: str) -> QueueRef:
     topic, _, rest = name.partition("/")
     broker, _, queue_id = rest.rpartition("/")
     if not (topic and broker and queue_id.isdigit()):
-        raise Refused(f"{name!r} in the checkpoint is no queue: topic/broker/number is expected")
+        raise Refused(f"invalid queue {name!r} in the checkpoint: the format is topic/broker/queue id")
     return QueueRef(topic, broker, int(queue_id))

@@ -1,4 +1,4 @@
-"""What can be said about reading topics with Spark."""
+"""Options of the source: the table of option names, and the parsed `SourceOptions`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from sparrow.spark.options import (
 )
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
-"""How offsets in JSON say so, as Kafka's connector has it."""
+"""Special offsets in JSON, the same as in Spark's Kafka connector."""
 GROUP_PREFIX = "group:"
 
 OffsetsByQueue = dict[str, dict[str, int | dict[str, int]]]
-"""topic -> queue id -> number, or topic -> broker -> queue id -> number."""
+"""topic -> queue id -> offset, or topic -> broker -> queue id -> offset."""
 _OFFSETS_EXAMPLE = '{"orders": {"broker-a": {"0": 23, "1": -2}}}'
 _RELATIVE = re.compile(r"-\s*(\d+\s*(?:ms|s|m|h|d))")
 
 
 def _time_ms(value: str) -> int:
-    """Milliseconds since 1970, ISO 8601 (UTC unless it says otherwise), or relative: `-10m`."""
+    """Parse milliseconds since 1970, ISO 8601 (UTC by default), or a time relative to now such as `-10m`."""
     if value.isdigit():
         return int(value)
     if matched := _RELATIVE.fullmatch(value):
@@ -45,7 +45,7 @@ def _time_ms(value: str) -> int:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise ValueError("say milliseconds, ISO time such as 2026-01-31T12:00:00Z, or -10m") from None
+        raise ValueError("use milliseconds, ISO time such as 2026-01-31T12:00:00Z, or -10m") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -55,7 +55,7 @@ def _offsets(value: str) -> str | OffsetsByQueue:
     if value.startswith(GROUP_PREFIX) and len(value) > len(GROUP_PREFIX):
         return value
     if not value.startswith("{"):
-        raise ValueError(f"say earliest, latest, group:NAME or JSON such as {_OFFSETS_EXAMPLE}")
+        raise ValueError(f"use earliest, latest, group:NAME or JSON such as {_OFFSETS_EXAMPLE}")
     return json_parser(OffsetsByQueue, _OFFSETS_EXAMPLE)(value)  # type: ignore[no-any-return]
 
 
@@ -70,27 +70,37 @@ def _pattern(value: str) -> str:
     try:
         re.compile(value)
     except re.error as cause:
-        raise ValueError(f"it is no regular expression: {cause}") from cause
+        raise ValueError(f"not a regular expression: {cause}") from cause
     return value
 
 
 _times = json_parser(OffsetsByQueue, '{"orders": {"broker-a": {"0": 1767225600000}}}')
 
-SOURCE: tuple[Option, ...] = (
+SOURCE_OPTIONS: tuple[Option, ...] = (
     Option(
         "nameserver",
         "name_servers",
         parse_text,
         None,
-        "Name servers, `;` between them. With `access=pull`.",
+        "Name servers, separated by `;`. With `access=pull`.",
         "required",
     ),
     Option("path", "path", parse_text, None, "A store directory. With `access=files`.", "none"),
     Option(
-        "subscribe", "subscribe", _topics, None, "Topics, `,` between them. One of these three is required.", "none"
+        "subscribe",
+        "subscribe",
+        _topics,
+        None,
+        "Topics, separated by `,`. Exactly one of `subscribe`, `subscribePattern` and `assign` is required.",
+        "none",
     ),
     Option(
-        "subscribePattern", "pattern", _pattern, None, "A Python regular expression that whole names match.", "none"
+        "subscribePattern",
+        "pattern",
+        _pattern,
+        None,
+        "Topics whose whole name matches this Python regular expression.",
+        "none",
     ),
     Option(
         "assign",
@@ -105,67 +115,103 @@ SOURCE: tuple[Option, ...] = (
         "starting_offsets",
         _offsets,
         None,
-        "`earliest`, `latest`, `group:NAME` (where that group is), or JSON by topic, broker and queue with -2 for "
-        "earliest and -1 for latest. For new queries; later the checkpoint counts.",
+        "Where a new query starts: `earliest`, `latest`, `group:NAME` (the committed offsets of that group), or "
+        "JSON by topic, broker and queue with -2 for earliest and -1 for latest. A query with a checkpoint "
+        "continues from the checkpoint.",
         "latest (stream), earliest (batch)",
     ),
     Option(
-        "startingTimestamp", "starting_ms", _time_ms, None, "Milliseconds, ISO time, or `-10m`. Beats offsets.", "none"
+        "startingTimestamp",
+        "starting_ms",
+        _time_ms,
+        None,
+        "Start at this store time: milliseconds, ISO time, or `-10m`. Takes precedence over `startingOffsets`.",
+        "none",
     ),
     Option("startingOffsetsByTimestamp", "starting_times", _times, None, "The same for each queue, as JSON.", "none"),
     Option(
         "startingOffsetsByTimestampStrategy",
-        "late_start",
+        "starting_time_strategy",
         choice_parser("error", "latest"),
         "error",
-        "When no message is that late: an error, or the end of the queue.",
+        "If no message of a queue is that late: `error`, or start at the end of the queue (`latest`).",
     ),
-    Option("endingOffsets", "ending_offsets", _offsets, None, "As above; batch only.", "latest"),
-    Option("endingTimestamp", "ending_ms", _time_ms, None, "Up to, not including, this time; batch only.", "none"),
-    Option("endingOffsetsByTimestamp", "ending_times", _times, None, "The same for each queue; batch only.", "none"),
+    Option(
+        "endingOffsets",
+        "ending_offsets",
+        _offsets,
+        None,
+        "Where a batch read ends; values as for `startingOffsets`.",
+        "latest",
+    ),
+    Option("endingTimestamp", "ending_ms", _time_ms, None, "End before this store time; batch only.", "none"),
+    Option(
+        "endingOffsetsByTimestamp",
+        "ending_times",
+        _times,
+        None,
+        "The same for each queue, as JSON; batch only.",
+        "none",
+    ),
     Option(
         "maxOffsetsPerTrigger",
-        "rows_a_batch",
+        "batch_rows_max",
         parse_count,
         1_000_000,
-        "Rows of a micro-batch, shared out in proportion to what each queue holds; 0 for no limit.",
+        "Maximum rows of a micro-batch, divided among the queues in proportion to their backlogs; 0 for no limit.",
     ),
     Option(
-        "maxBytesPerTrigger", "bytes_a_batch", parse_size_bytes, None, "The same in bytes of records, roughly.", "none"
+        "maxBytesPerTrigger",
+        "batch_bytes_max",
+        parse_size_bytes,
+        None,
+        "Approximate maximum bytes of a micro-batch.",
+        "none",
     ),
     Option(
         "minOffsetsPerTrigger",
-        "rows_min",
+        "batch_rows_min",
         parse_positive,
         None,
-        "Wait for so many rows, but not for longer than ...",
+        "Minimum rows of a micro-batch; the stream waits for them at most `maxTriggerDelay`.",
         "none",
     ),
-    Option("maxTriggerDelay", "delay_max_ms", parse_duration_ms, 900_000, "... this.", "15m"),
+    Option(
+        "maxTriggerDelay",
+        "batch_delay_max_ms",
+        parse_duration_ms,
+        900_000,
+        "Maximum wait for `minOffsetsPerTrigger`.",
+        "15m",
+    ),
     Option(
         "minPartitions",
         "partitions_min",
         parse_positive,
         None,
-        "Cut ranges so that there are at least so many tasks.",
+        "Minimum number of tasks; ranges are split to reach it.",
         "none",
     ),
     Option(
         "maxRecordsPerPartition",
-        "rows_a_range",
+        "range_rows_max",
         parse_count,
         1_000_000,
-        "Longer ranges of a queue are cut; 0 never cuts, so that a task has whole queues.",
+        "Maximum rows of one range; longer ranges are split. 0 never splits, so that one task reads a whole queue.",
     ),
     Option(
-        "targetRowsPerTask", "rows_a_task", parse_count, 200_000, "Small ranges are joined up to here; 0 never joins."
+        "targetRowsPerTask",
+        "task_rows_target",
+        parse_count,
+        200_000,
+        "Short ranges are joined into tasks of up to this many rows; 0 never joins.",
     ),
     Option(
         "failOnDataLoss",
-        "fails_on_loss",
+        "fail_on_data_loss",
         parse_boolean,
         True,
-        "Messages that are gone: fail, or skip them, which is logged with their number.",
+        "If retention has deleted messages that the query has to read: fail, or skip them and log how many.",
         "true",
     ),
     Option(
@@ -173,52 +219,75 @@ SOURCE: tuple[Option, ...] = (
         "group",
         parse_text,
         None,
-        "A consumer group that shows how far the query has got, so that its lag is seen. Progress itself is in Spark's "
-        "checkpoint.",
+        "A consumer group to which the query commits its progress, so that its lag is visible. The query itself "
+        "continues from Spark's checkpoint.",
         "none",
     ),
-    Option(
-        "tags", "tags", parse_text, "*", "`A || B`: only these tags, chosen by the broker. Offsets count all messages."
-    ),
+    Option("tags", "tags", parse_text, "*", "Tag expression such as `A || B`, evaluated by the broker."),
     Option(
         "pushdown",
         "pushdown",
         parse_boolean,
         False,
-        "Batch: let filters on topic, queue, tag, offset and store time save reading. Needs "
+        "Batch: use filters on topic, queue, tag, offset and store time to read less. Needs "
         "`spark.sql.python.filterPushdown.enabled=true`.",
         "false",
     ),
-    Option("kafkaSchema", "kafka_schema", parse_boolean, False, "Columns as Kafka's connector names them.", "false"),
-    Option("includeHeaders", "headers", parse_boolean, True, "With `kafkaSchema`: a column of headers.", "true"),
+    Option("kafkaSchema", "kafka_schema", parse_boolean, False, "Use the columns of Spark's Kafka connector.", "false"),
+    Option("includeHeaders", "headers", parse_boolean, True, "With `kafkaSchema`: add the column `headers`.", "true"),
     Option(
         "access",
         "access",
         choice_parser("pull", "files", "auto"),
         "pull",
-        "From brokers, from the files of a store directory, or from files where `path` is given and there.",
+        "`pull` reads from brokers, `files` from a store directory, `auto` from `path` if it is a store directory, "
+        "else from brokers.",
     ),
-    Option("batchRows", "batch_rows", parse_positive, 8192, "Rows of an Arrow batch."),
-    Option("verifyChecksum", "verifies", parse_boolean, False, "Compare each body with its checksum.", "false"),
-    Option("decompress", "expands", parse_boolean, True, "Show compressed bodies as they were sent.", "true"),
-    Option("pullMaxBytes", "pull_bytes", parse_size_bytes, 4 << 20, "Of one pull.", "4m"),
-    Option("pullTimeoutMs", "patience_ms", parse_positive, 30_000, "How long a task waits for a broker that is away."),
-    Option("fetchOffset.numRetries", "retries", parse_count, 3, "When offsets cannot be had at the start."),
-    Option("fetchOffset.retryIntervalMs", "retry_ms", parse_count, 200, "Between those tries."),
-    Option("offsetPollIntervalMs", "poll_ms", parse_count, 100, "How long a look at the ends of the queues counts."),
-    Option("metadataRefreshMs", "refresh_ms", parse_count, 30_000, "How soon new queues and matching topics are seen."),
+    Option("batchRows", "arrow_batch_rows", parse_positive, 8192, "Rows of an Arrow batch."),
+    Option("verifyChecksum", "verify_checksum", parse_boolean, False, "Verify the checksum of each body.", "false"),
+    Option("decompress", "decompress", parse_boolean, True, "Decompress compressed bodies.", "true"),
+    Option("pullMaxBytes", "pull_bytes", parse_size_bytes, 4 << 20, "Maximum bytes of one pull.", "4m"),
+    Option(
+        "pullTimeoutMs",
+        "pull_timeout_ms",
+        parse_positive,
+        30_000,
+        "How long a task retries while a broker is unavailable.",
+    ),
+    Option(
+        "fetchOffset.numRetries",
+        "offset_retries",
+        parse_count,
+        3,
+        "Retries when the offsets cannot be fetched at the start.",
+    ),
+    Option("fetchOffset.retryIntervalMs", "offset_retry_ms", parse_count, 200, "Delay between those retries."),
+    Option(
+        "offsetPollIntervalMs",
+        "offset_poll_ms",
+        parse_count,
+        100,
+        "How long the fetched end offsets are used before they are fetched again.",
+    ),
+    Option(
+        "metadataRefreshMs",
+        "metadata_refresh_ms",
+        parse_count,
+        30_000,
+        "How often new queues and new matching topics are looked up.",
+    ),
     Option(
         "topicMissing",
-        "missing",
+        "topic_missing",
         choice_parser("error", "wait"),
         "error",
-        "A topic that is not there: fail, or wait for it.",
+        "If a topic does not exist: fail (`error`), or wait for it (`wait`).",
     ),
 )
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The table above, read."""
+    """The parsed options of `SOURCE_OPTIONS`."""
 
     client: ClientOptions
     name_servers: str | None
@@ -229,48 +298,50 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     starting_offsets: str | OffsetsByQueue | None
     starting_ms: int | None
     starting_times: OffsetsByQueue | None
-    late_start: str
+    starting_time_strategy: str
     ending_offsets: str | OffsetsByQueue | None
     ending_ms: int | None
     ending_times: OffsetsByQueue | None
-    rows_a_batch: int
-    bytes_a_batch: int | None
-    rows_min: int | None
-    delay_max_ms: int
+    batch_rows_max: int
+    batch_bytes_max: int | None
+    batch_rows_min: int | None
+    batch_delay_max_ms: int
     partitions_min: int | None
-    rows_a_range: int
-    rows_a_task: int
-    fails_on_loss: bool
+    range_rows_max: int
+    task_rows_target: int
+    fail_on_data_loss: bool
     group: str | None
     tags: str
     pushdown: bool
     kafka_schema: bool
     headers: bool
     access: str
-    batch_rows: int
-    verifies: bool
-    expands: bool
+    arrow_batch_rows: int
+    verify_checksum: bool
+    decompress: bool
     pull_bytes: int
-    patience_ms: int
-    retries: int
-    retry_ms: int
-    poll_ms: int
-    refresh_ms: int
-    missing: str
+    pull_timeout_ms: int
+    offset_retries: int
+    offset_retry_ms: int
+    offset_poll_ms: int
+    metadata_refresh_ms: int
+    topic_missing: str
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> SourceOptions:
-        """What the user said, checked as a whole."""
-        said: dict[str, Any] = parse_options(SOURCE, given)
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
+        """Parse the options and check that they fit together."""
+        said: dict[str, Any] = parse_options(SOURCE_OPTIONS, given)
         chosen = [name for name in ("subscribe", "pattern", "assign") if said[name] is not None]
         if len(chosen) != 1:
-            raise Refused("say exactly one of the options 'subscribe', 'subscribePattern' and 'assign'")
+            raise Refused("set exactly one of the options 'subscribe', 'subscribePattern' and 'assign'")
         if said["access"] == "auto":
             said["access"] = "files" if said["path"] is not None and _is_store(said["path"]) else "pull"
         if said["access"] == "files" and said["path"] is None:
             raise Refused("access=files needs the option 'path': the directory of a store")
         if said["access"] == "pull" and said["name_servers"] is None:
-            raise Refused("say where the name server is: .option('nameserver', '127.0.0.1:9876')")
+            raise Refused(
+                "the option 'nameserver' is missing: set it to the address of a name server, such as 127.0.0.1:9876"
+            )
         return cls(client=parse_client_options(said["name_servers"] or "", given), **said)
 
 

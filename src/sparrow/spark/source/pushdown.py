@@ -1,7 +1,8 @@
-"""Filters that save reading: queues and times that cannot match are never asked for.
+"""Filter pushdown: filters on topic, queue, offset, tag and store time narrow the ranges to read.
 
-Spark hands over terms of column and literal. A term that the plan answers exactly is kept from Spark; the others are
-handed back, and only narrow what is read. Tags are compared by the broker, and exactly again in the task.
+Spark passes filters of one column and a literal. Filters that the plan satisfies exactly are not evaluated by Spark
+again; the others only narrow what is read and are returned to Spark. Tags are compared by hash on the broker and
+exactly in the task.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _KAFKA: _Names = {"topic": "topic", "partition": "queue_id", "offset": "offset",
 
 
 class PushdownBatchReader(TopicBatchReader):
-    """The same reader where `pushdown=true`."""
+    """Batch reader with `pushdown=true`."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         super().__init__(given, schema)
@@ -57,7 +58,7 @@ class PushdownBatchReader(TopicBatchReader):
                 yield term
 
     def _takes(self, what: str, term: Filter) -> bool:
-        """Whether the plan answers this term wholly. One that only narrows it is for Spark to look at again."""
+        """Narrow the plan by this filter, and return whether the plan satisfies it exactly."""
         values = _values_of(term)
         if what in ("topic", "queue_id") and values is not None:
             self._values[what] = self._values.get(what, values) & values

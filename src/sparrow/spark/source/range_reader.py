@@ -1,8 +1,9 @@
-"""Reading ranges in a task: large pulls, or mapped files, become Arrow batches. No loop runs over messages.
+"""Read offset ranges in a task: pull or map large runs of records, and decode them to Arrow without a loop per message.
 
-1. Every offset of a range is read, or the task fails; only `failOnDataLoss=false` lets it go on, and says how many.
-2. A broker that is away is waited for, as long as the patience lasts; a pull names its offset, so nothing comes twice.
-3. At most two pulls are in memory: one being decoded, the next on its way.
+1. Every offset of a range is read, or the task fails. With `failOnDataLoss=false` gaps are skipped and logged.
+2. Pulls are retried while a broker is unavailable, for at most `pullTimeoutMs`. A pull names its offset, so a retry
+   returns no message twice.
+3. At most two pull responses are in memory: one being decoded, one being received.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from sparrow.wire.hashes import tags_code
 log = logging.getLogger(__name__)
 
 ANONYMOUS_READER_GROUP = "SPARROW_SPARK"
-"""As whom tasks pull when the query names no group. Nothing is committed under it."""
+"""The consumer group of pulls when the query has no `groupId`. Nothing is committed to it."""
 _PULL_COUNT = 65_536
 _TRY_AGAIN_S = 0.2
 
 
 class FetchedRecords(NamedTuple):
-    """A run of one queue's records, as they lie in memory."""
+    """Consecutive records of one queue in one buffer."""
 
     buf: Any
     starts: np.ndarray[Any, np.dtype[np.int64]]
     next_offset: int
-    """After the last one looked at."""
+    """The offset after the last record examined."""
 
 
 def read_task(task: TaskRanges, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
-    """All rows of a task, range by range."""
+    """Yield the rows of a task, range by range."""
     for each in task:
         yield from read_range(each, options, shape)
 
@@ -61,15 +62,15 @@ def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -
     expected = wanted.start
     for records in found:
         expected = _without_holes(records, expected, wanted, options, is_filtered=bool(tags))
-        for at in range(0, len(records.starts), options.batch_rows):
+        for at in range(0, len(records.starts), options.arrow_batch_rows):
             decoded = codec.decode(
                 records.buf,
-                records.starts[at : at + options.batch_rows],
+                records.starts[at : at + options.arrow_batch_rows],
                 columns=needs,
-                verify_crc=options.verifies,
-                expand=options.expands,
+                verify_crc=options.verify_checksum,
+                expand=options.decompress,
             )
-            yield shape.batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
+            yield shape.to_batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
     if expected < wanted.end:
         _lost(wanted, options, expected, wanted.end)
 
@@ -77,12 +78,12 @@ def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -
 def _without_holes(
     records: FetchedRecords, expected: int, wanted: OffsetRange, options: SourceOptions, *, is_filtered: bool
 ) -> int:
-    """Check that nothing is missing or comes twice; where to go on."""
+    """Check that no offset is missing or repeated, and return the next expected offset."""
     if not len(records.starts):
         return records.next_offset
     offsets = read_queue_offsets(records.buf, records.starts)
     if offsets[0] < expected or offsets[-1] >= wanted.end or (np.diff(offsets) <= 0).any():
-        raise DataLost(f"{format_queue_name(wanted.queue)} answers out of order", expected, int(offsets[0]))
+        raise DataLost(f"{format_queue_name(wanted.queue)} returned offsets out of order", expected, int(offsets[0]))
     missing = records.next_offset - expected - len(offsets)
     if missing and not is_filtered:
         at = int(np.argmax(offsets != np.arange(expected, expected + len(offsets))))
@@ -91,20 +92,23 @@ def _without_holes(
 
 
 def _lost(wanted: OffsetRange, options: SourceOptions, start: int, end: int) -> None:
-    if options.fails_on_loss:
+    if options.fail_on_data_loss:
         raise MessagesGone(wanted.queue, start, end, wanted.end)
     log.warning(
-        "messages are gone and skipped: %s from %d, %d of them", format_queue_name(wanted.queue), start, end - start
+        "skipped messages that no longer exist: queue %s, first offset %d, count %d",
+        format_queue_name(wanted.queue),
+        start,
+        end - start,
     )
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
+# -- from files -------------------------------------------------------------------------------------------------------
 
 
 def _from_files(wanted: OffsetRange, options: SourceOptions, tags: tuple[str, ...]) -> Iterator[FetchedRecords]:
     from sparrow.store.log.readonly.store_directory import StoreDirectory
 
-    assert options.path is not None, "the options say so"
+    assert options.path is not None, "SourceOptions.parse requires path with access=files"
     directory = StoreDirectory(options.path)
     queue = Queue(wanted.queue.topic, wanted.queue.queue_id)
     codes = frozenset(map(tags_code, tags)) if tags else None
@@ -116,38 +120,38 @@ def _from_files(wanted: OffsetRange, options: SourceOptions, tags: tuple[str, ..
                 yield FetchedRecords(found.view, found.starts, found.next_offset)
             return
         except DataLost as gone:
-            if options.fails_on_loss:
+            if options.fail_on_data_loss:
                 raise
-            start = max(start, gone.first)  # what was skipped shows as a hole
+            start = max(start, gone.first)  # the gap is reported when the offsets are checked
 
 
-# -- brokers ----------------------------------------------------------------------------------------------------------
+# -- from brokers -----------------------------------------------------------------------------------------------------
 
 
 def _pulled(wanted: OffsetRange, options: SourceOptions, subscription: Subscription) -> Iterator[FetchedRecords]:
-    link = CLIENT_POOL.to(options.client)
-    pulls = _Pulls(link.session, wanted, options, subscription)
-    link.run(pulls.start())
+    client = CLIENT_POOL.get(options.client)
+    pulls = _Pulls(client.session, wanted, options, subscription)
+    client.run(pulls.start())
     try:
-        while (answer := link.run(pulls.next())) is not None:
+        while (answer := client.run(pulls.next())) is not None:
             if answer.sizes is None:
                 starts = codec.find_starts(answer.records)
             else:
                 starts = codec.starts_from_sizes(np.frombuffer(answer.sizes, ">i4").astype(np.int64))
             yield FetchedRecords(*_within(answer.records, starts, wanted.end), min(answer.next_offset, wanted.end))
     finally:
-        link.run(pulls.stop())
+        client.run(pulls.stop())
 
 
 def _within(buf: Any, starts: Any, end: int) -> tuple[Any, Any]:
-    """Without what lies behind the range: a broker that filters counts what matched."""
+    """Drop records after the range: with a filter, a broker counts matching messages only."""
     if len(starts) and read_queue_offsets(buf, starts[-1:])[0] >= end:
         starts = starts[read_queue_offsets(buf, starts) < end]
     return buf, starts
 
 
 class _Pulls:
-    """The answers of one range, the next always on its way."""
+    """The pull responses of one range, with one pull in advance."""
 
     def __init__(
         self, session: ClientSession, wanted: OffsetRange, options: SourceOptions, subscription: Subscription
@@ -167,7 +171,7 @@ class _Pulls:
         return answer
 
     async def stop(self) -> None:
-        assert self._task is not None, "it was started"
+        assert self._task is not None, "start() was called"
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -189,30 +193,35 @@ class _Pulls:
             try:
                 answer = await self._pull(offset)
             except (Unavailable, UnknownTopic, TimeoutError) as cause:
-                # The broker restarts, or its leader changes; a name server that has lost it knows nothing of its
-                # topics. A pull names its offset, so asking again is safe.
-                deadline = deadline or loop.time() + options.patience_ms / 1000
+                # The broker restarts, or its leader changes; a name server that has lost the broker has no route for
+                # its topics. A pull names its offset, so a retry is safe.
+                deadline = deadline or loop.time() + options.pull_timeout_ms / 1000
                 if loop.time() > deadline:
                     raise Unavailable(
-                        f"{format_queue_name(wanted.queue)} could not be read from offset {offset} on "
-                        f"for {options.patience_ms} ms: {cause}"
+                        f"cannot read {format_queue_name(wanted.queue)} from offset {offset}: {cause}. Gave up "
+                        f"after {options.pull_timeout_ms} ms (option pullTimeoutMs)"
                     ) from cause
                 await asyncio.sleep(_TRY_AGAIN_S)
                 await self._look_for_it()
                 continue
             deadline = 0.0
-            if answer.status is PullStatus.MOVED:
-                if answer.next_offset <= offset or answer.next_offset >= wanted.end or options.fails_on_loss:
-                    return  # whoever counts the offsets says what is missing
+            if answer.status is PullStatus.OFFSET_MOVED:
+                if answer.next_offset <= offset or answer.next_offset >= wanted.end or options.fail_on_data_loss:
+                    return  # `read_range` reports the missing offsets
                 log.warning(
-                    "%s goes on at %d instead of %d", format_queue_name(wanted.queue), answer.next_offset, offset
+                    "skipped messages that no longer exist: queue %s continues at %d instead of %d",
+                    format_queue_name(wanted.queue),
+                    answer.next_offset,
+                    offset,
                 )
                 offset = answer.next_offset
                 continue
             if answer.status is PullStatus.NO_NEW_MESSAGE:
                 return
             if answer.next_offset <= offset:
-                raise Unavailable(f"{format_queue_name(wanted.queue)} does not move on from offset {offset}")
+                raise Unavailable(
+                    f"the broker of {format_queue_name(wanted.queue)} returned no progress at offset {offset}"
+                )
             offset = answer.next_offset
             yield answer
 

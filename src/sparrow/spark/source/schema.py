@@ -1,7 +1,7 @@
-"""Which columns a topic has in Spark, and how a batch of records becomes exactly the schema that Spark asked for.
+"""Columns of a topic, and the projection of decoded records to the schema that Spark requests.
 
-Spark does not prune the columns of a Python source; the schema that a user gives does. So any subset of the columns is
-a schema, in any order, and what is not in it is not decoded.
+Spark does not prune the columns of a Python source, but a user-defined schema does. Any subset of the columns in any
+order is a schema, and columns outside of it are not decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sparrow.wire.bodies import QueueRef
 
-DEFAULT = (
+DEFAULT_COLUMNS = (
     "body",
     "keys",
     "tags",
@@ -53,7 +53,7 @@ COLUMN_TYPES = {
     "flag": "int",
     "sys_flag": "int",
 }
-"""Every column, and its type in Spark's words. A body may be asked for as a string as well."""
+"""All columns with their Spark types. `body` can also be read as a string."""
 KAFKA_COLUMN_TYPES = {
     "key": "binary",
     "value": "binary",
@@ -74,31 +74,31 @@ _KAFKA_FROM = {
 }
 _TEXT_TOO = frozenset({"body", "value"})
 _LOG_APPEND_TIME = 1
-"""What Kafka calls a timestamp that the broker gave."""
+"""Kafka's timestampType for a timestamp that the broker assigned."""
 
 
 def default_ddl(*, kafka: bool, headers: bool) -> str:
-    """The schema of a topic when the user names none."""
+    """Return the schema that is used if the user gives none."""
     types = {name: kind for name, kind in KAFKA_COLUMN_TYPES.items() if headers or name != "headers"}
     if not kafka:
-        types = {name: COLUMN_TYPES[name] for name in DEFAULT}
+        types = {name: COLUMN_TYPES[name] for name in DEFAULT_COLUMNS}
     return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
 
 
 class Projection(NamedTuple):
-    """What to decode, and how to make the asked-for columns of it. Goes to the tasks."""
+    """Which columns to decode, and how to convert them to the schema. It is pickled for the tasks."""
 
     needs: tuple[str, ...]
-    """Columns of the codec."""
+    """Columns to decode."""
     names: tuple[str, ...]
-    """As the schema has them."""
+    """Columns of the schema."""
     as_text: tuple[str, ...]
-    """Binary columns that were asked for as strings."""
+    """Binary columns that the schema declares as string."""
     kafka: bool
     schema: pa.Schema
 
-    def batch(self, decoded: pa.RecordBatch, queue: QueueRef) -> pa.RecordBatch:
-        """The columns that Spark expects, of records of one queue."""
+    def to_batch(self, decoded: pa.RecordBatch, queue: QueueRef) -> pa.RecordBatch:
+        """Convert decoded records of one queue to the schema."""
         arrays = [self._column(name, decoded, queue) for name in self.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -126,7 +126,7 @@ _KAFKA_MADE: dict[str, _Make] = {
 
 
 def _headers(properties: pa.Array) -> pa.Array:
-    """A map column as Kafka's list of headers, over the same bytes."""
+    """Convert a map column to Kafka's list of headers, without copying the values."""
     kind = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     pairs = pa.StructArray.from_arrays(
         [properties.keys, properties.items.cast(pa.binary())],
@@ -142,8 +142,8 @@ def _as_text(array: pa.Array, decoded: pa.RecordBatch, queue: QueueRef) -> pa.Ar
         offsets = decoded.column("queue_offset").to_numpy()
         row = next(row for row, value in enumerate(array.to_pylist()) if not _is_text(value))
         raise Refused(
-            f"the body at {queue.topic}/{queue.broker_name}/{queue.queue_id} offset {offsets[row]} is not UTF-8: "
-            "read the column as binary, and decode it in SQL with try_to_... or decode(body, 'latin1')"
+            f"the body of {queue.topic}/{queue.broker_name}/{queue.queue_id} at offset {offsets[row]} is not valid "
+            "UTF-8. Read the column body as binary, and convert it in SQL, for example with decode(body, 'latin1')"
         ) from None
 
 
@@ -156,34 +156,34 @@ def _is_text(value: bytes) -> bool:
 
 
 def make_projection(schema: StructType, *, kafka: bool, extra: Sequence[str] = ()) -> Projection:
-    """How to fill this schema. A name or a type that no column has is refused before the first task."""
+    """Return the projection to this schema; refuse unknown columns and wrong types."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     types = KAFKA_COLUMN_TYPES if kafka else COLUMN_TYPES
     if not schema.fields:
-        raise Refused(f"the schema has no columns; there are {', '.join(types)}")
+        raise Refused(f"the schema has no columns. Columns of a topic: {', '.join(types)}")
     as_text = []
     for field in schema.fields:
         kind = field.dataType.simpleString()
         wanted = types.get(field.name)
         if wanted is None:
-            raise Refused(f"a topic has no column {field.name!r}; there are {', '.join(types)}")
+            raise Refused(f"unknown column {field.name!r}. Columns of a topic: {', '.join(types)}")
         if kind == "string" and field.name in _TEXT_TOO:
             as_text.append(field.name)
         elif kind != wanted:
-            raise Refused(f"the column {field.name!r} has the type {wanted}, not {kind}")
+            raise Refused(f"the column {field.name!r} has the type {wanted}, not {kind}: change the schema")
     names = tuple(field.name for field in schema.fields)
     sources = [_KAFKA_FROM.get(name, name) if kafka else name for name in names]
     needs = [name for name in (*sources, *extra) if name in codec.COLUMN_DECODERS and name != "topic"]
     if as_text or not needs:
-        needs.append("queue_offset")  # names the culprit; also the cheapest column, which counts the rows
+        needs.append("queue_offset")  # needed for the error message, and the cheapest column to count rows
     return Projection(
         tuple(dict.fromkeys(needs)), names, tuple(as_text), kafka, to_arrow_schema(schema, timezone="UTC")
     )
 
 
 def read_queue_offsets(buf: Any, starts: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The queue offsets that the records themselves say."""
+    """Return the queue offsets stored in the records."""
     from sparrow.wire.record import QUEUE_OFFSET_POSITION
 
     offsets: np.ndarray[Any, np.dtype[np.int64]] = codec.unaligned_view(buf, ">i8", QUEUE_OFFSET_POSITION)[
@@ -193,5 +193,5 @@ def read_queue_offsets(buf: Any, starts: Any) -> np.ndarray[Any, np.dtype[np.int
 
 
 def filter_by_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
-    """Only the rows with one of these tags: brokers compare hashes."""
+    """Keep rows with one of these tags. The broker compares only hashes of tags."""
     return batch.filter(pc.is_in(batch.column("tags"), value_set=pa.array(tags, pa.string())))

@@ -1,4 +1,4 @@
-"""`spark.readStream.format("sparrow")`: topics as an unbounded table, with progress in Spark's checkpoint."""
+"""Stream reader of `spark.readStream.format("sparrow")`: plans micro-batches in the driver and reads them in tasks."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from sparrow.wire.bodies import QueueRef
 log = logging.getLogger(__name__)
 
 _USUAL_BYTES = 1024
-"""What a record counts for where the broker does not say how large they are."""
+"""Assumed record size where the broker does not report one."""
 _COMPLAIN_S = 30.0
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in a process of the driver as long as the query; copies of it read in tasks."""
+    """Reader of a streaming query. One lives in a driver process and plans; pickled copies read in tasks."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._options = SourceOptions.of(given)
+        self._options = SourceOptions.parse(given)
         self._shape = make_projection(schema, kafka=self._options.kafka_schema)
         self._watch: MicroBatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_shape": self._shape, "_watch": None}  # tasks do not plan
+        return {"_options": self._options, "_shape": self._shape, "_watch": None}  # only the driver plans
 
     @property
     def _seen(self) -> MicroBatchPlanner:
@@ -61,15 +61,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.rows_a_batch:
-            return ReadMaxRows(self._options.rows_a_batch)
-        if self._options.bytes_a_batch:
-            return ReadMaxBytes(self._options.bytes_a_batch)
+        if self._options.batch_rows_max:
+            return ReadMaxRows(self._options.batch_rows_max)
+        if self._options.batch_bytes_max:
+            return ReadMaxBytes(self._options.batch_bytes_max)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes. Everything before `start` is done: the group may know."""
-        known = SourceOffsets.of_json(start)
+        """Return the end of the next micro-batch. Commit `start` to the group: all before it is processed."""
+        known = SourceOffsets.from_json(start)
         self._seen.done(known)
         planned = self._seen.planned(known, limit)
         return start if planned is None else planned.to_json()
@@ -78,48 +78,51 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        heads = self._seen.latest()
-        return SourceOffsets({queue: head.end for queue, head in heads.items()}).to_json() if heads else None
+        extents = self._seen.latest()
+        return SourceOffsets({queue: extent.end for queue, extent in extents.items()}).to_json() if extents else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Depends on nothing but its arguments and the options: a replayed batch is the same batch."""
+        """Return the partitions of a batch, from arguments and options only: a replay reads the same."""
         options = self._options
         planned = plan_tasks(
-            ranges_between(SourceOffsets.of_json(start), SourceOffsets.of_json(end)),
+            ranges_between(SourceOffsets.from_json(start), SourceOffsets.from_json(end)),
             partitions_min=options.partitions_min,
-            rows_a_range=options.rows_a_range,
-            rows_a_task=options.rows_a_task,
+            range_rows_max=options.range_rows_max,
+            task_rows_target=options.task_rows_target,
         )
         return [RangePartition(task) for task in planned]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Comes a batch late, and after the last one not at all; `latestOffset` tells the group instead."""
+        """Do nothing: Spark calls this a batch late and never for the last one. `latestOffset` commits."""
 
     # -- reading, in tasks --------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition), "we made it"
+        assert isinstance(partition, RangePartition), "partitions() returns RangePartition only"
         return read_task(partition.task, self._options, self._shape)
 
 
 def ranges_between(start: SourceOffsets, end: SourceOffsets) -> list[OffsetRange]:
-    """What lies between two offsets of a query."""
+    """Return the ranges between two offsets of a query."""
     ranges = []
     for queue, last in end.next.items():
-        first = start.next.get(queue, end.begun.get(queue))
+        first = start.next.get(queue, end.first_offsets.get(queue))
         if first is None:
-            raise Refused(f"the checkpoint does not say where {format_queue_name(queue)} starts")
+            raise Refused(
+                f"the checkpoint has no starting offset for queue {format_queue_name(queue)}: use a new checkpoint "
+                "location"
+            )
         if last > first:
             ranges.append(OffsetRange(queue, first, last))
     return ranges
 
 
 class MicroBatchPlanner:
-    """What a running query sees of its queues."""
+    """Plans the micro-batches of a running query."""
 
     def __init__(self, options: SourceOptions, places: SourceMetadata) -> None:
         self._options, self._places = options, places
-        self._heads: QueueExtents = {}
+        self._extents: QueueExtents = {}
         self._seen_s = self._refreshed_s = float("-inf")
         self._frozen: QueueExtents | None = None
         self._first: SourceOffsets | None = None
@@ -128,50 +131,52 @@ class MicroBatchPlanner:
         self._complained_s = float("-inf")
 
     def initial(self) -> SourceOffsets:
-        """Asked more than once before the first batch, and answered alike."""
+        """Return the starting offsets, the same at every call before the first batch."""
         if self._first is None:
-            heads = offset_resolution.fetch_extents_with_retries(self._options, self._places)
+            extents = offset_resolution.fetch_extents_with_retries(self._options, self._places)
             self._first = SourceOffsets(
-                offset_resolution.resolve_starting_offsets(self._options, self._places, heads, default="latest")
+                offset_resolution.resolve_starting_offsets(self._options, self._places, extents, default="latest")
             )
         return self._first
 
     def latest(self) -> QueueExtents:
-        """The ends of the queues, at most as old as the poll interval. An idle query asks 100 times a second."""
+        """Return the extents, at most `offsetPollIntervalMs` old. An idle query asks 100 times a second."""
         now = time.monotonic()
-        if now - self._seen_s < self._options.poll_ms / 1000:
-            return self._heads
-        is_fresh = now - self._refreshed_s >= self._options.refresh_ms / 1000
+        if now - self._seen_s < self._options.offset_poll_ms / 1000:
+            return self._extents
+        is_fresh = now - self._refreshed_s >= self._options.metadata_refresh_ms / 1000
         try:
-            self._heads = fetch_extents(self._options, self._places, is_fresh=is_fresh, without_absent=True)
+            self._extents = fetch_extents(self._options, self._places, is_fresh=is_fresh, without_absent=True)
         except (Unavailable, UnknownTopic, TimeoutError) as cause:
-            # Nothing is lost while a broker is away, and with it perhaps all that is known of its topics: its queues
-            # just bring nothing new. The query lives on.
+            # An unavailable broker loses no messages; its queues just have nothing new. Its topics may be unknown
+            # meanwhile, too.
             if now - self._complained_s > _COMPLAIN_S:
                 self._complained_s = now
-                log.warning("the brokers cannot be asked for new messages just now: %s", cause)
+                log.warning("cannot fetch end offsets from the brokers; will retry: %s", cause)
         else:
             self._refreshed_s = now if is_fresh else self._refreshed_s
         self._seen_s = now
-        return self._heads
+        return self._extents
 
     def freeze(self) -> None:
-        """From now on nothing is new: AvailableNow reads up to here."""
+        """Fix the current ends, up to which a query with the trigger AvailableNow reads."""
         self._frozen = offset_resolution.fetch_extents_with_retries(self._options, self._places)
 
     def planned(self, start: SourceOffsets, limit: ReadLimit) -> SourceOffsets | None:
-        """Where the next batch ends; None: there is none yet."""
-        heads = self._frozen if self._frozen is not None else self.latest()
+        """Return the end of the next micro-batch; None if there is nothing to read yet."""
+        extents = self._frozen if self._frozen is not None else self.latest()
         self._same_topics(start)
-        position, begun = self._checked(start, heads)
-        backlogs = {queue: head.end - position[queue] for queue, head in heads.items() if head.end > position[queue]}
-        if not backlogs and not begun and position == start.next:
+        position, first_offsets = self._checked(start, extents)
+        backlogs = {
+            queue: extent.end - position[queue] for queue, extent in extents.items() if extent.end > position[queue]
+        }
+        if not backlogs and not first_offsets and position == start.next:
             self._waiting_s = None
             return None
         if self._frozen is None and not self._is_enough(sum(backlogs.values()), limit):
             return None
-        shares = self._admitted(backlogs, heads, limit)
-        return SourceOffsets({queue: at + shares.get(queue, 0) for queue, at in position.items()}, begun)
+        shares = self._admitted(backlogs, extents, limit)
+        return SourceOffsets({queue: at + shares.get(queue, 0) for queue, at in position.items()}, first_offsets)
 
     def _same_topics(self, start: SourceOffsets) -> None:
         if self._options.pattern is not None:
@@ -180,61 +185,61 @@ class MicroBatchPlanner:
         strangers = sorted({queue.topic for queue in start.next} - wanted)
         if strangers:
             raise Refused(
-                f"the checkpoint is of topic {strangers[0]!r}, but the query reads {', '.join(sorted(wanted))}: "
-                "give each query a checkpoint of its own"
+                f"the checkpoint contains offsets of topic {strangers[0]!r}, but the query reads "
+                f"{', '.join(sorted(wanted))}: use a separate checkpoint location for each query"
             )
 
-    def _checked(self, start: SourceOffsets, heads: QueueExtents) -> tuple[dict[QueueRef, int], dict[QueueRef, int]]:
-        """Where every queue stands, the new ones too; messages that are gone are an error, or skipped aloud."""
-        position, begun = {}, {}
+    def _checked(self, start: SourceOffsets, extents: QueueExtents) -> tuple[dict[QueueRef, int], dict[QueueRef, int]]:
+        """Return the position of every queue, and the first offsets of new ones. Skip or refuse deleted messages."""
+        position, first_offsets = {}, {}
         for queue, at in start.next.items():
-            head = heads.get(queue)
+            extent = extents.get(queue)
             if (
-                head is None or head.first <= at <= head.end
-            ):  # its broker is away; when it comes back, reading goes on here
+                extent is None or extent.first <= at <= extent.end
+            ):  # None: the broker is unavailable; reading continues here later
                 position[queue] = at
-            elif self._options.fails_on_loss:
-                raise MessagesGone(queue, at, head.first, head.end)
+            elif self._options.fail_on_data_loss:
+                raise MessagesGone(queue, at, extent.first, extent.end)
             else:
-                position[queue] = head.first if at < head.first else head.end
+                position[queue] = extent.first if at < extent.first else extent.end
                 log.warning(
-                    "messages are gone and skipped: %s goes on at %d instead of %d",
+                    "skipped messages that no longer exist: queue %s continues at %d instead of %d",
                     format_queue_name(queue),
                     position[queue],
                     at,
                 )
-        for queue, head in heads.items():
+        for queue, extent in extents.items():
             if queue not in start.next:
-                position[queue] = begun[queue] = head.first
-        return position, begun
+                position[queue] = first_offsets[queue] = extent.first
+        return position, first_offsets
 
     def _is_enough(self, rows: int, limit: ReadLimit) -> bool:
-        least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.rows_min
+        least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.batch_rows_min
         if least is None or rows >= least:
             self._waiting_s = None
             return True
         now = time.monotonic()
         self._waiting_s = self._waiting_s if self._waiting_s is not None else now
-        if (now - self._waiting_s) * 1000 < self._options.delay_max_ms:
+        if (now - self._waiting_s) * 1000 < self._options.batch_delay_max_ms:
             return False
         self._waiting_s = None
         return True
 
-    def _admitted(self, backlogs: dict[QueueRef, int], heads: QueueExtents, limit: ReadLimit) -> dict[QueueRef, int]:
-        """How much of each backlog the batch takes."""
+    def _admitted(self, backlogs: dict[QueueRef, int], extents: QueueExtents, limit: ReadLimit) -> dict[QueueRef, int]:
+        """Return how many rows of each backlog the micro-batch takes."""
         if isinstance(limit, ReadMaxRows):
             backlogs = apportion(backlogs, limit.max_rows)
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if most is None and not isinstance(limit, ReadAllAvailable):
-            most = self._options.bytes_a_batch  # limits do not combine in Spark; here they do
+            most = self._options.batch_bytes_max  # Spark applies one limit only; here both apply
         if most is None:
             return backlogs
-        sizes = {queue: heads[queue].mean_bytes or _USUAL_BYTES for queue in backlogs}
+        sizes = {queue: extents[queue].mean_bytes or _USUAL_BYTES for queue in backlogs}
         in_bytes = apportion({queue: rows * sizes[queue] for queue, rows in backlogs.items()}, most)
         return {queue: max(1, size // sizes[queue]) for queue, size in in_bytes.items()}
 
     def done(self, offsets: SourceOffsets) -> None:
-        """Show the group where the query stands. It is for people to see; a failure costs nothing but that."""
+        """Commit the position of the query to its group. This only shows progress, so a failure is logged."""
         group = self._options.group
         if group is None:
             return
@@ -245,4 +250,4 @@ class MicroBatchPlanner:
         try:
             self._places.commit(group, news)
         except SparrowError as cause:
-            log.warning("the progress of the query could not be shown in group %s: %s", group, cause)
+            log.warning("cannot commit the progress of the query to group %s: %s", group, cause)

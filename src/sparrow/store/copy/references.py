@@ -40,12 +40,9 @@ class ReferenceResolver:
         made = record.draft_from_record(raw)
         if not topic.startswith(RETRY_TOPIC_PREFIX):
             return made
-        if (
-            _MARK in made.properties
-            and (place := property_value(made.properties, PROPERTY_REFERENCE.encode())) is not None
-        ):
+        if _MARK in made.properties and (place := property_value(made.properties, PROPERTY_REFERENCE)) is not None:
             made = await self._resolved(made, int(place) if place.isdecimal() else -1)
-        own_topic = property_value(made.properties, PROPERTY_RETRY_TOPIC.encode())
+        own_topic = property_value(made.properties, PROPERTY_RETRY_TOPIC)
         if own_topic in self._renamed:
             made.properties = set_properties(made.properties, {PROPERTY_RETRY_TOPIC: self._renamed[own_topic]})
         return made
@@ -56,8 +53,8 @@ class ReferenceResolver:
         if (
             original is None
             or message is None
-            or message.topic != property_value(reference.properties, PROPERTY_RETRY_TOPIC.encode())
-            or message.unique_key != property_value(reference.properties, PROPERTY_UNIQUE_KEY.encode())
+            or message.topic != property_value(reference.properties, PROPERTY_RETRY_TOPIC)
+            or message.unique_key != property_value(reference.properties, PROPERTY_UNIQUE_KEY)
         ):
             # It keeps its place in the queue; readers pass over it as they did before.
             self._gone += 1

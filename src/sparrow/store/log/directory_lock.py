@@ -29,12 +29,12 @@ class DirectoryLock:
         _held_here.add(self._name)
         os.pwrite(self._lock, b"lock", 0)
 
-    def entered(self) -> None:
+    def mark_open(self) -> None:
         """From here on, only `left` means that all was well."""
         (self.path / ABORT_FILE).write_text(str(os.getpid()))
 
-    def left(self, *, in_order: bool) -> None:
-        if in_order:
+    def release(self, *, is_clean: bool) -> None:
+        if is_clean:
             (self.path / ABORT_FILE).unlink(missing_ok=True)
         _held_here.discard(self._name)
         if self._lock >= 0:

@@ -89,7 +89,7 @@ class LogStore:
         try:
             self._open(store_host, on_growth, archived_to, now_ms, disk_ratio)
         except BaseException:
-            self._folder.left(in_order=False)
+            self._folder.release(is_clean=False)
             raise
         self._flusher.start()
         self._maintenance_thread.start()
@@ -128,11 +128,11 @@ class LogStore:
             self._writer,
             self._reader,
             now_ms,
-            ledger_keep_days=self.settings.ledger_keep_days,
+            ledger_retention_days=self.settings.ledger_retention_days,
         )
         self.catalog = LogCatalog(self._state, self._wait_durable, self._delete_topic)
         self.tokens, self.marks = LogTokens(self._state, self._wait_durable), LogMarks(self._state)
-        self.offsets = LogGroupOffsets(self._state.state, self._writer.lock)
+        self.offsets = LogGroupOffsets(self._state.tables, self._writer.lock)
         self._atomic_appends = AtomicAppends(self._writer, self._state, self._failed)
         self._maintenance = LogMaintenance(
             self.path,
@@ -147,7 +147,7 @@ class LogStore:
             archived_to=archived_to,
             disk_ratio=disk_ratio,
         )
-        self._maintenance_thread = PeriodicTaskThread("keeper", self._maintenance.chores())
+        self._maintenance_thread = PeriodicTaskThread("keeper", self._maintenance.tasks())
         # Its own thread: pages must be ready in time, and waiters told, whatever else there is to do.
         self._segment_thread = PeriodicTaskThread(
             "warmer",
@@ -156,13 +156,13 @@ class LogStore:
                 PeriodicTask("expire", 0.05, self._flusher.expire),
             ],
         )
-        self._log.on_pages_low = functools.partial(self._segment_thread.hurry, "prepare segments")
+        self._log.on_pages_low = functools.partial(self._segment_thread.run_soon, "prepare segments")
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
         self._writer.newest_ms = found.newest_ms
-        if found.is_as_left:
-            self._maintenance.is_as_left()
-        self._state.recall()
-        self._folder.entered()
+        if found.is_unchanged:
+            self._maintenance.trust_checkpoint()
+        self._state.reload()
+        self._folder.mark_open()
         self._maintenance.watch_disk()
         self._maintenance.checkpoint()
 
@@ -208,13 +208,13 @@ class LogStore:
     def _appendable(self, queue: Queue) -> ConsumeQueue:
         found = self._queues.get(queue)
         if found is None:
-            if queue.topic not in self._state.state.topics:
+            if queue.topic not in self._state.tables.topics:
                 raise UnknownTopic(queue.topic)
             if not 0 <= queue.id < 1 << 31:
                 raise Refused(f"{queue.id} is no queue id: they start at 0")
             with self._writer.lock:
-                found = self._queues.of(queue)
-        if found.is_ours:
+                found = self._queues.get_or_create(queue)
+        if found.is_internal:
             raise Refused(f"topic {queue.topic!r} is the store's own")
         return found
 
@@ -224,7 +224,7 @@ class LogStore:
         if held_bytes > _UNFILED_BYTES:
             self._file_keys()
         elif held_bytes:
-            self._maintenance_thread.hurry("file keys")
+            self._maintenance_thread.run_soon("file keys")
 
     def _file_keys(self) -> None:
         with self._maintenance_thread.paused():
@@ -248,7 +248,7 @@ class LogStore:
         else:
             end = await self._in_thread(self._append_group, scope, number, portions, verify_crc=verify_crc)
         # Refused or not: what the answer tells must be as safe as if it were the first.
-        await self._wait_durable(self._state.state.ledger_record_at(scope) + 1 if end is None else end)
+        await self._wait_durable(self._state.tables.ledger_record_at(scope) + 1 if end is None else end)
         return end is not None
 
     def _append_group(
@@ -275,10 +275,10 @@ class LogStore:
         return end
 
     async def ledger(self, scope: str) -> int | None:
-        noted = self._state.state.ledger.get(scope)
+        noted = self._state.tables.ledger.get(scope)
         if noted is None:
             return None
-        await self._wait_durable(self._state.state.ledger_record_at(scope) + 1)
+        await self._wait_durable(self._state.tables.ledger_record_at(scope) + 1)
         return noted.number
 
     async def _wait_durable(self, end: int) -> None:
@@ -340,7 +340,7 @@ class LogStore:
         # No checkpoint in between: it would include queues that the log says are deleted.
         with self._maintenance_thread.paused():
             with self._writer.lock:
-                end = self._state.say(updates)
+                end = self._state.append(updates)
                 self._queues.drop_topic(name)
             self._maintenance.checkpoint()
         return end
@@ -378,7 +378,7 @@ class LogStore:
 
     def replicated_to(self, physical_offset: int) -> None:
         """Enough replicas have everything below the offset: said by whoever ships the log."""
-        self._writer.reached("replicated", min(physical_offset, self._log.written))
+        self._writer.advance_watermark("replicated", min(physical_offset, self._log.written))
 
     def raw(self, physical_offset: int, length_max: int) -> bytes:
         """The log's own bytes, from one segment: what a replica is sent."""
@@ -399,15 +399,15 @@ class LogStore:
             (self.path / files.STATE_SNAPSHOT_FILE).unlink(missing_ok=True)
             comes_back = self._state.deletes_topic_after(end)
             self._log.truncate(end)
-            self._writer.cut(end)
-            self._flusher.cut(end)
+            self._writer.truncate(end)
+            self._flusher.truncate(end)
             if comes_back:
                 rebuild_views(self._log, self._queues, self._index)
             else:
                 for queue in self._queues:
                     queue.truncate(end)
                 self._index.truncate(end)
-            self._state.recall()
+            self._state.reload()
             self._maintenance.after_truncate()
             self._maintenance.checkpoint()
 
@@ -416,7 +416,7 @@ class LogStore:
     def _failed(self, cause: Exception) -> SparrowError:
         error = StoreFailed(self.path, str(cause))
         with self._writer.lock:
-            self._writer.refusing = error
+            self._writer.refusal = error
         return error
 
     async def close(self) -> None:
@@ -430,7 +430,7 @@ class LogStore:
         self._maintenance_thread.stop()
         self._segment_thread.stop()
         self._threads.shutdown()
-        in_order = not isinstance(self._writer.refusing, StoreFailed)
+        in_order = not isinstance(self._writer.refusal, StoreFailed)
         try:
             if in_order:
                 self._finish()
@@ -438,16 +438,16 @@ class LogStore:
             in_order = False
             log.error("the store could not be closed in order", extra={"cause": str(cause)})
         finally:
-            self._writer.refusing = Closed(f"the store {self.path}")
+            self._writer.refusal = Closed(f"the store {self.path}")
             self._flusher.stop()
             self._log.close()
-            self._folder.left(in_order=in_order)
+            self._folder.release(is_clean=in_order)
 
     def _finish(self) -> None:
         with self._writer.lock:
             with self._writer.allowing_full_disk():
                 self._state.flush_offsets()
-            self._writer.refusing = Closed(f"the store {self.path}")
+            self._writer.refusal = Closed(f"the store {self.path}")
         self._flusher.sync()
         self._maintenance.checkpoint()
         self._index.close()

@@ -66,7 +66,7 @@ class LogMaintenance:
         # Before anybody reads: what had expired when the store was closed does not come back for a moment.
         self.expire_dead_letters()
 
-    def is_as_left(self) -> None:
+    def trust_checkpoint(self) -> None:
         """Opening the store changed nothing: the checkpoint of its last stop still tells the truth."""
         self._checkpointed = self._log.written
 
@@ -75,11 +75,11 @@ class LogMaintenance:
         self._checkpointed = -1
         self.expire_dead_letters()
 
-    def chores(self) -> list[PeriodicTask]:
+    def tasks(self) -> list[PeriodicTask]:
         settings = self._settings
         return [
             PeriodicTask("file keys", 0.2, self.catch_up_key_index),
-            PeriodicTask("say offsets", settings.offsets_interval_ms / 1000, self._state.flush_offsets),
+            PeriodicTask("say offsets", settings.offset_flush_interval_ms / 1000, self._state.flush_offsets),
             PeriodicTask("write queues out", 0.2, self.flush_queues),
             PeriodicTask("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
             PeriodicTask("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
@@ -95,27 +95,27 @@ class LogMaintenance:
         ratio = self._disk_ratio(self._path)
         writer = self._writer
         with writer.lock:
-            if writer.refusing is not None and not isinstance(writer.refusing, StoreFull):
+            if writer.refusal is not None and not isinstance(writer.refusal, StoreFull):
                 return
             if self._queues_full is not None:
-                writer.refusing = self._queues_full
+                writer.refusal = self._queues_full
             elif ratio > self._settings.disk_refuse_ratio:
-                writer.refusing = StoreFull(self._path, f"the disk is {ratio:.0%} full")
+                writer.refusal = StoreFull(self._path, f"the disk is {ratio:.0%} full")
             elif ratio <= min(self._settings.disk_force_ratio, self._settings.disk_refuse_ratio):
-                writer.refusing = None
+                writer.refusal = None
 
     # -- the views ----------------------------------------------------------------------------------------------------
 
     def flush_queues(self) -> None:
         try:
             with self._writer.lock:
-                self._busy |= self._writer.touched
-                self._writer.touched.clear()
+                self._busy |= self._writer.dirty_queues
+                self._writer.dirty_queues.clear()
             for queue in list(self._busy):
                 if queue.is_dirty:
                     queue.write_out()
                 with self._writer.lock:
-                    queue.forget_recent()
+                    queue.trim_recent()
                     if not queue.has_recent:
                         self._busy.discard(queue)
         except OSError as cause:
@@ -164,7 +164,7 @@ class LogMaintenance:
         if self._log.written == self._checkpointed:
             return
         with self._writer.lock:
-            if isinstance(self._writer.refusing, StoreFailed):
+            if isinstance(self._writer.refusal, StoreFailed):
                 return  # only the next start can say what is whole
             end, newest_ms = self._log.written, self._writer.newest_ms
             ends, emptied = self._queues.ends(), self._queues.emptied()

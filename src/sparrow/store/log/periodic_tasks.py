@@ -40,7 +40,7 @@ class PeriodicTaskThread:
         """A lock: while it is held no chore runs."""
         return self._working
 
-    def hurry(self, name: str) -> None:
+    def run_soon(self, name: str) -> None:
         """Do this chore next, due or not."""
         if name not in self._hurried:
             self._hurried.add(name)

@@ -57,15 +57,15 @@ class LogReader:
         if not bounds.first <= offset < bounds.end:
             return Moved(bounds.first if offset < bounds.first else bounds.end, bounds)
         assert queue is not None, "an unknown queue holds nothing"
-        is_ours = queue.is_warm(offset)
-        if hot_only and not is_ours:
+        is_warm = queue.is_warm(offset)
+        if hot_only and not is_warm:
             return None
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
         examined = min(examined, bounds.end - offset)
         if tags_codes is None and examined > _FEW_ENTRIES:
             examined = min(examined, _fitting(queue, offset, bytes_max))
         raw = queue.entries(offset, examined)
-        if is_ours and len(raw) <= _FEW_ENTRIES * ENTRY_BYTES:
+        if is_warm and len(raw) <= _FEW_ENTRIES * ENTRY_BYTES:
             places, sizes, next_offset = _choose_few(raw, offset, count_max, bytes_max, tags_codes)
             if not places or places[0] >= self._hot_from:
                 return Slice(self._views(places, sizes), sizes, QueueOffset(next_offset), bounds)

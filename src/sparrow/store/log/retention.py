@@ -58,4 +58,4 @@ def keep_from(
 
 def dead_letter_cutoff_ms(settings: LogSettings, *, now_ms: int) -> int:
     """Dead letters stored before this time are no longer read."""
-    return int(now_ms - settings.dead_letter_hours * _HOUR_MS) + 1
+    return int(now_ms - settings.dead_letter_retention_hours * _HOUR_MS) + 1

@@ -1,1 +1,1 @@
-"""Messages in the database that is there already: MariaDB, MySQL, PostgreSQL or SQLite."""
+"""The SQL store: messages in tables of MariaDB, MySQL, PostgreSQL or SQLite."""

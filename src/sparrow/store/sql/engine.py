@@ -31,25 +31,19 @@ from sparrow.store.spi import (
     StoreFiles,
 )
 from sparrow.store.sql.append import atomic_append
+from sparrow.store.sql.append.batch_ids import AssignedIds
 from sparrow.store.sql.append.dedup import producer_sequence_of
 from sparrow.store.sql.append.insert import insert_with_ids
 from sparrow.store.sql.append.lane_writer import LaneWriter
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    DuplicateKey,
-    LockConflict,
-    MissingPartition,
-    SqlSession,
-    StoreDatabase,
-    StoreDatabaseUnreachable,
-    open_database,
-)
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase, open_database
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict, MissingPartition, StoreDatabaseUnreachable
+from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.maintenance import retention
 from sparrow.store.sql.read import search
 from sparrow.store.sql.read.lane_poller import LanePoller
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.row_codec import NewRow, row_of_draft
-from sparrow.store.sql.schema.table_names import Lane, is_internal_topic, split_physical_offset
+from sparrow.store.sql.schema.table_names import is_internal_topic
 from sparrow.store.sql.state.catalog import CatalogHooks, StoreCatalog
 from sparrow.store.sql.state.committed_offsets import CommittedOffsets
 from sparrow.store.sql.state.leases import Leases
@@ -99,7 +93,7 @@ class SqlStore:
         self.catalog.reload = self._refresh
         self.tokens, self.marks = SqlTokens(database), SqlMarks(database)
         self.leases = Leases(database, owner, settings.lease_ms)
-        self.resends = ResendRanges(database, self.catalog, now_ms=now_ms)
+        self.resend_ranges = ResendRanges(database, self.catalog, now_ms=now_ms)
         self.epoch = 0
         """With which offsets are committed: of the lease of whoever leads, as far as is known here."""
         self.offsets = CommittedOffsets(database, self.catalog, epoch=lambda: self.epoch, now_ms=now_ms)
@@ -112,7 +106,7 @@ class SqlStore:
         self._writer_id = secrets.randbits(62)
         self._views: dict[int, LaneView] = {}
         self._writers: dict[int, LaneWriter] = {}
-        self._watch = LanePoller(
+        self._poller = LanePoller(
             database,
             self._views,
             awaited_queues=awaited_queues,
@@ -153,8 +147,8 @@ class SqlStore:
             await _patiently(store.catalog.prepare)
             await store.tokens.all()
             store._see_lanes()
-            await store._watch.look(list(store._views.values()))
-            await store._watch.start()
+            await store._poller.poll(list(store._views.values()))
+            await store._poller.start()
         except BaseException:
             await database.close()
             raise
@@ -167,7 +161,7 @@ class SqlStore:
     @property
     def written(self) -> int:
         """Behind the newest message of the newest lane: physical offsets are lanes and ids here."""
-        return max((view.lane.place(view.next_id) for view in self._views.values()), default=0)
+        return max((view.lane.physical_offset(view.next_id) for view in self._views.values()), default=0)
 
     def when_durable(self, end: int) -> asyncio.Future[None] | None:
         """What is placed is committed already."""
@@ -178,7 +172,7 @@ class SqlStore:
     def append_nowait(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[AppendResult]:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
-        entries = [row_of_draft(self.checked(draft), draft.token or self.catalog.anonymous) for draft in drafts]
+        entries = [row_of_draft(self.checked(draft), draft.token or self.catalog.anonymous_token) for draft in drafts]
         # What the platform itself moves about (a retry, a dead letter) may be a copy of what was sent once.
         ticket = None if is_internal_topic(queue.topic) else producer_sequence_of(drafts)
         placed = self._writer(view.lane).append(entries, ticket)
@@ -215,7 +209,7 @@ class SqlStore:
             except _NothingToChange:
                 return None
             except MissingPartition:
-                await self.catalog.make_room(view.lane, len(entries))
+                await self.catalog.ensure_partitions(view.lane, len(entries))
             except LockConflict:
                 tries += 1
                 if tries > _TRIES_MAX:
@@ -248,11 +242,11 @@ class SqlStore:
             for portion in portions
         ]
         is_lost, tries = False, 0
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         while True:
             try:
                 done = await atomic_append.append_atomically(
-                    self.database, scope, number, of_lanes, token=self.catalog.anonymous, now_ms=self._now_ms()
+                    self.database, scope, number, of_lanes, token=self.catalog.anonymous_token, now_ms=self._now_ms()
                 )
                 break
             except (LockConflict, MissingPartition, StoreDatabaseUnreachable) as cause:
@@ -270,11 +264,11 @@ class SqlStore:
         if done is None:
             if not is_lost or await self.ledger(scope) != number:
                 return False
-            await self._watch.look(list(views.values()))  # it was ours, though the answer was lost
+            await self._poller.poll(list(views.values()))  # it was ours, though the answer was lost
             return True
         for lane, next_id in done:
             view = self._views.get(lane.number)
-            if view is not None and view.reach(next_id):
+            if view is not None and view.advance(next_id):
                 self._on_growth(view.queue, view.bounds.end)
         return True
 
@@ -283,7 +277,7 @@ class SqlStore:
         for portion in portions:
             counts[portion.lane] = counts.get(portion.lane, 0) + len(portion.sizes)
         for lane, count in counts.items():
-            await self.catalog.make_room(lane, count)
+            await self.catalog.ensure_partitions(lane, count)
 
     async def ledger(self, scope: str) -> int | None:
         return await atomic_append.ledger_position(self.database, scope)
@@ -292,7 +286,7 @@ class SqlStore:
         self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]
     ) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         is_tried = False
         while True:
             try:
@@ -312,10 +306,10 @@ class SqlStore:
         return await self.append_nowait(queue, drafts)
 
     def _appended(self, placed: AssignedIds, count: int, topic: str) -> AppendResult:
-        if placed.lane not in self.catalog.by_number:  # deleted while the answer was on its way
+        if placed.lane not in self.catalog.lanes_by_number:  # deleted while the answer was on its way
             raise UnknownTopic(topic)
-        lane, queue = self.catalog.by_number[placed.lane]
-        first = lane.place(placed.base_id)
+        lane, queue = self.catalog.lanes_by_number[placed.lane]
+        first = lane.physical_offset(placed.base_id)
         places = [PhysicalOffset(place) for place in range(first, first + count)]
         end = PhysicalOffset(first + count)
         return AppendResult(queue, QueueOffset(placed.base_id - 1), places, end, placed.store_ms)
@@ -337,8 +331,8 @@ class SqlStore:
         view = self._views.get(lane.number)
         if view is None:  # its topic was deleted meanwhile
             return
-        view.stored(placed, entries)
-        if view.reach(placed.base_id + len(entries)):
+        view.cache_new(placed, entries)
+        if view.advance(placed.base_id + len(entries)):
             self._on_growth(view.queue, view.bounds.end)
 
     def _writer(self, lane: Lane) -> LaneWriter:
@@ -349,7 +343,7 @@ class SqlStore:
                 self.database,
                 self.catalog,
                 writer_id=self._writer_id,
-                wait_s=self.settings.wait_ms / 1000,
+                wait_s=self.settings.database_wait_ms / 1000,
                 now_ms=self._now_ms,
                 on_stored=self._stored,
             )
@@ -373,7 +367,7 @@ class SqlStore:
             assert found is not None, "of an unknown queue there is nothing to ask"
             return found
         if not view.is_known or offset >= view.bounds.end:
-            await self._watch.look([view])
+            await self._poller.poll([view])
             bounds = view.bounds
             if offset >= bounds.end:
                 return AtEnd(bounds) if offset == bounds.end else Moved(bounds.end, bounds)
@@ -391,7 +385,7 @@ class SqlStore:
         if lane is None:
             return _NOTHING
         view = self._view_of(lane, queue)
-        await self._watch.look([view])
+        await self._poller.poll([view])
         return view.bounds
 
     async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
@@ -404,7 +398,7 @@ class SqlStore:
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[bytes]:
         views = [view for view in self._views.values() if view.queue.topic == topic]
-        await self._watch.look(views)
+        await self._poller.poll(views)
         return await search.by_key(self.database, views, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
@@ -413,11 +407,11 @@ class SqlStore:
         if view is None:
             return None
         if message_id >= view.next_id:
-            await self._watch.look([view])
+            await self._poller.poll([view])
         if not view.first_id <= message_id < view.next_id:
             return None
         rows = await view.rows(self.database, message_id - 1, 1)
-        return view.records.of(rows[0])[0] if rows and rows[0][0] == message_id else None
+        return view.records.encode_row(rows[0])[0] if rows and rows[0][0] == message_id else None
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
@@ -430,7 +424,7 @@ class SqlStore:
 
     def _view(self, queue: Queue) -> LaneView:
         if self._is_closed:
-            raise Closed(f"the store {self.database.where}")
+            raise Closed(f"the store {self.database.display_url}")
         if queue not in self.catalog.lanes and queue.topic in self.catalog.topics:
             count = self.catalog.topics[queue.topic].read_queues
             raise Refused(f"topic {queue.topic!r} has no queue {queue.id}: its queues are 0 to {count - 1}")
@@ -459,7 +453,7 @@ class SqlStore:
         await self.offsets.forget_group(group)
 
     def _see_lanes(self) -> None:
-        lanes = self.catalog.by_number
+        lanes = self.catalog.lanes_by_number
         for number in self._views.keys() - lanes.keys():
             del self._views[number]
             self._writers.pop(number, None)
@@ -470,7 +464,7 @@ class SqlStore:
         for view in self._views.values():
             view.forget()
         self.offsets.forget()
-        await self._watch.look(list(self._views.values()))
+        await self._poller.poll(list(self._views.values()))
         self.on_restart()
 
     async def close(self) -> None:
@@ -479,7 +473,7 @@ class SqlStore:
         self._is_closed = True
         for writer in list(self._writers.values()):
             await writer.close()
-        await self._watch.stop()
+        await self._poller.stop()
         await self.offsets.close()
         await self.database.close()
 

@@ -18,7 +18,7 @@ import msgspec
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.message import Draft
 from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
-from sparrow.store.sql.schema.table_names import Lane
+from sparrow.store.sql.lanes import Lane
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in
 
@@ -195,19 +195,21 @@ class RowRecordEncoder:
 
     def __init__(self, lane: Lane, topic: str, queue_id: int, store_host: bytes) -> None:
         self.lane, self.queue_id = lane, queue_id
-        self._place = lane.place(0)
+        self._place = lane.physical_offset(0)
         self._topic_field, self._store_host = record.topic_field(topic.encode()), store_host
 
-    def of(self, row: Sequence[Any]) -> tuple[bytes, int]:
+    def encode_row(self, row: Sequence[Any]) -> tuple[bytes, int]:
         """The record of a row in the order of `MESSAGE_COLUMNS`, and the code of its tags."""
         message_id, body, source_ip, _, _, store_ms, properties = row
-        return self.made(message_id, body, source_ip, store_ms, properties)
+        return self.encode(message_id, body, source_ip, store_ms, properties)
 
     def encode_new(self, message_id: int, entry: NewRow, store_ms: int) -> tuple[bytes, int]:
         """The same of a message that was just inserted."""
-        return self.made(message_id, entry.body, entry.source_ip, store_ms, entry.properties)
+        return self.encode(message_id, entry.body, entry.source_ip, store_ms, entry.properties)
 
-    def made(self, message_id: int, body: bytes, source_ip: int, store_ms: int, properties: bytes) -> tuple[bytes, int]:
+    def encode(
+        self, message_id: int, body: bytes, source_ip: int, store_ms: int, properties: bytes
+    ) -> tuple[bytes, int]:
         draft, tags = draft_of_row(body, source_ip, properties)
         made = record.encode(
             draft,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparrow.model.queue import QueueRef
 from sparrow.wire.bodies.clients import (
     ClientConfigCheck,
     ClientConnection,
@@ -19,7 +20,7 @@ from sparrow.wire.bodies.clients import (
     ProducerTable,
     SubscriptionData,
 )
-from sparrow.wire.bodies.codec import Body, DataVersion, QueueRef, read, write
+from sparrow.wire.bodies.codec import Body, DataVersion, read, write
 from sparrow.wire.bodies.pop import (
     Ack,
     Assignment,
@@ -60,6 +61,7 @@ from sparrow.wire.bodies.stats import (
     TopicOffset,
     TopicStats,
 )
+from sparrow.wire.bodies.tokens import IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.bodies.topics import (
     GroupConfig,
     GroupConfigList,
@@ -106,6 +108,7 @@ __all__ = [
     "GroupSubscription",
     "GroupTable",
     "HeartbeatData",
+    "IssueToken",
     "KvTable",
     "LockQueues",
     "LockedQueues",
@@ -121,10 +124,13 @@ __all__ = [
     "QueueData",
     "QueueRef",
     "QueueTimeSpan",
+    "RevokeToken",
     "RouteData",
     "SetRequestMode",
     "StatsItem",
     "SubscriptionData",
+    "TokenDescription",
+    "TokenList",
     "TopicConfig",
     "TopicConfigList",
     "TopicList",

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.wire.bodies.codec import Body, QueueRef
+from sparrow.model.queue import QueueRef
+from sparrow.wire.bodies.codec import Body
 
 
 class SubscriptionData(Body, frozen=True):

@@ -8,19 +8,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from sparrow.model.errors import BadRequest, ProtocolError
+from sparrow.model.queue import QueueRef
 from sparrow.wire import fastjson
 
 
 class Body(msgspec.Struct, frozen=True, rename="camel"):
     """What one kind of body says. Members it does not know are passed over, members that are None not written."""
-
-
-class QueueRef(Body, frozen=True, order=True):
-    """One queue of one broker. Sorted by topic, then broker, then number, as every client allocates them."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
 
 
 class DataVersion(Body, frozen=True):

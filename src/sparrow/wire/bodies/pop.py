@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import msgspec
 
 from sparrow.model.errors import BadRequest
-from sparrow.wire.bodies.codec import Body, QueueRef
+from sparrow.model.queue import QueueRef
+from sparrow.wire.bodies.codec import Body
 
 BITSET_BITS_MAX = 1024
 """A checkpoint covers at most some dozens of messages."""

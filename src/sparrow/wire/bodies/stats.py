@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from sparrow.model.queue import QueueRef
 from sparrow.wire.bodies.clients import SubscriptionData
-from sparrow.wire.bodies.codec import Body, QueueRef
+from sparrow.wire.bodies.codec import Body
 
 
 class TopicOffset(Body, frozen=True):

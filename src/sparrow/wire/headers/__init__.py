@@ -138,23 +138,27 @@ class EmptyHeader(Header, frozen=True):
 
 _CAPABILITIES = (admin, groups, nameserver, offsets, pop, pull, query, resend, send, staging, topics, transactions)
 
-REQUESTS: dict[int, type[Header]] = {code: kind for part in _CAPABILITIES for code, kind in part.REQUESTS.items()}
-RESPONSES: dict[int, type[Header]] = {code: kind for part in _CAPABILITIES for code, kind in part.RESPONSES.items()}
+REQUEST_HEADERS: dict[int, type[Header]] = {
+    code: kind for part in _CAPABILITIES for code, kind in part.REQUEST_HEADERS.items()
+}
+RESPONSE_HEADERS: dict[int, type[Header]] = {
+    code: kind for part in _CAPABILITIES for code, kind in part.RESPONSE_HEADERS.items()
+}
 
 
 def request_header_type(code: int) -> type[Header]:
     """How the ext fields of such a request are typed; `EmptyHeader` when it has none."""
-    return REQUESTS.get(code, EmptyHeader)
+    return REQUEST_HEADERS.get(code, EmptyHeader)
 
 
 def response_header_type(code: int) -> type[Header]:
     """How the ext fields of a successful answer to such a request are typed; `EmptyHeader` when it has none."""
-    return RESPONSES.get(code, EmptyHeader)
+    return RESPONSE_HEADERS.get(code, EmptyHeader)
 
 
 __all__ = [
-    "REQUESTS",
-    "RESPONSES",
+    "REQUEST_HEADERS",
+    "RESPONSE_HEADERS",
     "AckMessage",
     "AddWritePermissionResponse",
     "AppendOnce",

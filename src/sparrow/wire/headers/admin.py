@@ -71,7 +71,7 @@ class GetBrokerConfigResponse(Header, frozen=True):
     version: str
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_CONSUME_STATS: GetConsumeStats,
     RequestCode.GET_BROKER_CONSUME_STATS: GetBrokerConsumeStats,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: GetConsumerConnections,
@@ -83,4 +83,4 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.CLONE_GROUP_OFFSET: CloneGroupOffsets,
     RequestCode.VIEW_BROKER_STATS_DATA: GetBrokerStats,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {RequestCode.GET_BROKER_CONFIG: GetBrokerConfigResponse}
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {RequestCode.GET_BROKER_CONFIG: GetBrokerConfigResponse}

@@ -99,7 +99,7 @@ class ConsumeMessageDirectly(Header, frozen=True):
     group_sys_flag: JavaInt | None = None
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.HEART_BEAT: Heartbeat,
     RequestCode.UNREGISTER_CLIENT: UnregisterClient,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: ListConsumers,
@@ -115,7 +115,7 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: GetConsumerRunningInfo,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumeMessageDirectly,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.HEART_BEAT: HeartbeatResponse,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ListGroupsResponse,
 }

@@ -104,7 +104,7 @@ class GetBrokerMembers(Header, frozen=True):
     broker_name: str
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: GetRoute,
     RequestCode.REGISTER_BROKER: RegisterBroker,
     RequestCode.UNREGISTER_BROKER: UnregisterBroker,
@@ -119,7 +119,7 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.ADD_WRITE_PERM_OF_BROKER: ChangeWritePermission,
     RequestCode.GET_BROKER_MEMBER_GROUP: GetBrokerMembers,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.REGISTER_BROKER: RegisterBrokerResponse,
     RequestCode.QUERY_DATA_VERSION: QueryDataVersionResponse,
     RequestCode.GET_KV_CONFIG: GetKvResponse,

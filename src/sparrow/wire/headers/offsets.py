@@ -71,7 +71,7 @@ class StoreTimeResponse(Header, frozen=True):
     time_ms: JavaLong = msgspec.field(name="timestamp")
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: QueryOffset,
     RequestCode.UPDATE_CONSUMER_OFFSET: CommitOffset,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffset,
@@ -79,7 +79,7 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_MIN_OFFSET: QueueRequest,
     RequestCode.GET_EARLIEST_MSG_STORETIME: QueueRequest,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: OffsetResponse,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: OffsetResponse,
     RequestCode.GET_MAX_OFFSET: OffsetResponse,

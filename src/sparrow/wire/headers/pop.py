@@ -109,7 +109,7 @@ class GetPollingCountResponse(Header, frozen=True):
     count: JavaInt = msgspec.field(name="pollingNum")
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.POP_MESSAGE: PopMessage,
     RequestCode.ACK_MESSAGE: AckMessage,
     RequestCode.BATCH_ACK_MESSAGE: BatchAckMessage,
@@ -118,7 +118,7 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.NOTIFICATION: NotificationRequest,
     RequestCode.POLLING_INFO: GetPollingCount,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.POP_MESSAGE: PopMessageResponse,
     RequestCode.PEEK_MESSAGE: PopMessageResponse,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleTimeResponse,

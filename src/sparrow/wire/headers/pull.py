@@ -8,7 +8,7 @@ from sparrow.model.queue import Queue
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
-COMMIT_OFFSET, SUSPEND, HAS_SUBSCRIPTION, CLASS_FILTER, LITE_PULL = 0x1, 0x2, 0x4, 0x8, 0x10
+COMMIT_OFFSET_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, CLASS_FILTER_FLAG, LITE_PULL_FLAG = 0x1, 0x2, 0x4, 0x8, 0x10
 """Bits of a pull's sys flag."""
 
 
@@ -39,15 +39,15 @@ class PullMessage(Header, frozen=True):
 
     @property
     def commits(self) -> bool:
-        return bool(self.sys_flag & COMMIT_OFFSET)
+        return bool(self.sys_flag & COMMIT_OFFSET_FLAG)
 
     @property
     def may_suspend(self) -> bool:
-        return bool(self.sys_flag & SUSPEND)
+        return bool(self.sys_flag & SUSPEND_FLAG)
 
     @property
     def has_subscription(self) -> bool:
-        return bool(self.sys_flag & HAS_SUBSCRIPTION)
+        return bool(self.sys_flag & SUBSCRIPTION_FLAG)
 
 
 class PullMessageResponse(Header, frozen=True):
@@ -65,11 +65,11 @@ class PullMessageResponse(Header, frozen=True):
     """Behind the records there are so many sizes, 4 bytes each: only for those who asked (`withSizes`)."""
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.PULL_MESSAGE: PullMessage,
     RequestCode.LITE_PULL_MESSAGE: PullMessage,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.PULL_MESSAGE: PullMessageResponse,
     RequestCode.LITE_PULL_MESSAGE: PullMessageResponse,
 }

@@ -35,9 +35,9 @@ class QueryConsumeQueue(Header, frozen=True):
     group: str | None = msgspec.field(default=None, name="consumerGroup")
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.QUERY_MESSAGE: QueryMessage,
     RequestCode.VIEW_MESSAGE_BY_ID: ViewMessage,
     RequestCode.QUERY_CONSUME_QUEUE: QueryConsumeQueue,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {RequestCode.QUERY_MESSAGE: QueryMessageResponse}
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {RequestCode.QUERY_MESSAGE: QueryMessageResponse}

@@ -37,5 +37,5 @@ class ResendMessagesResponse(Header, frozen=True):
     """With commas in between."""
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {RequestCode.RESEND_MESSAGES: ResendMessages}
-RESPONSES: dict[RequestCode, type[Header]] = {RequestCode.RESEND_MESSAGES: ResendMessagesResponse}
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {RequestCode.RESEND_MESSAGES: ResendMessages}
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {RequestCode.RESEND_MESSAGES: ResendMessagesResponse}

@@ -109,7 +109,7 @@ class RecallMessageResponse(Header, frozen=True):
     message_id: str = msgspec.field(name="msgId")
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.SEND_MESSAGE: SendMessage,
     RequestCode.SEND_MESSAGE_V2: SendMessageV2,
     RequestCode.SEND_BATCH_MESSAGE: SendMessageV2,
@@ -119,7 +119,7 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: SendMessageBack,
     RequestCode.RECALL_MESSAGE: RecallMessage,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.SEND_MESSAGE: SendMessageResponse,
     RequestCode.SEND_MESSAGE_V2: SendMessageResponse,
     RequestCode.SEND_BATCH_MESSAGE: SendMessageResponse,

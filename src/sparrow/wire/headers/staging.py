@@ -68,14 +68,14 @@ class CommitStagesResponse(Header, frozen=True):
     """Messages that this request made."""
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.STAGE_RECORDS: StageRecords,
     RequestCode.SEAL_STAGE: SealStage,
     RequestCode.COMMIT_STAGES: CommitStages,
     RequestCode.QUERY_LEDGER: QueryLedger,
     RequestCode.APPEND_ONCE: AppendOnce,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.SEAL_STAGE: SealStageResponse,
     RequestCode.COMMIT_STAGES: CommitStagesResponse,
     RequestCode.QUERY_LEDGER: QueryLedgerResponse,

@@ -47,7 +47,7 @@ class ListTopicsResponse(Header, frozen=True):
     total: JavaInt | None = msgspec.field(default=None, name="totalTopicNum")
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: UpdateTopic,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: UpdateTopic,
     RequestCode.GET_TOPIC_CONFIG: TopicRequest,
@@ -58,4 +58,4 @@ REQUESTS: dict[RequestCode, type[Header]] = {
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: TopicRequest,
     RequestCode.GET_ALL_TOPIC_CONFIG: ListTopics,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {RequestCode.GET_ALL_TOPIC_CONFIG: ListTopicsResponse}
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {RequestCode.GET_ALL_TOPIC_CONFIG: ListTopicsResponse}

@@ -38,9 +38,9 @@ class ResumeTransactionCheck(Header, frozen=True):
     topic: str | None = None
 
 
-REQUESTS: dict[RequestCode, type[Header]] = {
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.END_TRANSACTION: EndTransaction,
     RequestCode.CHECK_TRANSACTION_STATE: CheckTransaction,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: ResumeTransactionCheck,
 }
-RESPONSES: dict[RequestCode, type[Header]] = {}
+RESPONSE_HEADERS: dict[RequestCode, type[Header]] = {}

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.broker.delay.timer_wheel import BUCKET_WIDTHS_MS, TimerWheel
 
@@ -46,9 +47,7 @@ def test_what_is_put_back_comes_out_first():
     assert taken(timers, NOW_MS) == [1, 2, 3, 4, 9]
 
 
-@pytest.mark.parametrize(
-    "delay_ms", [0, 1, 999, *BUCKET_WIDTHS_MS, *(width - 1 for width in BUCKET_WIDTHS_MS), 10 * YEAR_MS]
-)
+@each_case("delay_ms", [0, 1, 999, *BUCKET_WIDTHS_MS, *(width - 1 for width in BUCKET_WIDTHS_MS), 10 * YEAR_MS])
 def test_the_next_look_is_never_too_late(delay_ms):
     timers = TimerWheel()
     timers.next_due_ms(NOW_MS)

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.broker.sql92 import EXPRESSION_CHARS_MAX, SELECTOR_CACHE_MAX, InvalidSelector, compile_selector
 from sparrow.broker.sql92.java_numbers import parse_double, parse_int32, parse_int64
@@ -125,7 +126,7 @@ ILLEGAL = [
 """Expressions, and the position of the first thing that is wrong with each."""
 
 
-@pytest.mark.parametrize(("expression", "position"), ILLEGAL)
+@each_case(("expression", "position"), ILLEGAL)
 def test_what_is_no_selector_is_refused_at_the_place_where_it_goes_wrong(expression, position):
     with pytest.raises(InvalidSelector) as refused:
         compile_selector(expression)
@@ -133,7 +134,7 @@ def test_what_is_no_selector_is_refused_at_the_place_where_it_goes_wrong(express
     assert refused.value.expression == expression
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "tree"),
     [
         ("a = 1 OR b = 2 AND c", Or((A_IS_1, And((B_IS_2, PropertyTruth(C)))))),
@@ -245,8 +246,8 @@ ODD_STRINGS = [
 ]
 
 
-@pytest.mark.parametrize("neighbours", [[], [b""], [b"a\x01v\x02"], [b"a\x01v"], [b"b\x012\x02a\x01v\x02"]])
-@pytest.mark.parametrize(("string", "value"), ODD_STRINGS)
+@each_case("neighbours", [[], [b""], [b"a\x01v\x02"], [b"a\x01v"], [b"b\x012\x02a\x01v\x02"]])
+@each_case(("string", "value"), ODD_STRINGS)
 def test_odd_property_strings_mean_what_they_mean_to_every_reader(string, value, neighbours):
     column = pa.array([*neighbours, string, *neighbours], pa.binary())
     at = len(neighbours)
@@ -278,7 +279,7 @@ def test_a_mask_longer_than_a_block_has_no_seams():
     assert np.array_equal(mask, (numbers >= 32000) & (numbers <= 66000))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "as_int32", "as_int64", "as_double"),
     [
         ("3", 3, 3, 3.0),

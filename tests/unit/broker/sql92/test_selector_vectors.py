@@ -1,7 +1,7 @@
 """What RocketMQ answers: every row was put to the evaluator of RocketMQ 5.5.0 (rocketmq-filter), and it said this."""
 
 import pyarrow as pa
-import pytest
+from tests.support.cases import each_case
 
 from sparrow.broker.sql92 import compile_selector
 from sparrow.wire.properties import encode
@@ -166,12 +166,12 @@ VECTORS = [
 """An expression, the properties of a message, and whether it is delivered."""
 
 
-@pytest.mark.parametrize(("expression", "properties", "is_wanted"), VECTORS)
+@each_case(("expression", "properties", "is_wanted"), VECTORS)
 def test_one_message_is_answered_as_rocketmq_answers(expression, properties, is_wanted):
     assert compile_selector(expression).matches(encode(properties)) is is_wanted
 
 
-@pytest.mark.parametrize(("expression", "properties", "is_wanted"), VECTORS)
+@each_case(("expression", "properties", "is_wanted"), VECTORS)
 def test_a_column_is_answered_as_rocketmq_answers(expression, properties, is_wanted):
     column = pa.array([encode(properties)], pa.binary())
     assert compile_selector(expression).mask(column).tolist() == [is_wanted]

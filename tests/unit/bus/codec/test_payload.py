@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 import pydantic
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.bus.codec.payload import encode_payload, payload_decoder, payload_type_name
 from sparrow.bus.errors import NotSerializable, Undecodable
@@ -76,7 +77,7 @@ def test_nothing_is_an_empty_body():
     assert encode_payload("t", None) == b""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "expected"),
     [
         ({"a": [1, 2.5, None, True, "é"]}, {"a": [1, 2.5, None, True, "é"]}),
@@ -118,7 +119,7 @@ def circle():
     return inside
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "why"),
     [
         (float("nan"), "NaN"),
@@ -132,7 +133,7 @@ def circle():
         (lambda: 1, "function"),
     ],
 )
-@pytest.mark.parametrize("naming", [None, "pascal"])
+@each_case("naming", [None, "pascal"])
 def test_what_has_no_json_form_is_refused_by_name(value, why, naming):
     with pytest.raises(NotSerializable, match=why) as caught:
         encode_payload("order.created", value, naming=naming)
@@ -197,7 +198,7 @@ def test_the_type_of_a_payload_is_its_short_class_name():
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("annotation", "value"),
     [
         (Any, {"a": 1}),
@@ -221,7 +222,7 @@ def test_the_type_of_a_payload_is_its_short_class_name():
         (tuple[int, Shipped], (1, Shipped(2))),
     ],
 )
-@pytest.mark.parametrize("naming", [None, "pascal", "camel"])
+@each_case("naming", [None, "pascal", "camel"])
 def test_what_was_written_is_read_again(annotation, value, naming):
     assert payload_decoder(annotation, naming=naming)(encode_payload("t", value, naming=naming)) == value
 
@@ -256,7 +257,7 @@ def test_an_empty_body_is_refused_where_something_is_wanted(annotation):
         payload_decoder(annotation)(b"")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("annotation", "body", "why"),
     [
         (Any, b"{", "truncated"),
@@ -273,7 +274,7 @@ def test_an_empty_body_is_refused_where_something_is_wanted(annotation):
         (Any, b"[" * 100_000, "nested too deeply"),
     ],
 )
-@pytest.mark.parametrize("naming", [None, "pascal"])
+@each_case("naming", [None, "pascal"])
 def test_a_body_that_is_something_else_is_undecodable_and_says_why(annotation, body, why, naming):
     if naming and annotation is Order and body == b"nonsense":
         why = "malformed"

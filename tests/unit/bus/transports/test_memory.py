@@ -131,7 +131,7 @@ async def test_what_was_acknowledged_does_not_come_again(transport):
 async def test_what_was_given_back_comes_again_first(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     await send(transport, 1, 2, 3)
-    await listening.give_back(await listening.receive(2))
+    await listening.release(await listening.receive(2))
     assert numbers(await listening.receive(10)) == [1, 2, 3]
 
 

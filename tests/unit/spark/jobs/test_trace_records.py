@@ -3,7 +3,7 @@
 import random
 
 import pyarrow as pa
-import pytest
+from tests.support.cases import each_case
 
 from sparrow.client import trace_records
 from sparrow.client.trace_records import (
@@ -15,7 +15,7 @@ from sparrow.client.trace_records import (
     TraceRecord,
     TransactionEndTrace,
 )
-from sparrow.spark.jobs.trace_records import SCHEMA, decode_bodies
+from sparrow.spark.jobs.trace_records import RECORD_SCHEMA, decode_bodies
 
 SENT = PublishTrace(
     time_ms=1_767_225_600_123,
@@ -61,7 +61,7 @@ def singly(*bodies: bytes) -> list[dict[str, object]]:
 
 def row_of(each: TraceRecord) -> dict[str, object]:
     """What columns should say of a record."""
-    row: dict[str, object] = dict.fromkeys(SCHEMA.names)
+    row: dict[str, object] = dict.fromkeys(RECORD_SCHEMA.names)
     row |= {"msg_id": each.message_id, "keys": each.keys, "group": each.group}
     row["time"] = pa.scalar(each.time_ms, pa.timestamp("ms", "UTC")).as_py() if each.time_ms else None
     match each:
@@ -110,7 +110,7 @@ def test_a_slice_of_an_array_is_read_as_what_it_is() -> None:
     assert parents.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         b"Pub\x011\x01r\x01g\x01t\x01id\x01tag\x01k\x01host\x015\x016\x010\x01true",  # before 4.3: no offset id
@@ -128,7 +128,7 @@ def test_a_slice_of_an_array_is_read_as_what_it_is() -> None:
         b"SubBefore\x011\x01r\x01g\x01R\x01id\x01null\x01k",
         b"Other\x011\x01r",
         "Pub\x011\x01r\x01gr\u00fcn\x01t\x01id\x01\U0001f4d6\x01k\x01host\x015\x016\x010\x01off\x01true".encode(),
-        b"Pub\x011\x01r\x01g\xff\x01t\x01id\x01tag\x01k\x01host\x015\x016\x010\x01off\x01true",  # not UTF-8
+        b"Pub\x011\x01r\x01g\xff\x01t\x01id\x01tag\x01k\x01host\x015\x016\x010\x01off\x01true",  # not valid UTF-8
         b"\x01\x01\x01",
     ],
 )
@@ -151,5 +151,5 @@ def test_damaged_bodies_give_what_the_single_reader_gives() -> None:
 def test_no_records_make_an_empty_batch_of_the_schema() -> None:
     for bodies in ([], [b""], [b"nothing"]):
         found, parents = decode_bodies(pa.array(bodies, pa.binary()))
-        assert found.schema == SCHEMA
+        assert found.schema == RECORD_SCHEMA
         assert (found.num_rows, parents.tolist()) == (0, [])

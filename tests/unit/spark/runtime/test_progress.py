@@ -3,7 +3,8 @@
 import os
 import signal
 
-from sparrow.spark.runtime.progress import interrupt_requested, lag_between, summarize_error
+from sparrow.spark.runtime.progress import interrupt_requested, lag_between
+from sparrow.spark.runtime.spark_errors import summarize_error
 
 
 def test_our_own_error_is_the_sentence_however_deep_it_lies() -> None:

@@ -42,5 +42,5 @@ def test_a_batch_that_one_broker_published_alone_is_over():
 
 @pytest.mark.parametrize("published", [7, 6])
 def test_a_batch_begun_with_other_brokers_is_refused(published: int):
-    with pytest.raises(Refused, match="batch 7 was begun with other brokers"):
+    with pytest.raises(Refused, match="batch 7 was begun on other brokers"):
         is_published([LedgerState(published, begun(7, BOTH), 6)], 7, ONE)

@@ -6,7 +6,7 @@ from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
 from sparrow.spark.sink.message_columns import MessageRows
-from sparrow.spark.sink.queue_selection import ANY, select_queues, sort_by_queue, split_by_topic
+from sparrow.spark.sink.queue_selection import ANY_QUEUE, select_queues, sort_by_queue, split_by_topic
 from sparrow.wire.bodies import QueueRef
 
 QUEUES = tuple(QueueRef("t", broker, number) for broker in ("a", "b") for number in range(3))
@@ -24,7 +24,7 @@ def test_a_queue_that_is_named_is_taken():
 
 @pytest.mark.parametrize("wrong", [6, -1])
 def test_a_queue_that_is_not_there_is_refused_by_row(wrong: int):
-    with pytest.raises(Refused, match=f"row 1 of its partition wants queue {wrong}.*0 to 5"):
+    with pytest.raises(Refused, match=f"row 1 of its partition has queue_id {wrong}.*0 to 5"):
         select_queues(rows(2, queue_id=[0, wrong]), 6)
 
 
@@ -58,14 +58,14 @@ def test_rows_without_a_key_are_spread_by_their_body_and_find_their_queue_again(
 def test_only_rows_without_a_queue_and_a_key_may_go_anywhere():
     some = rows(3, keys=["k", None, None], queue_id=[None, 2, None], msg_id=["a", "b", "c"])
     places = select_queues(some, 6, allows_any_queue=True).tolist()
-    assert places[1:] == [2, ANY]
+    assert places[1:] == [2, ANY_QUEUE]
     assert places[0] >= 0
 
 
 def test_sorted_rows_of_one_queue_keep_their_order():
-    order, shares = sort_by_queue(np.array([2, ANY, 2, 0, ANY, 2]))
+    order, shares = sort_by_queue(np.array([2, ANY_QUEUE, 2, 0, ANY_QUEUE, 2]))
     assert order.tolist() == [1, 4, 3, 0, 2, 5]
-    assert shares == [(ANY, slice(0, 2)), (0, slice(2, 3)), (2, slice(3, 6))]
+    assert shares == [(ANY_QUEUE, slice(0, 2)), (0, slice(2, 3)), (2, slice(3, 6))]
     assert sort_by_queue(np.array([], np.int64))[1] == []
     far = np.array([40_000, 1, 40_000])
     assert sort_by_queue(far)[0].tolist() == [1, 0, 2]

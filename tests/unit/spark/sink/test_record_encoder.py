@@ -31,7 +31,7 @@ def test_ids_are_as_java_makes_them_and_never_the_same():
     assert len(set(made)) == len(made)
     assert made == sorted(made)
     first, last = parse_unique_id(made[0]), parse_unique_id(made[-1])
-    assert (first.ip, first.pid, first.maker, first.counter) == (b"\x7f\0\0\1", 77, 5, 0)
+    assert (first.ip, first.pid, first.generator_id, first.counter) == (b"\x7f\0\0\1", 77, 5, 0)
     assert last.ms_of_month == first.ms_of_month + 1, "a millisecond has 65536 ids"
 
 
@@ -84,7 +84,7 @@ def test_long_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch):
     parts = list(split_rows(rows))
     assert len(parts) > 4
     assert sum(map(len, parts)) == 50
-    assert [part.number_of(0) for part in parts] == list(np.cumsum([0, *map(len, parts)])[:-1])
+    assert [part.row_number(0) for part in parts] == list(np.cumsum([0, *map(len, parts)])[:-1])
 
 
 @pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.ZSTD])

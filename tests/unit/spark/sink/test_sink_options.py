@@ -3,16 +3,16 @@ import pickle
 import pytest
 
 from sparrow.model.errors import IllegalName, Refused
-from sparrow.spark.sink.options import SINK, DeliveryGuarantee, SinkOptions, parse_sink_options
+from sparrow.spark.sink.options import SINK_OPTIONS, DeliveryGuarantee, SinkOptions, parse_sink_options
 from sparrow.wire.compression import Compression
 
 GIVEN = {"nameserver": "127.0.0.1:9876"}
 
 
 def test_every_option_of_the_table_is_a_field():
-    fields = {option.field for option in SINK} - {"name_servers"} | {"client"}
+    fields = {option.field for option in SINK_OPTIONS} - {"name_servers"} | {"client"}
     assert fields == set(SinkOptions.__struct_fields__)
-    assert len({option.name.lower() for option in SINK}) == len(SINK)
+    assert len({option.name.lower() for option in SINK_OPTIONS}) == len(SINK_OPTIONS)
 
 
 def test_rows_are_written_exactly_once_unless_told_otherwise():
@@ -62,7 +62,7 @@ def test_a_sink_is_named_after_its_topic(given: dict[str, str], named: str):
         ({"sinkName": "a/b"}, "without '/'"),
         ({"sinkName": "a" * 121}, "120"),
         ({"jobKey": "a" * 100, "sinkName": "b" * 100}, "160"),
-        ({"deliverry": "exactlyOnce"}, "did you mean 'delivery'"),
+        ({"deliverry": "exactlyOnce"}, "Did you mean 'delivery'"),
         ({"delivery": "atLeastOnce", "compress": "zlib"}, "compress"),
         ({"delivery": "atLeastOnce", "jobKey": "monday"}, "jobKey"),
     ],

@@ -18,13 +18,13 @@ def test_an_offset_is_one_text_whatever_the_order_it_was_made_in() -> None:
 
 @pytest.mark.parametrize("said", [{}, {"v": 2, "q": {}}, {"v": 1}, {"orders": {"0": 3}}])
 def test_a_checkpoint_of_another_program_is_refused(said: dict[str, object]) -> None:
-    with pytest.raises(Refused, match="checkpoint of its own"):
-        SourceOffsets.of_json(said)
+    with pytest.raises(Refused, match="new checkpoint location"):
+        SourceOffsets.from_json(said)
 
 
 @pytest.mark.parametrize("name", ["orders", "orders/0", "orders/b/x", "/b/0"])
 def test_a_name_that_is_no_queue_is_refused(name: str) -> None:
-    with pytest.raises(Refused, match="is no queue"):
+    with pytest.raises(Refused, match="invalid queue"):
         parse_queue_name(name)
 
 

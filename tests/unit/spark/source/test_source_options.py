@@ -1,52 +1,53 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow import clock
 from sparrow.model.errors import Refused
-from sparrow.spark.source.options import SOURCE, SourceOptions
+from sparrow.spark.source.options import SOURCE_OPTIONS, SourceOptions
 
 LEAST = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 
 
 def test_the_least_one_can_say_is_a_name_server_and_a_topic() -> None:
-    options = SourceOptions.of(LEAST)
-    assert (options.subscribe, options.rows_a_batch, options.access) == (("orders",), 1_000_000, "pull")
+    options = SourceOptions.parse(LEAST)
+    assert (options.subscribe, options.batch_rows_max, options.access) == (("orders",), 1_000_000, "pull")
 
 
 def test_keys_come_in_any_case_as_spark_lowers_them() -> None:
-    assert SourceOptions.of({**LEAST, "maxoffsetspertrigger": "5"}).rows_a_batch == 5
+    assert SourceOptions.parse({**LEAST, "maxoffsetspertrigger": "5"}).batch_rows_max == 5
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "sentence"),
     [
-        ({"subscribe": "orders"}, "say where the name server is"),
+        ({"subscribe": "orders"}, "'nameserver' is missing"),
         ({"nameserver": "x:1"}, "exactly one of the options"),
         ({**LEAST, "subscribePattern": "o.*"}, "exactly one of the options"),
-        ({**LEAST, "maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
-        ({**LEAST, "maxOffsetsPerTrigger": "many"}, "'maxOffsetsPerTrigger' cannot be 'many'"),
-        ({**LEAST, "startingOffsets": "begin"}, "say earliest, latest, group:NAME or JSON"),
-        ({**LEAST, "startingOffsets": '{"orders": 5}'}, "say JSON such as"),
+        ({**LEAST, "maxOffsetPerTrigger": "5"}, "Did you mean 'maxOffsetsPerTrigger'"),
+        ({**LEAST, "maxOffsetsPerTrigger": "many"}, "'many' for option 'maxOffsetsPerTrigger'"),
+        ({**LEAST, "startingOffsets": "begin"}, "use earliest, latest, group:NAME or JSON"),
+        ({**LEAST, "startingOffsets": '{"orders": 5}'}, "use JSON such as"),
         ({**LEAST, "startingTimestamp": "yesterday"}, "-10m"),
-        ({**LEAST, "failOnDataLoss": "maybe"}, "say true or false"),
-        ({**LEAST, "access": "disk"}, "say one of pull, files, auto"),
+        ({**LEAST, "failOnDataLoss": "maybe"}, "use true or false"),
+        ({**LEAST, "access": "disk"}, "use one of pull, files, auto"),
         ({"subscribe": "orders", "access": "files"}, "needs the option 'path'"),
-        ({"nameserver": "x:1", "subscribePattern": "("}, "no regular expression"),
-        ({**LEAST, "sparrow.accesKey": "me"}, "did you mean 'sparrow.accessKey'"),
-        ({**LEAST, "maxTriggerDelay": "soon"}, "say a time such as 30s"),
-        ({**LEAST, "pullMaxBytes": "0"}, "say a size such as"),
+        ({"nameserver": "x:1", "subscribePattern": "("}, "not a regular expression"),
+        ({**LEAST, "sparrow.accesKey": "me"}, "Did you mean 'sparrow.accessKey'"),
+        ({**LEAST, "maxTriggerDelay": "soon"}, "use a duration such as 30s"),
+        ({**LEAST, "pullMaxBytes": "0"}, "use a size such as"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_a_way_out(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(Refused) as refused:
-        SourceOptions.of(given)
+        SourceOptions.parse(given)
     assert sentence in str(refused.value)
 
 
 def test_times_are_milliseconds_iso_or_relative() -> None:
     def at(value: str) -> int | None:
-        return SourceOptions.of({**LEAST, "startingTimestamp": value}).starting_ms
+        return SourceOptions.parse({**LEAST, "startingTimestamp": value}).starting_ms
 
     assert at("1767225600000") == 1767225600000
     assert at("2026-01-01T00:00:00Z") == 1767225600000
@@ -58,12 +59,14 @@ def test_times_are_milliseconds_iso_or_relative() -> None:
 
 
 def test_sizes_and_durations_have_units() -> None:
-    options = SourceOptions.of({**LEAST, "pullMaxBytes": "2m", "maxTriggerDelay": "30s", "maxBytesPerTrigger": "64k"})
-    assert (options.pull_bytes, options.delay_max_ms, options.bytes_a_batch) == (2 << 20, 30_000, 65_536)
+    options = SourceOptions.parse(
+        {**LEAST, "pullMaxBytes": "2m", "maxTriggerDelay": "30s", "maxBytesPerTrigger": "64k"}
+    )
+    assert (options.pull_bytes, options.batch_delay_max_ms, options.batch_bytes_max) == (2 << 20, 30_000, 65_536)
 
 
 def test_every_option_says_what_it_is_for_and_has_a_field() -> None:
     fields = set(SourceOptions.__struct_fields__)
-    for option in SOURCE:
+    for option in SOURCE_OPTIONS:
         assert option.doc.endswith((".", "..."))
         assert option.field in fields

@@ -18,7 +18,7 @@ try:
 except StoreInUse as error:
     print("in use by", error.pid)
 else:
-    folder.entered()
+    folder.mark_open()
     print("entered", flush=True)
     sys.stdin.read()
 """
@@ -43,12 +43,12 @@ def test_a_folder_that_another_process_holds_is_told_with_its_pid(tmp_path):
         other.kill()
     folder = DirectoryLock(tmp_path)  # a lock dies with its process
     assert (tmp_path / "abort").exists()
-    folder.left(in_order=True)
+    folder.release(is_clean=True)
 
 
 def test_another_process_is_kept_out(tmp_path):
     folder = DirectoryLock(tmp_path)
-    folder.entered()
+    folder.mark_open()
     with other_process(tmp_path) as other:
         assert other.stdout.readline().startswith("in use by ")
     with pytest.raises(StoreInUse):
@@ -57,7 +57,7 @@ def test_another_process_is_kept_out(tmp_path):
         DirectoryLock(tmp_path / "sub" / "..")
     with other_process(tmp_path) as other:
         assert other.stdout.readline().startswith("in use by "), "asking twice does not give up the lock"
-    folder.left(in_order=True)
+    folder.release(is_clean=True)
     with other_process(tmp_path) as other:
         assert other.stdout.readline() == "entered\n"
 
@@ -65,12 +65,12 @@ def test_another_process_is_kept_out(tmp_path):
 def test_only_leaving_in_order_takes_the_sign_of_trouble_away(tmp_path):
     folder = DirectoryLock(tmp_path)
     assert not (tmp_path / "abort").exists()
-    folder.entered()
+    folder.mark_open()
     assert (tmp_path / "abort").exists()
-    folder.left(in_order=False)
+    folder.release(is_clean=False)
     assert (tmp_path / "abort").exists()
     folder = DirectoryLock(tmp_path)
-    folder.left(in_order=True)
-    folder.left(in_order=True)
+    folder.release(is_clean=True)
+    folder.release(is_clean=True)
     assert not (tmp_path / "abort").exists()
     assert (tmp_path / "lock").read_bytes() == b"lock"

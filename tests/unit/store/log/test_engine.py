@@ -257,7 +257,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
                     self.others.pop()()
 
         gap = Gap(store._writer.lock)
-        said = store._state.state.rewrite_before
+        said = store._state.tables.updates_before
 
         def rewrite_before(place):
             words = said(place)
@@ -265,7 +265,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
             return words
 
         with store._maintenance_thread.paused(), store._writer.lock:
-            store._state.state.rewrite_before = rewrite_before
+            store._state.tables.updates_before = rewrite_before
             store._writer.lock = gap
         trimming = threading.Thread(target=store._trim)
         trimming.start()
@@ -346,7 +346,7 @@ async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
 
 async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         assert store.bounds_nowait(DEAD) == QueueBounds(0, 10)
         await store.trim()
         assert store.bounds_nowait(DEAD) == QueueBounds(8, 10)  # the other of three hours is that old this very moment
@@ -361,31 +361,31 @@ async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_
 
 async def test_dead_letters_expire_without_being_asked_to(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
-        store._maintenance_thread.hurry("expire dead letters")
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
+        store._maintenance_thread.run_soon("expire dead letters")
         await eventually(lambda: store.bounds_nowait(DEAD) == QueueBounds(8, 10))
 
 
 async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path / "store", now, dead_letter_hours=3) as store:
+    async with await with_dead_letters(tmp_path / "store", now, dead_letter_retention_hours=3) as store:
         await store.trim()
         crashed = crashed_copy(store, tmp_path / "crashed")
     shutil.copytree(tmp_path / "store", tmp_path / "without views")
     shutil.rmtree(tmp_path / "without views" / "consumequeue")
     for path in (tmp_path / "store", crashed, tmp_path / "without views"):
-        async with await opened(path, small(dead_letter_hours=3), now_ms=now) as store:
+        async with await opened(path, small(dead_letter_retention_hours=3), now_ms=now) as store:
             assert store.bounds_nowait(DEAD) == QueueBounds(8, 10)
             assert store.append_nowait(DEAD, [draft("next")]).offset == 10
 
 
 async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=0) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=0) as store:
         await store.trim()
         assert store.bounds_nowait(DEAD) == QueueBounds(10, 10)
         assert await store.read(DEAD, 10) == AtEnd(QueueBounds(10, 10))
-    async with await opened(tmp_path, small(dead_letter_hours=1), now_ms=now) as store:
+    async with await opened(tmp_path, small(dead_letter_retention_hours=1), now_ms=now) as store:
         assert store.append_nowait(DEAD, [draft("next")]).offset == 10
         now.now_ms += HOUR_MS - 1
         await store.trim()
@@ -394,7 +394,7 @@ async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tm
 
 async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         await store.trim()
         fifth = store._queues.get(DEAD).physical_offset_at(5)
         await asyncio.to_thread(store.truncate, fifth)
@@ -405,7 +405,7 @@ async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
 
 async def test_the_logs_own_retention_takes_dead_letters_that_are_to_be_kept_longer(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=100, retention_hours=1) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=100, retention_hours=1) as store:
         for _ in range(6):
             store.append_nowait(B, [draft(bytes(2000))])
             now.now_ms += HOUR_MS

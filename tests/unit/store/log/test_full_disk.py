@@ -51,7 +51,7 @@ class Small:
             free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
             os.posix_fallocate(file.fileno(), 0, free)
 
-    def make_room(self) -> None:
+    def allocate(self) -> None:
         self._limit = DISK_BYTES
         (self.path / "ballast").unlink(missing_ok=True)
 
@@ -95,7 +95,7 @@ async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_p
                 found = await store.read(Q, offset)
                 read, offset = read + bodies(found), found.next_offset
             assert [int(body[:6]) for body in read] == list(range(count))
-            disk.make_room()
+            disk.allocate()
 
             def is_taken() -> bool:
                 try:
@@ -125,7 +125,7 @@ async def test_a_store_closed_on_a_full_disk_lets_go_of_its_folder_and_loses_not
             await store.close()
         except (OSError, SparrowError):
             pytest.fail("closing is to do what it can")
-        disk.make_room()
+        disk.allocate()
         with LogStore(tmp_path / "store", settings) as store:
             assert store.bounds_nowait(Q).end == count
 

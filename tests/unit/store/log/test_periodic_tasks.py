@@ -69,7 +69,7 @@ def test_no_chore_runs_while_the_keeper_is_paused(started):
     wait_until(lambda: done)
     with keeper.paused():
         count = len(done)
-        keeper.hurry("count")
+        keeper.run_soon("count")
         assert len(done) == count
     wait_until(lambda: len(done) > count)
 
@@ -77,7 +77,7 @@ def test_no_chore_runs_while_the_keeper_is_paused(started):
 def test_a_keeper_in_a_hurry_does_what_is_not_due_yet(started):
     done = threading.Event()
     keeper = started(PeriodicTask("rarely", 3600.0, done.set))
-    keeper.hurry("rarely")
+    keeper.run_soon("rarely")
     assert done.wait(10)
 
 

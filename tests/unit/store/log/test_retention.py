@@ -70,5 +70,5 @@ def test_a_filling_disk_or_a_request_does_not_wait_for_that_hour():
 
 @pytest.mark.parametrize(("hours", "age_ms"), [(72, 72 * HOUR_MS), (0.5, HOUR_MS // 2), (0, 0)])
 def test_a_dead_letter_is_read_until_it_is_as_old_as_is_set(hours, age_ms):
-    settings = LogSettings(dead_letter_hours=hours)
+    settings = LogSettings(dead_letter_retention_hours=hours)
     assert dead_letter_cutoff_ms(settings, now_ms=NOW_MS) == NOW_MS - age_ms + 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.cases import each_case
 from tests.support.log_stores import small
 
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
@@ -95,8 +96,8 @@ def test_what_columns_cannot_say_is_refused() -> None:
 # -- batches to records -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 1023, 1024, 1025, 2049, 3000])
-@pytest.mark.parametrize("lengths", [(5,), (5, 6), (0, 5, 5), (7,) * 20 + (8,) * 3, (7,) * 20 + (8,)])
+@each_case("count", [1, 2, 15, 16, 17, 1023, 1024, 1025, 2049, 3000])
+@each_case("lengths", [(5,), (5, 6), (0, 5, 5), (7,) * 20 + (8,) * 3, (7,) * 20 + (8,)])
 def test_members_are_found_whatever_sizes_follow_each_other(count: int, lengths: tuple[int, ...]) -> None:
     bodies = [i.to_bytes(2, "big").ljust(lengths[i % len(lengths)], b".") for i in range(count)]
     data = batch.encode([(i, body, b"") for i, body in enumerate(bodies)])

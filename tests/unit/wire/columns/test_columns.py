@@ -6,6 +6,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.cases import each_case
 
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.model.message import Host, StoredMessage
@@ -102,7 +103,7 @@ def test_v2_and_ipv6_records_are_read_with_gaps_between_them() -> None:
     assert [stamp.microsecond for stamp in got["store_timestamp"]] == [11000, 12000, 13000, 0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "props",
     [
         b"A\x01b",

@@ -23,7 +23,7 @@ from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBa
 from sparrow.model.errors import Busy, SparrowError, Unavailable
 from sparrow.model.priority import LANE_COUNT
 from sparrow.model.queue import Queue
-from sparrow.store.sql.drivers.database import LockConflict
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class SqlPopState:
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run_as_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Serve pops, and do this work, until cancelled."""
         self.forget()
         self._leads = True

@@ -35,8 +35,8 @@ class _RowAdmin(admin.ModelAdmin):  # type: ignore[misc]
 class PublishedAdmin(_RowAdmin):
     @admin.action(description="Send once more")  # type: ignore[untyped-decorator]
     def again(self, request: Any, chosen: QuerySet[Any]) -> None:
-        count = configuration.bus().requeue(*chosen.values_list("id", flat=True))
-        self.message_user(request, f"{count} will be sent once more")
+        done = configuration.bus().operations.requeue(*chosen.values_list("id", flat=True))
+        self.message_user(request, f"{done.count} will be sent once more")
 
     actions = ("again",)
 
@@ -47,7 +47,7 @@ class ReceivedAdmin(_RowAdmin):
 
     @admin.action(description="Handle once more")  # type: ignore[untyped-decorator]
     def again(self, request: Any, chosen: QuerySet[Any]) -> None:
-        done = configuration.bus().blocking_operations.reexecute(*chosen.values_list("id", flat=True))
+        done = configuration.bus().operations.reexecute(*chosen.values_list("id", flat=True))
         self.message_user(request, f"{done.count} will be handled once more")
 
     actions = ("again",)

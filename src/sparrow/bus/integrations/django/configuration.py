@@ -10,6 +10,7 @@ from django.db import connections
 from sqlalchemy import URL
 
 from sparrow.bus.api import EventBus
+from sparrow.bus.common import AnyEventBus
 from sparrow.bus.handlers.discovery import import_object
 from sparrow.bus.publish.publisher import Publisher
 from sparrow.bus.sql.dialect import DATABASE_KINDS, DatabaseKind, database_kind
@@ -30,9 +31,9 @@ def bus() -> EventBus:
     _first_database_name()
     if isinstance(given, str):
         found = import_object(given)
-        if not isinstance(found, EventBus):
+        if not isinstance(found, AnyEventBus):
             raise SettingsError("SPARROW_BUS", given, "Django's settings", '"module:bus", the name of an EventBus,')
-        return found
+        return found.blocking
     if not isinstance(given, dict):
         raise SettingsError("SPARROW_BUS", given, "Django's settings", 'a dict like {"broker": ...}, or "module:bus",')
     # The tables are the migration's: a start should not make what `migrate` is asked to make.

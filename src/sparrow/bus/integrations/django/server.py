@@ -12,10 +12,10 @@ from sparrow.bus.integrations.django.transaction import DjangoTransaction
 from sparrow.bus.integrations.first_request import StartOnFirstRequest
 
 if TYPE_CHECKING:
-    from sparrow.bus.api import EventBus
+    from sparrow.bus.common import AnyEventBus
 
 
-def install(bus: EventBus, app: Any, *, start: bool = True) -> None:
+def install(bus: AnyEventBus, app: Any, *, start: bool = True) -> None:
     """It starts with the first request. `start=False`: only make the tables that are missing."""
     first_request = StartOnFirstRequest(bus, start=start)
     with_django_transactions(bus)
@@ -28,7 +28,7 @@ def install(bus: EventBus, app: Any, *, start: bool = True) -> None:
     request_started.connect(begin, weak=False, dispatch_uid=("sparrow bus", id(bus)))
 
 
-def with_django_transactions(bus: EventBus) -> None:
+def with_django_transactions(bus: AnyEventBus) -> None:
     """Functions that handle events work inside Django's `atomic()`: what they write through its models, and the end of
     the message, are one commit."""
-    bus.shared.blocking_transaction = partial(DjangoTransaction, configuration.using())
+    bus.core.context.blocking_transaction = partial(DjangoTransaction, configuration.using())

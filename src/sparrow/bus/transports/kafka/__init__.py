@@ -1,1 +1,1 @@
-"""kafka."""
+"""Apache Kafka transport."""

@@ -45,11 +45,11 @@ class OffsetTracker:
         if offset in self._held:
             self._held[offset] = _State.DONE
 
-    def give_back(self, offset: int) -> None:
+    def release(self, offset: int) -> None:
         if offset in self._held:
             self._held[offset] = _State.BACK
 
-    def first_given_back(self) -> int | None:
+    def first_released(self) -> int | None:
         return next((offset for offset, state in self._held.items() if state is _State.BACK), None)
 
     def advance(self) -> int | None:
@@ -61,7 +61,7 @@ class OffsetTracker:
         return None if self._next == before else self._next
 
 
-class _Ticket(NamedTuple):
+class _AckHandle(NamedTuple):
     partition: TopicPartition
     offset: int
     track: OffsetTracker
@@ -107,20 +107,20 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
         async with self._committing:
             offsets: dict[TopicPartition, int] = {}
             for delivery in deliveries:
-                ticket: _Ticket = delivery.ticket
-                ticket.track.acknowledge(ticket.offset)
-            for partition in {delivery.ticket.partition for delivery in self._ours(deliveries)}:
+                ack_handle: _AckHandle = delivery.ack_handle
+                ack_handle.track.acknowledge(ack_handle.offset)
+            for partition in {delivery.ack_handle.partition for delivery in self._ours(deliveries)}:
                 if (offset := self._tracks[partition].advance()) is not None:
                     offsets[partition] = offset
             if offsets:
                 await self._commit(offsets)
 
-    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
+    async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
         ours = self._ours(deliveries)
         for delivery in ours:
-            delivery.ticket.track.give_back(delivery.ticket.offset)
-        for partition in {delivery.ticket.partition for delivery in ours}:
-            first = self._tracks[partition].first_given_back()
+            delivery.ack_handle.track.release(delivery.ack_handle.offset)
+        for partition in {delivery.ack_handle.partition for delivery in ours}:
+            first = self._tracks[partition].first_released()
             assert first is not None
             try:
                 self._consumer.seek(partition, first)
@@ -165,12 +165,14 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
             name=record.topic,
             headers={name: None if value is None else value.decode(errors="replace") for name, value in record.headers},
             body=record.value or b"",
-            ticket=_Ticket(partition, record.offset, track),
+            ack_handle=_AckHandle(partition, record.offset, track),
         )
         return with_foreign_headers(delivery, f"{record.topic}-{record.partition}-{record.offset}", self._build)
 
     def _ours(self, deliveries: Sequence[BrokerDelivery]) -> list[BrokerDelivery]:
         """Those whose partition has been ours ever since they came."""
         return [
-            delivery for delivery in deliveries if self._tracks.get(delivery.ticket.partition) is delivery.ticket.track
+            delivery
+            for delivery in deliveries
+            if self._tracks.get(delivery.ack_handle.partition) is delivery.ack_handle.track
         ]

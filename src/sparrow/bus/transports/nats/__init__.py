@@ -1,1 +1,1 @@
-"""nats."""
+"""NATS JetStream transport."""

@@ -101,7 +101,7 @@ class NatsConnection:
         return ConnectionLost(self.address, str(cause) or type(cause).__name__)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translated_errors(self) -> Iterator[None]:
         """What goes wrong with the server, in our words."""
         try:
             yield

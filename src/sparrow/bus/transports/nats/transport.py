@@ -142,7 +142,7 @@ class NatsStreamConsumer:
         self._look_at = 0.0
 
     async def join(self) -> None:
-        with self._connection.told():
+        with self._connection.translated_errors():
             await self._look()
             await self._connection.client.flush()  # the server knows our subscriptions when this returns
         self._since = (datetime.now(UTC) - CLOCK_SKEW).isoformat()
@@ -152,7 +152,7 @@ class NatsStreamConsumer:
             if self._connection.is_lost:
                 raise ConnectionLost(self._connection.address, "it went away")
             if time.monotonic() >= self._look_at:
-                with self._connection.told(), _cancellable():
+                with self._connection.translated_errors(), _cancellable():
                     await self._look()
             self._news.clear()
             if found := self._take(count_max):
@@ -160,20 +160,20 @@ class NatsStreamConsumer:
             await self._wait_for_news()
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
-        with self._connection.told():
+        with self._connection.translated_errors():
             for delivery in deliveries:
-                await delivery.ticket.ack()
-                self._held.pop(delivery.ticket.reply, None)
+                await delivery.ack_handle.ack()
+                self._held.pop(delivery.ack_handle.reply, None)
 
-    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
-        with self._connection.told():
+    async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
+        with self._connection.translated_errors():
             for delivery in deliveries:
-                await delivery.ticket.nak()
-                self._held.pop(delivery.ticket.reply, None)
+                await delivery.ack_handle.nak()
+                self._held.pop(delivery.ack_handle.reply, None)
 
     async def close(self) -> None:
         try:
-            with self._connection.told():
+            with self._connection.translated_errors():
                 async with asyncio.timeout(
                     CLOSE_TIMEOUT_S
                 ):  # the client would wait for ever for a connection that just broke
@@ -209,7 +209,7 @@ class NatsStreamConsumer:
         fallback_id = (
             headers.pop(MESSAGE_ID_HEADER, None) or f"{about.stream[:STREAM_NAME_CHARS_MAX]}-{about.sequence.stream}"
         )
-        delivery = BrokerDelivery(name=msg.subject, headers=headers, body=msg.data, ticket=msg)
+        delivery = BrokerDelivery(name=msg.subject, headers=headers, body=msg.data, ack_handle=msg)
         return with_foreign_headers(delivery, fallback_id, self._build)
 
     async def _wait_for_news(self) -> None:

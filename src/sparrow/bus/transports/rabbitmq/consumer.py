@@ -45,12 +45,12 @@ class RabbitQueueConsumer:
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         with self._or_lost():
             for delivery in deliveries:
-                await self._channel.basic_ack(delivery.ticket, wait=delivery is deliveries[-1])
+                await self._channel.basic_ack(delivery.ack_handle, wait=delivery is deliveries[-1])
 
-    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
+    async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
         with self._or_lost():
             for delivery in deliveries:
-                await self._channel.basic_nack(delivery.ticket, requeue=True, wait=delivery is deliveries[-1])
+                await self._channel.basic_nack(delivery.ack_handle, requeue=True, wait=delivery is deliveries[-1])
 
     async def close(self) -> None:
         self._finish(None)
@@ -64,7 +64,7 @@ class RabbitQueueConsumer:
             name=message.delivery.routing_key or "",
             headers=headers,
             body=message.body,
-            ticket=message.delivery.delivery_tag,
+            ack_handle=message.delivery.delivery_tag,
         )
         # Without any id a repeat cannot be told from a second event: better twice than never.
         fallback_id = properties.message_id or uuid.uuid4().hex

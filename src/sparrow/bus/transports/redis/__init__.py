@@ -1,1 +1,1 @@
-"""redis."""
+"""Redis Streams transport."""

@@ -34,7 +34,7 @@ def to_delivery(stream: str, entry_id: str, fields: Mapping[bytes, bytes]) -> Br
         body = _foreign_body(fields)
     else:
         body = _body(fields.get(BODY_FIELD, b""))
-    return BrokerDelivery(name=stream, headers=headers or {}, body=body, ticket=(stream, entry_id))
+    return BrokerDelivery(name=stream, headers=headers or {}, body=body, ack_handle=(stream, entry_id))
 
 
 def fallback_id(stream: str, entry_id: str) -> str:

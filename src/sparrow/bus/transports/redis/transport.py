@@ -88,7 +88,7 @@ class RedisTransport:
             group,
             names,
             prefetch=prefetch,
-            told=self._told,
+            translated_errors=self._translated_errors,
             header_builder=self._build,
             trim=self._trim,
             idle_claim_s=self._idle_claim_s,
@@ -96,7 +96,7 @@ class RedisTransport:
             scan_interval_s=self._scan_every_s,
         )
         try:
-            with self._told():
+            with self._translated_errors():
                 await listening.join()
         except BaseException:
             await client.aclose()
@@ -113,7 +113,7 @@ class RedisTransport:
             if self._sender is None:
                 client = self._new_client(self._timeout_s)
                 try:
-                    with self._told():
+                    with self._translated_errors():
                         await client.ping()
                 except BaseException:
                     await client.aclose()
@@ -132,7 +132,7 @@ class RedisTransport:
         )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """What goes wrong with the server, in our words."""
         try:
             yield
@@ -157,14 +157,19 @@ class RedisStreamConsumer:
         names: Sequence[str],
         *,
         prefetch: int,
-        told: Callable[[], AbstractContextManager[None]],
+        translated_errors: Callable[[], AbstractContextManager[None]],
         header_builder: HeaderBuilder | None,
         trim: TrimPolicy | None,
         idle_claim_s: float,
         claim_interval_s: float,
         scan_interval_s: float,
     ) -> None:
-        self._client, self._group, self._prefetch, self._told = client, group, max(1, prefetch), told
+        self._client, self._group, self._prefetch, self._translated_errors = (
+            client,
+            group,
+            max(1, prefetch),
+            translated_errors,
+        )
         self._patterns = [name for name in names if is_pattern(name)]
         self._streams = [name for name in dict.fromkeys(names) if not is_pattern(name)]
         self._build, self._trim = header_builder, trim
@@ -190,7 +195,7 @@ class RedisStreamConsumer:
 
     async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
         count_max = max(1, min(count_max, self._prefetch))
-        with self._told():
+        with self._translated_errors():
             while not self._ready:
                 # A task of its own: what the server has handed out must not be lost when our caller stops waiting.
                 if self._filling is None:
@@ -203,19 +208,19 @@ class RedisStreamConsumer:
         return [self._ready.popleft() for _ in range(min(count_max, len(self._ready)))]
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
-        with self._told():
+        with self._translated_errors():
             async with self._client.pipeline(transaction=False) as pipeline:
                 for stream, ids in _by_stream(deliveries).items():
                     pipeline.xack(stream, self._group, *ids)
                     self._untrimmed[stream] += len(ids)
                 await pipeline.execute()
-            self._held.difference_update(delivery.ticket for delivery in deliveries)
+            self._held.difference_update(delivery.ack_handle for delivery in deliveries)
             await self._trim_when_due()
 
-    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
+    async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
         """They wait again, for this member as for any other."""
-        self._held.difference_update(delivery.ticket for delivery in deliveries)
-        with self._told():
+        self._held.difference_update(delivery.ack_handle for delivery in deliveries)
+        with self._translated_errors():
             for stream, ids in _by_stream(deliveries).items():
                 entries: list[Any] = list(ids)  # the client's own type of an id is wider, and a list must say so
                 idle_ms = groups.RELEASED_IDLE_MS
@@ -237,7 +242,7 @@ class RedisStreamConsumer:
 
     async def _leave(self, stream: str) -> None:
         try:
-            with self._told():
+            with self._translated_errors():
                 await groups.leave_group(self._client, stream, self._group, self._member)
         except Busy as refusal:  # the stream, or the group, was removed: there is nothing to leave
             log.debug("there is no such Redis group", extra={"group": self._group, "why": str(refusal)})
@@ -285,7 +290,7 @@ class RedisStreamConsumer:
             entry_id = entry.decode()
             if (stream, entry_id) not in self._held:  # else it is our own, and slow: claiming it has only bought time
                 delivery = to_delivery(stream, entry_id, fields)
-                self._held.add(delivery.ticket)
+                self._held.add(delivery.ack_handle)
                 self._ready.append(with_foreign_headers(delivery, fallback_id(stream, entry_id), self._build))
 
     async def _scan(self) -> None:
@@ -310,6 +315,6 @@ class RedisStreamConsumer:
 def _by_stream(deliveries: Sequence[BrokerDelivery]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for delivery in deliveries:
-        stream, entry_id = delivery.ticket
+        stream, entry_id = delivery.ack_handle
         found.setdefault(stream, []).append(entry_id)
     return found

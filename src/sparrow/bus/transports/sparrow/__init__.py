@@ -1,1 +1,1 @@
-"""sparrow."""
+"""Transport for Sparrow's own broker and Apache RocketMQ."""

@@ -94,11 +94,11 @@ class SparrowGroupConsumer:
             self._stirred.clear()  # first, or what is given back while we look would go unheard
             if self._is_closed:
                 raise Closed("the listening")
-            items = self._given_back(count_max) or await self._taken(count_max)
+            items = self._released(count_max) or await self._taken(count_max)
             if items:
                 return [to_delivery(item[1], item, self._build) for item in items]
 
-    def _given_back(self, count_max: int) -> list[FetchedMessage]:
+    def _released(self, count_max: int) -> list[FetchedMessage]:
         """What is still ours of it: a queue that moved to another member is read there, from the same event on."""
         items: list[FetchedMessage] = []
         while self._returned and len(items) < count_max:
@@ -123,17 +123,17 @@ class SparrowGroupConsumer:
         if taking is self._taking and taking.done() and not self._is_closed:
             self._taking = None
             self._returned.extend(taking.result())
-        return self._given_back(count_max)
+        return self._released(count_max)
 
     async def _next(self, count_max: int) -> list[FetchedMessage]:
         await self._joined.wait()
         return await self._consumer.fetch_items(count_max, None)
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
-        mark_consumed([delivery.ticket for delivery in deliveries])
+        mark_consumed([delivery.ack_handle for delivery in deliveries])
 
-    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
-        self._returned.extendleft(reversed([delivery.ticket for delivery in deliveries]))
+    async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
+        self._returned.extendleft(reversed([delivery.ack_handle for delivery in deliveries]))
         self._stirred.set()
 
     async def close(self) -> None:

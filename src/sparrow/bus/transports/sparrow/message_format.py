@@ -119,16 +119,16 @@ def is_reserved_property(name: str) -> bool:
 # -- receiving --------------------------------------------------------------------------------------------------------
 
 
-def to_delivery(message: StoredMessage, ticket: Any = None, build: HeaderBuilder | None = None) -> BrokerDelivery:
+def to_delivery(message: StoredMessage, ack_handle: Any = None, build: HeaderBuilder | None = None) -> BrokerDelivery:
     name, properties, body = name_of(message.topic), message.properties, message.body
     if body[:1] == b"{" and not any(said.startswith(_MARK) for said in properties):
         try:
             headers, content, _ = decode_document(body)
-            return BrokerDelivery(name=name, headers=headers, body=content, ticket=ticket)
+            return BrokerDelivery(name=name, headers=headers, body=content, ack_handle=ack_handle)
         except ValueError:
             pass
     headers = {said: value for said, value in properties.items() if not is_reserved_property(said)}
-    delivery = BrokerDelivery(name=name, headers=headers, body=body, ticket=ticket)
+    delivery = BrokerDelivery(name=name, headers=headers, body=body, ack_handle=ack_handle)
     fallback_id = properties.get(PROPERTY_UNIQUE_KEY) or format_offset_id(message.store_host, message.physical_offset)
     try:
         return with_foreign_headers(delivery, fallback_id, build)

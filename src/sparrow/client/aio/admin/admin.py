@@ -34,12 +34,19 @@ from sparrow.model.protocol import (
     PERM_WRITE,
     SUBSCRIBE_ALL,
 )
-from sparrow.model.queue import QueueBounds, QueueOffset
+from sparrow.model.queue import QueueBounds, QueueOffset, QueueRef
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group, validate_group_name, validate_topic_name
 from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import ClusterTable, ConsumeDirectlyResult, QueueRef
+from sparrow.wire.bodies import (
+    ClusterTable,
+    ConsumeDirectlyResult,
+    IssueToken,
+    RevokeToken,
+    TokenDescription,
+    TokenList,
+)
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import (
@@ -58,7 +65,6 @@ from sparrow.wire.headers import (
     UpdateTopic,
 )
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenDescription, TokenList
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,7 +191,7 @@ class Admin:
         reads, flag = (queues * LANE_COUNT, LANES_SYS_FLAG) if has_lanes else (queues, 0)
         header = UpdateTopic(name, AUTO_CREATE_TOPIC, reads, queues, permission, "SINGLE_TAG", False, flag)
         await _all(
-            self.session.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values()
+            self.session.invoke(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values()
         )
         return await self._registered(name, masters)
 
@@ -211,12 +217,12 @@ class Admin:
         """Messages and offsets go with it. Deleting what is not there is fine."""
         masters = await self._masters(cluster, None)
         await _all(
-            self.session.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic(name))
+            self.session.invoke(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic(name))
             for address in masters.values()
         )
         header = DeleteTopic(name, cluster)
         await _all(
-            self.session.ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+            self.session.invoke(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
             for address in self.session.name_servers
         )
 
@@ -224,7 +230,7 @@ class Admin:
         """What each queue of the topic holds."""
         route = await self.route(topic)
         answers = await _all(
-            self.session.ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic))
+            self.session.invoke(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic))
             for address in _readable(route)
         )
         found: dict[QueueRef, QueueBounds] = {}
@@ -240,11 +246,11 @@ class Admin:
     async def _offset_at(self, address: str, queue: QueueRef, time_ms: int, *, upper: bool = False) -> int:
         if time_ms == NEWEST_MS:
             ask = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
-            answer = await self.session.ask(address, RequestCode.GET_MAX_OFFSET, ask)
+            answer = await self.session.invoke(address, RequestCode.GET_MAX_OFFSET, ask)
         else:
             boundary = "UPPER" if upper else "LOWER"
             search = SearchOffset(queue.topic, queue.queue_id, time_ms, boundary, queue.broker_name)
-            answer = await self.session.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+            answer = await self.session.invoke(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
         return headers.read(OffsetResponse, answer.ext).offset
 
     # -- groups -------------------------------------------------------------------------------------------------------
@@ -253,18 +259,18 @@ class Admin:
         """Every group any master knows."""
         masters = await self._masters(None, None)
         answers = await _all(
-            self.session.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) for address in masters.values()
+            self.session.invoke(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) for address in masters.values()
         )
         tables = [bodies.read(bodies.GroupTable, answer.body).subscription_group_table for answer in answers]
         return {name: config.group() for table in tables for name, config in sorted(table.items())}
 
-    async def put_group(self, group: Group, *, cluster: str | None = None) -> None:
+    async def create_group(self, group: Group, *, cluster: str | None = None) -> None:
         """Make a group, or change it."""
         validate_group_name(group.name)
         body = bodies.write(bodies.GroupConfig.of(group))
         masters = await self._masters(cluster, None)
         await _all(
-            self.session.ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+            self.session.invoke(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
             for address in masters.values()
         )
 
@@ -272,7 +278,7 @@ class Admin:
         masters = await self._masters(None, None)
         header = DeleteGroup(name, clean_offsets, clean_offsets)
         await _all(
-            self.session.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for address in masters.values()
+            self.session.invoke(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for address in masters.values()
         )
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
@@ -280,7 +286,7 @@ class Admin:
         masters = await self._masters(None, None)
         header = GetConsumeStats(group, topic)
         answers = await _all(
-            self.session.ask(address, RequestCode.GET_CONSUME_STATS, header) for address in masters.values()
+            self.session.invoke(address, RequestCode.GET_CONSUME_STATS, header) for address in masters.values()
         )
         found = [bodies.read(bodies.ConsumeStats, answer.body) for answer in answers]
         queues = {
@@ -334,7 +340,7 @@ class Admin:
         first, end = [
             max(0, headers.read(OffsetResponse, answer.ext).offset)
             for answer in await _all(
-                self.session.ask(address, code, ask)
+                self.session.invoke(address, code, ask)
                 for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
             )
         ]
@@ -342,10 +348,10 @@ class Admin:
             raise Refused(f"{queue} holds offsets {first} to {end}: it cannot be read from {offset}")
         wish = ResetOffset(queue.topic, group, NEWEST_MS, True, queue.queue_id, offset)
         if await self._members_on(address, group):
-            await self.session.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wish)
+            await self.session.invoke(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wish)
         else:
             commit = CommitOffset(group, queue.topic, queue.queue_id, offset, queue.broker_name)
-            await self.session.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+            await self.session.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
 
     async def _reset_on(
         self, broker_name: str, address: str, route: TopicRoute, wish: ResetOffset
@@ -370,7 +376,7 @@ class Admin:
             if answer.code == ResponseCode.SUCCESS:
                 offset = min(offset, headers.read(OffsetResponse, answer.ext).offset)
         commit = CommitOffset(wish.group, queue.topic, queue.queue_id, offset, queue.broker_name)
-        await self.session.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+        await self.session.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
         return offset
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -382,7 +388,7 @@ class Admin:
         route = await self.session.route(topic)
         return await query_by_key(self.session, route, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
-    async def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
+    async def find_by_id(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
         """The message with that id. An offset id says itself where to look; a unique id, the one its sender gave it,
         is found only with its topic. `Refused` when there is none."""
         if topic is None:
@@ -402,7 +408,7 @@ class Admin:
     ) -> ConsumeDirectlyResult:
         """Have a consumer of the group, or that one, handle a message now, whatever the group's progress. The id is an
         offset id; or a unique id, and its topic. The answer says what came of it."""
-        message = await self.message(message_id, topic=topic)
+        message = await self.find_by_id(message_id, topic=topic)
         host = message.store_host
         address = str(Address(str(ip_address(host.ip)), host.port))
         if client_id is None:  # RocketMQ's brokers want a name
@@ -412,7 +418,7 @@ class Admin:
             client_id = members[0].client_id
         offset_id = format_offset_id(host, message.physical_offset)
         header = ConsumeMessageDirectly(group, client_id, offset_id, topic=message.topic)
-        answer = await self.session.ask(
+        answer = await self.session.invoke(
             address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=CONSUME_DIRECTLY_TIMEOUT_MS
         )
         return bodies.read(ConsumeDirectlyResult, answer.body)
@@ -496,7 +502,7 @@ class Admin:
         # Whoever has it goes first: the secret is its own, and the others take it over.
         for broker_name, address in sorted(masters.items(), key=lambda master: not has_it[master[1]]):
             body = bodies.write(IssueToken(name, kind, secret_key))
-            answer = await self.session.ask(address, TokenCode.ISSUE_TOKEN, None, body)
+            answer = await self.session.invoke(address, RequestCode.ISSUE_TOKEN, None, body)
             given = bodies.read(TokenDescription, answer.body).secret_key
             if given is None or secret_key not in (None, given):
                 raise Refused(
@@ -523,10 +529,10 @@ class Admin:
         if not having:
             raise Refused(f"there is no token {name!r}")
         body = bodies.write(RevokeToken(name))
-        await _all(self.session.ask(address, TokenCode.REVOKE_TOKEN, None, body) for address in having)
+        await _all(self.session.invoke(address, RequestCode.REVOKE_TOKEN, None, body) for address in having)
 
     async def _tokens_on(self, address: str) -> dict[str, TokenDescription]:
-        answer = await self.session.ask(address, TokenCode.LIST_TOKENS)
+        answer = await self.session.invoke(address, RequestCode.LIST_TOKENS)
         return {token.name: token for token in bodies.read(TokenList, answer.body).tokens}
 
     # -- brokers ------------------------------------------------------------------------------------------------------

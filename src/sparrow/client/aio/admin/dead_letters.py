@@ -43,7 +43,7 @@ async def read_dead_letters(session: ClientSession, group: str) -> AsyncIterator
                 includes_subscription=True,
             )
             if answer.status is PullStatus.NO_NEW_MESSAGE or (
-                answer.status is PullStatus.MOVED and answer.next_offset <= offset
+                answer.status is PullStatus.OFFSET_MOVED and answer.next_offset <= offset
             ):
                 break
             end = answer.end if end is None else end

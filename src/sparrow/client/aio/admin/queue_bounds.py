@@ -10,8 +10,8 @@ import msgspec
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import bodies
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import TopicRequest
@@ -81,7 +81,7 @@ async def _by_stats(
     session: ClientSession, broker: str, address: str, route: TopicRoute, timeout_ms: int | None
 ) -> dict[QueueRef, SizedQueueBounds]:
     """From a broker that is not Sparrow's."""
-    answer = await session.ask(
+    answer = await session.invoke(
         address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(route.topic), timeout_ms=timeout_ms
     )
     readable = {queue for queue in route.read_queues if queue.broker_name == broker}

@@ -51,7 +51,7 @@ def make_resend_request(
         topic,
         group,
         queue_id,
-        priority.word if isinstance(priority, Priority) else priority,
+        priority.label if isinstance(priority, Priority) else priority,
         begin,
         end,
         None if words is None else " ".join(words),
@@ -94,7 +94,7 @@ async def _ask(
 ) -> list[ResendMessagesResponse]:
     answers = await asyncio.gather(
         *(
-            session.ask(address, RequestCode.RESEND_MESSAGES, wish, timeout_ms=RESEND_TIMEOUT_MS)
+            session.invoke(address, RequestCode.RESEND_MESSAGES, wish, timeout_ms=RESEND_TIMEOUT_MS)
             for address in masters.values()
         )
     )

@@ -18,12 +18,13 @@ from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import ConnectionLost, SettingsError, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import AUTO_CREATE_TOPIC
+from sparrow.model.queue import QueueRef
 from sparrow.model.token import Credentials
 from sparrow.net.address import Address, parse_addresses
 from sparrow.net.channel import Channel, connect
 from sparrow.net.dispatcher import HandlerResult, RequestContext, RequestDispatcher
 from sparrow.wire import bodies
-from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, QueueRef, RouteData
+from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, RouteData
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.frame import RemotingCommand
@@ -175,7 +176,7 @@ class ClientSession:
     def _serve(self, command: RemotingCommand, channel: Channel) -> None:
         self._serving(command, channel)
 
-    async def ask(
+    async def invoke(
         self,
         address: str,
         code: int,
@@ -330,7 +331,7 @@ class ClientSession:
 
     async def _beat(self, address: str, body: bytes) -> None:
         try:
-            await self.ask(address, RequestCode.HEART_BEAT, Heartbeat(), body)
+            await self.invoke(address, RequestCode.HEART_BEAT, Heartbeat(), body)
         except SparrowError as error:
             log.info("heartbeat not delivered", extra={"broker": address, "why": str(error)})
 

@@ -14,7 +14,7 @@ from sparrow.client.aio.consume.rebalance import Rebalancer
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError
 from sparrow.model.priority import Priority
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 
 log = logging.getLogger(__name__)
 

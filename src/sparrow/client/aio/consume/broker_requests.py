@@ -14,9 +14,10 @@ from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSe
 from sparrow.client.aio.consume.queue_fetcher import restore_original_topic
 from sparrow.client.retry import is_handler_decision
 from sparrow.model.errors import UnknownGroup
+from sparrow.model.queue import QueueRef
 from sparrow.net.dispatcher import HandlerResponse, RequestContext
 from sparrow.wire import record
-from sparrow.wire.bodies import ConsumeDirectlyResult, ConsumerStatus, OffsetTable, QueueRef, SubscriptionData
+from sparrow.wire.bodies import ConsumeDirectlyResult, ConsumerStatus, OffsetTable, SubscriptionData
 from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode
 from sparrow.wire.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, NotifyConsumersChanged, ResetOffset
 from sparrow.wire.headers import GetConsumerStatus as AskStatus

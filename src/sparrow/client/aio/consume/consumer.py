@@ -45,9 +45,10 @@ from sparrow.model.errors import Closed, GroupRequired, Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import EXPRESSION_TAG, RETRY_TOPIC_PREFIX, SUBSCRIBE_ALL, TOOLS_GROUP
+from sparrow.model.queue import QueueRef
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name, validate_topic_name
-from sparrow.wire.bodies import ConsumerData, QueueRef
+from sparrow.wire.bodies import ConsumerData
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import UnregisterClient
 
@@ -268,7 +269,7 @@ class Consumer:
 
     def _has_lanes(self, topic: str) -> bool:
         route = self.session.cached_route(topic)
-        return route is not None and bool(route.in_lanes)
+        return route is not None and bool(route.lane_brokers)
 
     async def _traced(self, handler: MessageHandler) -> MessageHandler:
         if not self._traces or self.group is None:
@@ -328,7 +329,7 @@ class Consumer:
         """The queues this consumer reads just now."""
         return self._feeds.queues()
 
-    async def shared(self) -> None:
+    async def wait_for_assignment(self) -> None:
         """Returns once the queues have been shared out for the first time."""
         await self._shared.wait()
 
@@ -621,6 +622,6 @@ class Consumer:
         header = UnregisterClient(self.session.client_id, consumer_group=group)
         for address in self.session.broker_addresses(masters_only=False):
             try:
-                await self.session.ask(address, RequestCode.UNREGISTER_CLIENT, header)
+                await self.session.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except SparrowError as error:
                 log.info("not unregistered", extra={"broker": address, "why": str(error)})

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.model.errors import SparrowError, Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import CommitOffset, OffsetResponse, QueryOffset
@@ -61,10 +61,10 @@ class BrokerOffsetStore:
         header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
         address = self._address(queue)
         if is_last:
-            await self._session.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            await self._session.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         else:
             channel = await self._session.channel(address)
-            channel.tell(RequestCode.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
+            channel.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
 
     def _address(self, queue: QueueRef) -> str:
         route = self._session.cached_route(queue.topic)

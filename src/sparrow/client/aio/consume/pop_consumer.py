@@ -164,11 +164,11 @@ class PopConsumer:
             by_broker.setdefault(receipt.broker_name, []).append(receipt)
         for broker_name, some in by_broker.items():
             body = bodies.write(BatchAck(broker_name, _acks(self.group, some)))
-            await self.session.ask(
+            await self.session.invoke(
                 self._address(some[0]), RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), body
             )
 
-    async def postpone(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
+    async def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
         """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
         fields = receipt.fields
         header = ChangeInvisibleTime(
@@ -180,7 +180,7 @@ class PopConsumer:
             invisible_ms,
             receipt.broker_name,
         )
-        answer = await self.session.ask(self._address(receipt), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        answer = await self.session.invoke(self._address(receipt), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         changed = headers.read(ChangeInvisibleTimeResponse, answer.ext)
         fields[1:4] = [str(changed.pop_ms), str(changed.invisible_ms), str(changed.revive_queue)]
         # A message that is moved stands for itself: its handle starts at its own offset.

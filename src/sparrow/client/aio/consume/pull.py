@@ -9,12 +9,12 @@ import msgspec
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import PullMessage, PullMessageResponse
-from sparrow.wire.headers.pull import COMMIT_OFFSET, HAS_SUBSCRIPTION, SUSPEND
+from sparrow.wire.headers.pull import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 
 PULL_TIMEOUT_MARGIN_MS = 15_000
 """How much longer than the hold a pull may take before it counts as lost."""
@@ -24,7 +24,7 @@ class PullStatus(Enum):
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
     NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
-    MOVED = ResponseCode.PULL_OFFSET_MOVED
+    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
 _STATUSES = {int(status.value): status for status in PullStatus}
@@ -66,11 +66,11 @@ async def pull(
     address = route.address_of(queue.broker_name, broker_id)
     if address is None:
         raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
-    flags = SUSPEND if long_poll_ms else 0
+    flags = SUSPEND_FLAG if long_poll_ms else 0
     if commit_offset is not None:
-        flags |= COMMIT_OFFSET
+        flags |= COMMIT_OFFSET_FLAG
     if includes_subscription:
-        flags |= HAS_SUBSCRIPTION
+        flags |= SUBSCRIPTION_FLAG
     header = PullMessage(
         group=group,
         topic=queue.topic,

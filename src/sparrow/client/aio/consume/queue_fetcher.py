@@ -16,8 +16,8 @@ from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
+from sparrow.model.queue import QueueRef
 from sparrow.wire import record
-from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class QueueFetcher:
 
     def _take(self, answer: PullResult) -> None:
         self._broker_id = answer.suggested_broker_id
-        if answer.status is PullStatus.MOVED:
+        if answer.status is PullStatus.OFFSET_MOVED:
             log.warning(
                 "offset moved",
                 extra={"queue": str(self.queue), "from": self.window.next_offset, "to": answer.next_offset},

@@ -19,8 +19,9 @@ from sparrow.client.allocation import AllocationStrategy
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
+from sparrow.model.queue import QueueRef
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import ConsumerList, LockedQueues, LockQueues, QueueRef
+from sparrow.wire.bodies import ConsumerList, LockedQueues, LockQueues
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader, ListConsumers, OffsetResponse, QueueRequest, SearchOffset
 
@@ -75,7 +76,7 @@ class Rebalancer:
         addresses = [a for name in route.addresses if (a := route.address_of(name))] if route is not None else []
         for address in sample(addresses, len(addresses)):
             try:
-                answer = await self._session.ask(
+                answer = await self._session.invoke(
                     address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ListConsumers(self._group)
                 )
                 return sorted(bodies.read(ConsumerList, answer.body).consumer_id_list)
@@ -101,7 +102,7 @@ class Rebalancer:
     async def offset_at(self, queue: QueueRef, time_ms: int) -> int:
         """The first message stored at or after a time."""
         header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
-        answer = await self._session.ask(self._address(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        answer = await self._session.invoke(self._address(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return max(0, headers.read(OffsetResponse, answer.ext).offset)
 
     async def ask_offset(self, queue: QueueRef, code: RequestCode) -> int:
@@ -121,7 +122,7 @@ class Rebalancer:
         held: set[QueueRef] = set()
         for broker_queues in _by_broker(queues).values():
             try:
-                answer = await self._session.ask(
+                answer = await self._session.invoke(
                     self._address(broker_queues[0]),
                     RequestCode.LOCK_BATCH_MQ,
                     EmptyHeader(),
@@ -137,7 +138,7 @@ class Rebalancer:
             return
         for broker_queues in _by_broker(queues).values():
             try:
-                await self._session.ask(
+                await self._session.invoke(
                     self._address(broker_queues[0]),
                     RequestCode.UNLOCK_BATCH_MQ,
                     EmptyHeader(),
@@ -167,7 +168,7 @@ async def fetch_end_offsets(session: ClientSession, topic: str) -> dict[QueueRef
 
 async def _ask_offset(session: ClientSession, queue: QueueRef, code: RequestCode) -> int:
     header = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
-    answer = await session.ask(_address_of(session, queue), code, header)
+    answer = await session.invoke(_address_of(session, queue), code, header)
     return max(0, headers.read(OffsetResponse, answer.ext).offset)
 
 

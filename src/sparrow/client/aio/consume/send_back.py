@@ -24,7 +24,7 @@ from sparrow.client.retry import (
 from sparrow.model.errors import ConnectionLost, GroupRequired, RequestTimeout, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import SendMessageBack
 
@@ -86,7 +86,7 @@ class RetrySender:
 
     def __init__(self, session: ClientSession, group: str, retries_max: int | None) -> None:
         self._session, self._group, self._retries_max = session, group, retries_max
-        self._packing = MessageEncoder(
+        self._encoder = MessageEncoder(
             session.unique_ids, compress_above_bytes=_COMPRESS_ABOVE_BYTES, message_bytes_max=1 << 30
         )
 
@@ -102,7 +102,7 @@ class RetrySender:
             broker_name=queue.broker_name,
         )
         try:
-            await self._session.ask(self._address(queue), RequestCode.CONSUMER_SEND_MSG_BACK, header)
+            await self._session.invoke(self._address(queue), RequestCode.CONSUMER_SEND_MSG_BACK, header)
             return True
         except (ConnectionLost, RequestTimeout) as error:
             return _not_now(queue, error)
@@ -118,12 +118,12 @@ class RetrySender:
             # RocketMQ 4 buries at the limit, 5 beyond it: this is beyond it for both.
             times = max(times, retries_max + 1)
         again = make_retry_message(message, self._group, level)
-        body, properties, _ = self._packing.checked(again)
+        body, properties, _ = self._encoder.encode(again)
         try:
             await send_once(
                 self._session,
                 QueueRef(RETRY_TOPIC_PREFIX + self._group, queue.broker_name, 0),
-                await self._packing.alone(again, body, properties),
+                await self._encoder.single_payload(again, body, properties),
                 group=self._group,
                 reconsume_times=times,
                 reconsume_times_max=retries_max,

@@ -14,9 +14,9 @@ from sparrow.client.aio.consume.pull import PullStatus, pull
 from sparrow.client.aio.consume.rebalance import StartPosition
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import columns as codec
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import OffsetResponse, QueueRequest, SearchOffset
 
@@ -79,7 +79,7 @@ async def _read_queue(
             bytes_max=PULL_BYTES_MAX,
             includes_subscription=True,
         )
-        if answer.status is PullStatus.MOVED:
+        if answer.status is PullStatus.OFFSET_MOVED:
             if answer.next_offset <= offset:
                 break
             raise DataLost(f"{queue.topic}/{queue.broker_name}/{queue.queue_id}", offset, answer.next_offset)
@@ -114,9 +114,9 @@ async def _offset_of(session: ClientSession, queue: QueueRef, place: StartPositi
         raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
     if place == "first" or place == "last":
         code = RequestCode.GET_MIN_OFFSET if place == "first" else RequestCode.GET_MAX_OFFSET
-        answer = await session.ask(address, code, QueueRequest(queue.topic, queue.queue_id, queue.broker_name))
+        answer = await session.invoke(address, code, QueueRequest(queue.topic, queue.queue_id, queue.broker_name))
     else:
         time_ms = int(place.timestamp() * 1000) if isinstance(place, datetime) else int(place)
         header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
-        answer = await session.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        answer = await session.invoke(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
     return max(0, headers.read(OffsetResponse, answer.ext).offset)

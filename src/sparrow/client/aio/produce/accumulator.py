@@ -15,22 +15,22 @@ from sparrow.client.aio.produce.message_batch import BatchKey, MessageBatch, Ope
 from sparrow.client.aio.produce.message_encoder import MessageEncoder, must_be_sent_alone
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.model.errors import Closed, Refused
-from sparrow.model.message import Message
+from sparrow.model.message import AnyMessage
 from sparrow.model.protocol import PROPERTY_PRIORITY
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 
 
 class Accumulator:
     def __init__(
         self,
         sender: Sender,
-        packing: MessageEncoder,
-        allowance: MemoryBudget,
+        encoder: MessageEncoder,
+        budget: MemoryBudget,
         gathering: OpenBatches,
         *,
         timeout_ms: int,
     ) -> None:
-        self._sender, self._packing, self._allowance = sender, packing, allowance
+        self._sender, self._encoder, self._budget = sender, encoder, budget
         self._gathering, self._timeout_ms = gathering, timeout_ms
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -40,7 +40,7 @@ class Accumulator:
 
     def add(
         self,
-        message: Message,
+        message: AnyMessage,
         queue: QueueRef | None,
         cost: int,
         timeout_ms: int | None = None,
@@ -48,14 +48,14 @@ class Accumulator:
     ) -> SendFuture:
         if queue is not None and queue.topic != message.topic:
             raise Refused(f"a message of topic {message.topic!r} cannot go to a queue of {queue.topic!r}")
-        body, properties, message_id = self._packing.checked(message)
+        body, properties, message_id = self._encoder.encode(message)
         if future is None:
             future = self._loop.create_future()
         key: BatchKey = message.topic if queue is None else queue
         if message.properties and (word := message.properties.get(PROPERTY_PRIORITY)) and self._may_be_in_lanes(queue):
             key = (message.topic if queue is None else queue, word)
         if (
-            len(body) > self._packing.plain_bytes_max
+            len(body) > self._encoder.plain_bytes_max
             or timeout_ms is not None
             or (message.properties and must_be_sent_alone(message))
         ):
@@ -74,11 +74,11 @@ class Accumulator:
         if queue is None:
             return True
         route = self._sender.cached_route(queue.topic)
-        return route is not None and queue.broker_name in route.in_lanes
+        return route is not None and queue.broker_name in route.lane_brokers
 
     def _add_alone(
         self,
-        message: Message,
+        message: AnyMessage,
         key: BatchKey,
         queue: QueueRef | None,
         cost: int,
@@ -156,9 +156,9 @@ class Accumulator:
 
     async def _carry(self, lot: MessageBatch) -> None:
         try:
-            parcel = lot.packed() if lot.alone is None else await self._packing.alone(*lot.alone)
+            payload = lot.packed() if lot.alone is None else await self._encoder.single_payload(*lot.alone)
             timeout_ms = lot.timeout_ms or self._timeout_ms
-            lot.settle(await self._sender.deliver(lot.topic, parcel, queue=lot.queue, timeout_ms=timeout_ms))
+            lot.settle(await self._sender.send(lot.topic, payload, queue=lot.queue, timeout_ms=timeout_ms))
         except Exception as error:  # whatever it is, it belongs to those who wait, and the next lot goes on
             lot.fail(error)
         except asyncio.CancelledError:
@@ -166,7 +166,7 @@ class Accumulator:
             raise
         finally:
             self._unsettled.discard(lot)
-            self._allowance.give(lot.cost)
+            self._budget.release(lot.cost)
             if lot.settled is not None:
                 lot.settled.set_result(None)
 

@@ -7,7 +7,7 @@ from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce.sender import SEND_STATUS_BY_RESPONSE, SendOutcome, SendPayload
 from sparrow.model.errors import Unavailable
 from sparrow.model.protocol import AUTO_CREATE_TOPIC
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import SendMessageV2
@@ -16,7 +16,7 @@ from sparrow.wire.headers import SendMessageV2
 async def send_once(
     session: ClientSession,
     queue: QueueRef,
-    parcel: SendPayload,
+    payload: SendPayload,
     *,
     group: str,
     code: RequestCode = RequestCode.SEND_MESSAGE_V2,
@@ -35,15 +35,15 @@ async def send_once(
         AUTO_CREATE_TOPIC,
         1,
         queue.queue_id,
-        parcel.sys_flag,
+        payload.sys_flag,
         clock.now_ms(),
-        parcel.flag,
-        parcel.properties,
+        payload.flag,
+        payload.properties,
         reconsume_times,
         reconsume_times_max=reconsume_times_max,
         broker_name=queue.broker_name,
     )
-    answer = await session.invoke_unchecked(address, code, header, bytes(parcel.body), timeout_ms=timeout_ms)
+    answer = await session.invoke_unchecked(address, code, header, bytes(payload.body), timeout_ms=timeout_ms)
     status = SEND_STATUS_BY_RESPONSE.get(answer.code)
     if status is None:
         raise error_for_response(answer.code, answer.remark)

@@ -14,11 +14,11 @@ from collections.abc import Container
 
 from sparrow.client.aio.produce.sender import SendOutcome, SendPayload
 from sparrow.model.errors import ProtocolError
-from sparrow.model.message import Message
+from sparrow.model.message import AnyMessage
+from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult
 from sparrow.wire import batch, headers
 from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.headers import SendMessageResponse
 
 BatchKey = str | QueueRef | tuple[str | QueueRef, str]
@@ -43,7 +43,7 @@ class MessageBatch:
         """Bytes of the request."""
         self.cost = 0
         """What the messages were charged for; given back when the lot is settled."""
-        self.alone: tuple[Message, bytes, bytes] | None = None
+        self.alone: tuple[AnyMessage, bytes, bytes] | None = None
         """A message that shares its request with no other: itself, its body and its property string."""
         self.timeout_ms: int | None = None
         self.settled: asyncio.Future[None] | None = None

@@ -9,7 +9,7 @@ from itertools import count
 
 from sparrow.client.aio.produce.sender import SendPayload
 from sparrow.model.errors import Refused, TooLarge
-from sparrow.model.message import Message
+from sparrow.model.message import AnyMessage
 from sparrow.model.protocol import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_PRODUCER_ID,
@@ -61,7 +61,7 @@ class MessageEncoder:
         self.plain_bytes_max = min(message_bytes_max, compress_above_bytes or message_bytes_max)
         self._compress_above_bytes = compress_above_bytes
 
-    def checked(self, message: Message) -> tuple[bytes, bytes, str]:
+    def encode(self, message: AnyMessage) -> tuple[bytes, bytes, str]:
         """Body, property string and unique id; what no broker would take is refused here."""
         body, found = message.body, message.properties
         if body.__class__ is not bytes:
@@ -87,7 +87,7 @@ class MessageEncoder:
         assert self._producer_id is not None
         return {**found, PROPERTY_PRODUCER_ID: self._producer_id, PROPERTY_SEQUENCE: str(next(self._sequence))}
 
-    async def alone(self, message: Message, body: bytes, encoded: bytes) -> SendPayload:
+    async def single_payload(self, message: AnyMessage, body: bytes, encoded: bytes) -> SendPayload:
         """The message in a request of its own."""
         if len(body) > self.message_bytes_max:
             raise TooLarge("the body", len(body), self.message_bytes_max)
@@ -101,12 +101,12 @@ class MessageEncoder:
                 body, sys_flag = smaller, bits
         return SendPayload(body, encoded.decode(), message.flag, sys_flag)
 
-    def together(self, messages: Sequence[Message]) -> tuple[SendPayload, list[str]]:
+    def batch_payload(self, messages: Sequence[AnyMessage]) -> tuple[SendPayload, list[str]]:
         """All messages in one batch, and their ids."""
         waits = _checked_batch(messages)
         members, ids = [], []
         for message in messages:
-            body, encoded, message_id = self.checked(message)
+            body, encoded, message_id = self.encode(message)
             members.append((message.flag, body, encoded))
             ids.append(message_id)
         packed = batch.encode(members)
@@ -115,12 +115,12 @@ class MessageEncoder:
         return SendPayload(packed, "" if waits else f"{PROPERTY_WAIT_STORED}\x01false\x02", is_batch=True), ids
 
 
-def must_be_sent_alone(message: Message) -> bool:
+def must_be_sent_alone(message: AnyMessage) -> bool:
     """Whether brokers refuse it in a batch, or its neighbours would suffer from what it asks for."""
     return message.topic.startswith(RETRY_TOPIC_PREFIX) or not UNBATCHABLE_PROPERTIES.isdisjoint(message.properties)
 
 
-def _checked_batch(messages: Sequence[Message]) -> bool:
+def _checked_batch(messages: Sequence[AnyMessage]) -> bool:
     """Whether it waits to be safe; or why it is no batch."""
     if not messages:
         raise Refused("a batch of no messages: give one or more")

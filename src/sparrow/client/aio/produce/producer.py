@@ -1,7 +1,7 @@
 """Sends messages.
 
     async with Producer("127.0.0.1:9876") as producer:
-        result = await producer.send(Message.of("orders", b"..."))
+        result = await producer.send(Message("orders", b"..."))
 
 1. What `send` returns is stored: on which broker and where, says the result. How safe, says its status.
 2. A message is sent again, on another broker first, when a broker fails; its unique id stays, so consumers can tell.
@@ -36,13 +36,13 @@ from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
 from sparrow.client.queue_selection import QueueSelector, by_sharding_key
 from sparrow.client.request_reply import make_reply
 from sparrow.model.errors import Busy, Closed, Refused, Unavailable
-from sparrow.model.message import Message, StoredMessage
+from sparrow.model.message import AnyMessage, StoredMessage
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
+from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import RecallMessage, RecallMessageResponse, UnregisterClient
 from sparrow.wire.record import TRANSACTION_PREPARED
@@ -96,13 +96,13 @@ class Producer:
         self._by_sharding_key = by_sharding_key()
         self._is_idempotent = idempotent
         self._sender = Sender(self.session, group=group, retries=retries, default_topic_queues=default_topic_queues)
-        self._packing = MessageEncoder(
+        self._encoder = MessageEncoder(
             self.session.unique_ids,
             compress_above_bytes=compress_above_bytes,
             message_bytes_max=message_bytes_max,
             producer_id=secrets.token_hex(12).upper() if idempotent else None,
         )
-        self._allowance = MemoryBudget(unsent_bytes_max)
+        self._budget = MemoryBudget(unsent_bytes_max)
         self._gathering = (
             OpenBatches(linger_s=linger_ms / 1000, bytes_max=batch_bytes_max, count_max=batch_count_max)
             if linger_ms is not None
@@ -138,9 +138,9 @@ class Producer:
             await self._tracer.open()
         if self._gathering is not None:
             self._accumulator = Accumulator(
-                self._sender, self._packing, self._allowance, self._gathering, timeout_ms=self.timeout_ms
+                self._sender, self._encoder, self._budget, self._gathering, timeout_ms=self.timeout_ms
             )
-            self._choosing = QueueAssigner(self._sender, self._accumulator, self._allowance, self._spawn)
+            self._choosing = QueueAssigner(self._sender, self._accumulator, self._budget, self._spawn)
         self._is_open = True
 
     async def close(self) -> None:
@@ -163,7 +163,7 @@ class Producer:
             if self.session.cached_channel(address) is not None
         ]
         await asyncio.gather(
-            *(self.session.ask(address, RequestCode.UNREGISTER_CLIENT, header) for address in addresses),
+            *(self.session.invoke(address, RequestCode.UNREGISTER_CLIENT, header) for address in addresses),
             return_exceptions=True,  # who cannot be told will miss our heartbeats
         )
         if self._owns_session:
@@ -185,7 +185,7 @@ class Producer:
 
     async def send(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,
@@ -205,18 +205,18 @@ class Producer:
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
         cost = len(message.body) + self._cost_bytes
-        if not self._allowance.try_acquire(cost):
-            await self._allowance.take(cost)
+        if not self._budget.try_acquire(cost):
+            await self._budget.acquire(cost)
         if self._accumulator is not None:
             return await self._gather(self._accumulator, message, cost, queue, selector, timeout_ms)
         try:
             return await self._send_alone(message, queue, selector, timeout_ms)
         finally:
-            self._allowance.give(cost)
+            self._budget.release(cost)
 
     def send_soon(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,
@@ -236,30 +236,30 @@ class Producer:
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
         cost = len(message.body) + self._cost_bytes
-        if not self._allowance.try_acquire(cost):
-            raise Busy(f"{self._allowance.taken} bytes of messages are unsent; {self._allowance.bytes_max} are allowed")
+        if not self._budget.try_acquire(cost):
+            raise Busy(f"{self._budget.used_bytes} bytes of messages are unsent; {self._budget.bytes_max} are allowed")
         if self._accumulator is not None:
             return self._gather(self._accumulator, message, cost, queue, selector, timeout_ms)
         task = self._spawn(self._send_alone(message, queue, selector, timeout_ms))
-        task.add_done_callback(lambda _: self._allowance.give(cost))
+        task.add_done_callback(lambda _: self._budget.release(cost))
         return task
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: QueueRef | None = None, timeout_ms: int | None = None
+        self, messages: Sequence[AnyMessage], *, queue: QueueRef | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """All messages, of one topic, in one request to one queue: stored together, one after the other, or not."""
         self._check_open()
         self._check_one_by_one()
-        parcel, ids = self._packing.together(messages)
+        payload, ids = self._encoder.batch_payload(messages)
         begun = time.monotonic()
-        cost = len(parcel.body) + _ALONE_COST_BYTES
-        await self._allowance.take(cost)
+        cost = len(payload.body) + _ALONE_COST_BYTES
+        await self._budget.acquire(cost)
         try:
-            delivery = await self._sender.deliver(
-                messages[0].topic, parcel, queue=queue, timeout_ms=timeout_ms or self.timeout_ms
+            delivery = await self._sender.send(
+                messages[0].topic, payload, queue=queue, timeout_ms=timeout_ms or self.timeout_ms
             )
         finally:
-            self._allowance.give(cost)
+            self._budget.release(cost)
         results = send_results(delivery, ids)
         if self._tracer is not None:
             for message, result in zip(messages, results, strict=True):
@@ -267,14 +267,14 @@ class Producer:
         return results
 
     async def send_one_way(
-        self, message: Message, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
+        self, message: AnyMessage, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
     ) -> None:
         """Handed to the connection when this returns. Nobody will say whether it arrived."""
         self._check_open()
-        body, properties, _ = self._packing.checked(message)
-        parcel = await self._packing.alone(message, body, properties)
+        body, properties, _ = self._encoder.encode(message)
+        payload = await self._encoder.single_payload(message, body, properties)
         target = queue or await self._selected(message, selector)
-        await self._sender.tell(message.topic, parcel, queue=target, timeout_ms=self.timeout_ms)
+        await self._sender.send_one_way(message.topic, payload, queue=target, timeout_ms=self.timeout_ms)
 
     async def send_table(
         self,
@@ -304,7 +304,7 @@ class Producer:
         columns = table_sender.message_columns(table, body=body, keys=keys, tags=tags, properties=properties)
         return await table_sender.send_table(
             self._sender,
-            self._allowance,
+            self._budget,
             topic,
             columns,
             queue=queue,
@@ -331,7 +331,7 @@ class Producer:
         address = (await self._sender.route(found.topic)).masters.get(found.broker_name)
         if address is None:
             raise Unavailable(f"broker {found.broker_name!r} of topic {found.topic!r} has no master just now")
-        answer = await self.session.ask(
+        answer = await self.session.invoke(
             address, RequestCode.RECALL_MESSAGE, RecallMessage(found.topic, handle, self.group)
         )
         return headers.read(RecallMessageResponse, answer.ext).message_id
@@ -339,11 +339,11 @@ class Producer:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def transaction(self, message: Message, *, queue: QueueRef | None = None) -> AsyncIterator[SendResult]:
+    async def transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> AsyncIterator[SendResult]:
         """Delivered when the block ends well, and never when it raises.
 
         ```python
-        async with producer.transaction(Message.of("orders", body)):
+        async with producer.transaction(Message("orders", body)):
             await database.execute(...)
         ```
         """
@@ -356,7 +356,7 @@ class Producer:
         await self.end_transaction(sent, TransactionState.COMMIT)
 
     async def send_in_transaction(
-        self, message: Message, work: Callable[[Message], Any], *, queue: QueueRef | None = None
+        self, message: AnyMessage, work: Callable[[AnyMessage], Any], *, queue: QueueRef | None = None
     ) -> SendResult:
         """The same with a function, plain or async. It returns an `TransactionState`, or nothing, which commits;
         raising rolls
@@ -372,7 +372,7 @@ class Producer:
         await self.end_transaction(sent, outcome)
         return sent
 
-    async def begin_transaction(self, message: Message, *, queue: QueueRef | None = None) -> SendResult:
+    async def begin_transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> SendResult:
         """Store a message out of sight. Whoever begins must end, if only as `TransactionState.UNKNOWN`."""
         self._check_open()
         half = self._transactions.begin(message)
@@ -390,7 +390,7 @@ class Producer:
 
     async def request(
         self,
-        message: Message,
+        message: AnyMessage,
         *,
         queue: QueueRef | None = None,
         selector: QueueSelector | None = None,
@@ -400,7 +400,7 @@ class Producer:
         self._check_open()
         patience_ms = timeout_ms or self.timeout_ms
 
-        async def send(asked: Message) -> None:
+        async def send(asked: AnyMessage) -> None:
             # The reply may come by any broker of the topic: each must have heard of us before there is one.
             await self._sender.route(asked.topic)
             if self._beating is not None:
@@ -413,13 +413,13 @@ class Producer:
         """Answer a request. It has reached whoever asked when this returns; it is kept in the reply topic, too."""
         self._check_open()
         message = make_reply(request, body)
-        packed, properties, message_id = self._packing.checked(message)
-        parcel = await self._packing.alone(message, packed, properties)
+        packed, properties, message_id = self._encoder.encode(message)
+        payload = await self._encoder.single_payload(message, packed, properties)
         queue = request_reply.reply_queue(await self._sender.route(message.topic), request)
         delivery = await send_once(
             self.session,
             queue,
-            parcel,
+            payload,
             group=self.group,
             code=RequestCode.SEND_REPLY_MESSAGE_V2,
             timeout_ms=timeout_ms or self.timeout_ms,
@@ -442,40 +442,40 @@ class Producer:
 
     async def _send_charged(
         self,
-        message: Message,
+        message: AnyMessage,
         queue: QueueRef | None,
         selector: QueueSelector | None,
         timeout_ms: int | None,
         *,
         is_half: bool = False,
     ) -> SendResult:
-        """In a request of its own also where others are gathered, and within the allowance."""
+        """In a request of its own also where others are gathered, and within the budget."""
         cost = len(message.body) + _ALONE_COST_BYTES
-        await self._allowance.take(cost)
+        await self._budget.acquire(cost)
         try:
             return await self._send_alone(message, queue, selector, timeout_ms, is_half=is_half)
         finally:
-            self._allowance.give(cost)
+            self._budget.release(cost)
 
     async def _send_alone(
         self,
-        message: Message,
+        message: AnyMessage,
         queue: QueueRef | None,
         selector: QueueSelector | None,
         timeout_ms: int | None,
         *,
         is_half: bool = False,
     ) -> SendResult:
-        body, properties, message_id = self._packing.checked(message)
-        parcel = await self._packing.alone(message, body, properties)
+        body, properties, message_id = self._encoder.encode(message)
+        payload = await self._encoder.single_payload(message, body, properties)
         if is_half:
-            parcel = parcel._replace(sys_flag=parcel.sys_flag | TRANSACTION_PREPARED)
+            payload = payload._replace(sys_flag=payload.sys_flag | TRANSACTION_PREPARED)
         target = queue or await self._selected(message, selector)
         begun = time.monotonic()
         result = None
         try:
-            delivery = await self._sender.deliver(
-                message.topic, parcel, queue=target, timeout_ms=timeout_ms or self.timeout_ms
+            delivery = await self._sender.send(
+                message.topic, payload, queue=target, timeout_ms=timeout_ms or self.timeout_ms
             )
             result = send_results(delivery, [message_id])[0]
             return result
@@ -483,13 +483,13 @@ class Producer:
             if self._tracer is not None:
                 self._tracer.published(message, message_id, begun, result)
 
-    def _selector_for(self, message: Message, selector: QueueSelector | None) -> QueueSelector | None:
+    def _selector_for(self, message: AnyMessage, selector: QueueSelector | None) -> QueueSelector | None:
         selector = selector or self._selector
         if selector is None and message.properties and PROPERTY_SHARDING_KEY in message.properties:
             return self._by_sharding_key
         return selector
 
-    async def _selected(self, message: Message, selector: QueueSelector | None) -> QueueRef | None:
+    async def _selected(self, message: AnyMessage, selector: QueueSelector | None) -> QueueRef | None:
         """The queue a selector wants; None when any will do."""
         selector = self._selector_for(message, selector)
         return None if selector is None else selector((await self._sender.route(message.topic)).write_queues, message)
@@ -497,7 +497,7 @@ class Producer:
     def _gather(
         self,
         accumulator: Accumulator,
-        message: Message,
+        message: AnyMessage,
         cost: int,
         queue: QueueRef | None,
         selector: QueueSelector | None,
@@ -514,10 +514,10 @@ class Producer:
             sending = accumulator.add(message, queue, cost, timeout_ms)
             return sending if self._tracer is None else self._followed(message, sending)
         except BaseException:
-            self._allowance.give(cost)
+            self._budget.release(cost)
             raise
 
-    def _followed(self, message: Message, sending: SendFuture) -> SendFuture:
+    def _followed(self, message: AnyMessage, sending: SendFuture) -> SendFuture:
         if self._tracer is not None:
             self._tracer.follow(message, sending)
         return sending

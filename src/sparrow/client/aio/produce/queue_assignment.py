@@ -12,10 +12,10 @@ from sparrow.client.aio.produce.message_batch import SendFuture
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import SparrowError
-from sparrow.model.message import Message
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.message import AnyMessage
+from sparrow.model.queue import QueueRef
 
-_Waiting = tuple[Message, QueueSelector, int, int | None, SendFuture]
+_Waiting = tuple[AnyMessage, QueueSelector, int, int | None, SendFuture]
 """A message, who chooses its queue, what it is charged, its time-out, and who waits for it."""
 
 
@@ -24,14 +24,14 @@ class QueueAssigner:
         self,
         sender: Sender,
         accumulator: Accumulator,
-        allowance: MemoryBudget,
+        budget: MemoryBudget,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        self._sender, self._accumulator, self._allowance, self._spawn = sender, accumulator, allowance, spawn
+        self._sender, self._accumulator, self._budget, self._spawn = sender, accumulator, budget, spawn
         self._unrouted: dict[str, list[_Waiting]] = {}
         """Messages whose queue cannot be chosen before the route is known."""
 
-    def add(self, message: Message, selector: QueueSelector, cost: int, timeout_ms: int | None) -> SendFuture:
+    def add(self, message: AnyMessage, selector: QueueSelector, cost: int, timeout_ms: int | None) -> SendFuture:
         """Now if the route is known, else once it is: in the order in which they came."""
         future: SendFuture = asyncio.get_running_loop().create_future()
         topic = message.topic
@@ -51,7 +51,7 @@ class QueueAssigner:
             queues = (await self._sender.route(topic)).write_queues
         except SparrowError as error:
             for _, _, cost, _, future in self._unrouted.pop(topic):
-                self._allowance.give(cost)
+                self._budget.release(cost)
                 if not future.done():
                     future.set_exception(error)
             return
@@ -63,6 +63,6 @@ class QueueAssigner:
         try:
             self._accumulator.add(message, selector(queues, message), cost, timeout_ms, future)
         except Exception as error:  # a selector is the caller's, and so is whatever it raises
-            self._allowance.give(cost)
+            self._budget.release(cost)
             if not future.done():
                 future.set_exception(error)

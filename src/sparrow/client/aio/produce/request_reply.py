@@ -12,11 +12,11 @@ from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSe
 from sparrow.client.request_reply import decode_pushed_reply, make_request
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import RequestTimeout
-from sparrow.model.message import Message, StoredMessage
+from sparrow.model.message import AnyMessage, StoredMessage
 from sparrow.model.protocol import PROPERTY_CORRELATION_ID
+from sparrow.model.queue import QueueRef
 from sparrow.net.address import Address
 from sparrow.net.dispatcher import RequestContext
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import PushReply
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 async def send_request(
-    session: ClientSession, message: Message, send: Callable[[Message], Awaitable[object]], *, timeout_ms: int
+    session: ClientSession, message: AnyMessage, send: Callable[[AnyMessage], Awaitable[object]], *, timeout_ms: int
 ) -> StoredMessage:
     """The reply to a message, or `RequestTimeout`."""
     correlation = uuid4().hex

@@ -29,10 +29,10 @@ from sparrow.model.errors import (
     UnknownTopic,
 )
 from sparrow.model.protocol import AUTO_CREATE_TOPIC
+from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendStatus
 from sparrow.model.topic import validate_topic_name
 from sparrow.net.channel import Channel
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.frame import RemotingCommand
@@ -85,7 +85,7 @@ class SendPayload(NamedTuple):
 
 
 class SendOutcome(NamedTuple):
-    """Where a parcel went, and what the broker said."""
+    """Where a payload went, and what the broker said."""
 
     queue: QueueRef
     status: SendStatus
@@ -94,7 +94,7 @@ class SendOutcome(NamedTuple):
 
 class Sender:
     def __init__(self, session: ClientSession, *, group: str, retries: int, default_topic_queues: int) -> None:
-        self.avoidance = LatencyFaultTolerance()
+        self.latency_faults = LatencyFaultTolerance()
         self._session, self._group = session, group
         self._attempts = 1 + retries
         self._template_queues = default_topic_queues
@@ -126,7 +126,7 @@ class Sender:
                 self._turns.clear()
             # At random, or all producers of a restarted fleet would begin with the same queue.
             turn = self._turns[topic] = count(getrandbits(31))
-        return self.avoidance.choose(queues, next(turn), now_ms, last_broker)
+        return self.latency_faults.select(queues, next(turn), now_ms, last_broker)
 
     async def _channel(self, route: TopicRoute, queue: QueueRef, deadline: float) -> Channel:
         address = route.masters.get(queue.broker_name)
@@ -144,8 +144,8 @@ class Sender:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    async def deliver(
-        self, topic: str, parcel: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int
+    async def send(
+        self, topic: str, payload: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int
     ) -> SendOutcome:
         """Stored when this returns. Otherwise it raises what the last attempt failed with."""
         _check_queue(topic, queue)
@@ -170,7 +170,7 @@ class Sender:
             # Where another broker could be asked, one that is silent gets only its share of the time.
             shares = self._attempts - len(tried) if queue is None and len(route.masters) > 1 else 1
             tried.append(target.broker_name)
-            outcome = await self._attempt(route, target, parcel, now + (deadline - now) / shares)
+            outcome = await self._attempt(route, target, payload, now + (deadline - now) / shares)
             if isinstance(outcome, SendOutcome):
                 return outcome
             failure = outcome
@@ -180,17 +180,17 @@ class Sender:
         raise failure
 
     async def _attempt(
-        self, route: TopicRoute, target: QueueRef, parcel: SendPayload, deadline: float
+        self, route: TopicRoute, target: QueueRef, payload: SendPayload, deadline: float
     ) -> SendOutcome | SparrowError:
         """The delivery, or a failure after which it makes sense to try again."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        code = RequestCode.SEND_BATCH_MESSAGE if parcel.is_batch else RequestCode.SEND_MESSAGE_V2
+        code = RequestCode.SEND_BATCH_MESSAGE if payload.is_batch else RequestCode.SEND_MESSAGE_V2
         try:
             channel = await self._channel(route, target, deadline)
             left_ms = max(1, int((deadline - loop.time()) * 1000))
-            header = self._session.signed(self._header(target, parcel), parcel.body)
-            answer = await channel.request(code, header, parcel.body, timeout_ms=left_ms)
+            header = self._session.signed(self._header(target, payload), payload.body)
+            answer = await channel.request(code, header, payload.body, timeout_ms=left_ms)
         except Unavailable as error:
             if not isinstance(error, Busy):  # that was our own channel, which is full
                 self._note(target, begun, failed=True)
@@ -208,7 +208,9 @@ class Sender:
             await self._look_again(route.topic, deadline)
         return said
 
-    async def tell(self, topic: str, parcel: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int) -> None:
+    async def send_one_way(
+        self, topic: str, payload: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int
+    ) -> None:
         """Handed to the connection when this returns; nobody will say whether it was stored."""
         _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
@@ -216,27 +218,27 @@ class Sender:
         route = self.cached_route(topic) or await self._route_by(topic, deadline, timeout_ms)
         target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), None)
         channel = await self._channel(route, target, deadline)
-        header = self._session.signed(self._header(target, parcel), parcel.body)
-        channel.tell(RequestCode.SEND_MESSAGE_V2, header, parcel.body)
+        header = self._session.signed(self._header(target, payload), payload.body)
+        channel.send_one_way(RequestCode.SEND_MESSAGE_V2, header, payload.body)
 
-    def _header(self, target: QueueRef, parcel: SendPayload) -> SendMessage:
+    def _header(self, target: QueueRef, payload: SendPayload) -> SendMessage:
         return SendMessageV2(
             self._group,
             target.topic,
             AUTO_CREATE_TOPIC,
             self._template_queues,
             target.queue_id,
-            parcel.sys_flag,
+            payload.sys_flag,
             clock.now_ms(),
-            parcel.flag,
-            parcel.properties,
-            batch=parcel.is_batch,
+            payload.flag,
+            payload.properties,
+            batch=payload.is_batch,
             broker_name=target.broker_name,
         )
 
     def _note(self, target: QueueRef, begun: float, *, failed: bool) -> None:
         now = asyncio.get_running_loop().time()
-        self.avoidance.note(target.broker_name, (now - begun) * 1000, int(now * 1000), failed=failed)
+        self.latency_faults.record(target.broker_name, (now - begun) * 1000, int(now * 1000), failed=failed)
 
     async def _route_by(self, topic: str, deadline: float, timeout_ms: int) -> TopicRoute:
         try:

@@ -52,14 +52,14 @@ async def stage_records(
     `fills_checksum`: the records come without checksums, and the broker makes them.
     """
     header = StageRecords(stage_id, seq, fills_checksum)
-    await session.ask(address, RequestCode.STAGE_RECORDS, header, blob, timeout_ms=timeout_ms)
+    await session.invoke(address, RequestCode.STAGE_RECORDS, header, blob, timeout_ms=timeout_ms)
 
 
 async def seal_stage(
     session: ClientSession, address: str, stage_id: str, chunks: int, *, timeout_ms: int = STAGE_TIMEOUT_MS
 ) -> SealedStage:
     """Say that a stage is complete with so many bodies. From then on it outlives the broker."""
-    answer = await session.ask(address, RequestCode.SEAL_STAGE, SealStage(stage_id, chunks), timeout_ms=timeout_ms)
+    answer = await session.invoke(address, RequestCode.SEAL_STAGE, SealStage(stage_id, chunks), timeout_ms=timeout_ms)
     found = headers.read(SealStageResponse, answer.ext)
     return SealedStage(found.rows, found.size_bytes)
 
@@ -75,7 +75,7 @@ async def commit_stages(
 ) -> bool:
     """Make messages of all that these stages hold, in this order. False: `scope` had got as far as `number` already."""
     body = bodies.write(list(stages))
-    answer = await session.ask(
+    answer = await session.invoke(
         address, RequestCode.COMMIT_STAGES, CommitStages(scope, number), body, timeout_ms=timeout_ms
     )
     return headers.read(CommitStagesResponse, answer.ext).outcome == "committed"
@@ -85,14 +85,14 @@ async def drop_stages(
     session: ClientSession, address: str, stages: Sequence[str], *, timeout_ms: int = STAGE_TIMEOUT_MS
 ) -> None:
     """They will not be committed. What is not there is fine."""
-    await session.ask(address, RequestCode.DROP_STAGES, None, bodies.write(list(stages)), timeout_ms=timeout_ms)
+    await session.invoke(address, RequestCode.DROP_STAGES, None, bodies.write(list(stages)), timeout_ms=timeout_ms)
 
 
 async def query_ledger(
     session: ClientSession, address: str, scope: str, *, timeout_ms: int | None = None
 ) -> int | None:
     """How far a scope has got at this broker; None: it never committed."""
-    answer = await session.ask(address, RequestCode.QUERY_LEDGER, QueryLedger(scope), timeout_ms=timeout_ms)
+    answer = await session.invoke(address, RequestCode.QUERY_LEDGER, QueryLedger(scope), timeout_ms=timeout_ms)
     return headers.read(QueryLedgerResponse, answer.ext).number
 
 
@@ -108,5 +108,5 @@ async def append_once(
 ) -> bool:
     """Make messages of one body without a stage. False: `scope` had got as far as `number` already."""
     header = AppendOnce(scope, number, fills_checksum)
-    answer = await session.ask(address, RequestCode.APPEND_ONCE, header, blob, timeout_ms=timeout_ms)
+    answer = await session.invoke(address, RequestCode.APPEND_ONCE, header, blob, timeout_ms=timeout_ms)
     return headers.read(CommitStagesResponse, answer.ext).outcome == "committed"

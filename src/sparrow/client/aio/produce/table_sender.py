@@ -11,7 +11,7 @@ import pyarrow as pa
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
 from sparrow.client.aio.produce.sender import Sender, SendPayload
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 from sparrow.wire.columns.batch import EncodedBatch, encode_batches
 
 BATCH_BYTES_MAX = 1024 * 1024
@@ -76,7 +76,7 @@ def encode_table(columns: MessageColumns) -> Iterator[EncodedBatch]:
 
 async def send_table(
     sender: Sender,
-    allowance: MemoryBudget,
+    budget: MemoryBudget,
     topic: str,
     columns: MessageColumns,
     *,
@@ -94,7 +94,7 @@ async def send_table(
     failure: BaseException | None = None
 
     async def deliver(batch: EncodedBatch) -> int:
-        await sender.deliver(topic, SendPayload(batch.data, is_batch=True), queue=queue, timeout_ms=timeout_ms)
+        await sender.send(topic, SendPayload(batch.data, is_batch=True), queue=queue, timeout_ms=timeout_ms)
         return batch.count
 
     def settle(done: set[asyncio.Task[int]]) -> None:
@@ -114,9 +114,9 @@ async def send_table(
             if failure is not None:
                 break
             size = len(batch.data)
-            await allowance.take(size)
+            await budget.acquire(size)
             task = asyncio.create_task(deliver(batch))
-            task.add_done_callback(lambda _, size=size: allowance.give(size))  # type: ignore[misc]
+            task.add_done_callback(lambda _, size=size: budget.release(size))  # type: ignore[misc]
             running.add(task)
         while running:
             done, running = await asyncio.wait(running)

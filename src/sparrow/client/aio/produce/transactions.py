@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
 from sparrow.client.delayed_delivery import with_properties
 from sparrow.model.errors import Refused, SparrowError, Unavailable
-from sparrow.model.message import Message, StoredMessage
+from sparrow.model.message import AnyMessage, Message, StoredMessage
 from sparrow.model.protocol import PROPERTY_PRODUCER_GROUP, PROPERTY_TRANSACTION_PREPARED, PROPERTY_UNIQUE_KEY
 from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.net.channel import Channel
@@ -36,7 +36,7 @@ ENDED_TRANSACTIONS_MAX = 10_000
 TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[TransactionState]]
 """Finds out what became of the work a half message was sent for."""
 
-TransactionEndCallback = Callable[[Message, str, TransactionState, bool], None]
+TransactionEndCallback = Callable[[AnyMessage, str, TransactionState, bool], None]
 """Takes the message, the broker it lies on, how it ended, and whether that was the broker's question."""
 
 _VERDICTS = {TransactionState.COMMIT: TRANSACTION_COMMITTED, TransactionState.ROLLBACK: TRANSACTION_ROLLED_BACK}
@@ -65,7 +65,7 @@ class ProducerTransactions:
 
     # -- our word -----------------------------------------------------------------------------------------------------
 
-    def begin(self, message: Message) -> Message:
+    def begin(self, message: AnyMessage) -> Message:
         """The half message. From now on the work counts as going on."""
         message_id = message.unique_key or self._session.unique_ids.make()
         half = with_properties(

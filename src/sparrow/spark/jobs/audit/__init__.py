@@ -1,1 +1,1 @@
-"""audit."""
+"""Audit job: compare sent, stored and handled messages."""

@@ -1,6 +1,6 @@
-"""When sent, stored and handled agree about an id, and when they do not: functions from tables to tables.
+"""Findings of an audit: compare the sent, stored and handled ids and classify differences. Functions on DataFrames.
 
-A side that nobody knows of is None as a table and null in rows, and no claim about it holds.
+A side without data is None as a frame and null in rows; it never causes a finding.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ class AuditFinding(StrEnum):
     MISSING_IN_STORE = "missing_in_store"
     DOUBLED_IN_STORE = "doubled_in_store"
     UNKNOWN = "unknown"
-    """Stored, and never sent as far as anybody knows."""
+    """Stored, but not in the data about sent messages."""
     MISSING_IN_HANDLING = "missing_in_handling"
     DOUBLED_IN_HANDLING = "doubled_in_handling"
 
 
 GROUP_FINDINGS = (AuditFinding.MISSING_IN_HANDLING, AuditFinding.DOUBLED_IN_HANDLING)
-"""The others are about topics, whoever reads them."""
+"""Findings about a consumer group; the others are about a topic."""
 
 
 def judge_ids(
     stored: DataFrame, sent: DataFrame | None, handled: DataFrame | None, groups: Sequence[str], span: JobTimeSpan
 ) -> DataFrame:
-    """A row for each id and group, with what is wrong about it. Without a topic: handled, and nothing else known.
-    Without an id: how many of a topic cannot be judged."""
+    """Return one row per id and group with its findings.
+
+    Rows without a topic are ids that were handled only. Rows without an id hold the number of messages of a topic that
+    have none.
+    """
     from pyspark.sql import functions as F
 
     found = stored
@@ -53,7 +56,7 @@ def judge_ids(
     if handled is not None:
         counts["handled"] = F.coalesce("handled", F.lit(0))
     found = found.withColumns({**counts, "time": F.coalesce("sent_at", "stored_at", "handled_at")})
-    # What was only tried, and is not there, is no message: whoever sent it was told so.
+    # A failed send that is not stored is not a message: the sender got the error.
     is_message = F.col("topic").isNull() | (F.col("stored") > 0) | (F.col("sent") > 0)
     found = found.where(is_message & (F.col("msg_id").isNull() | _is_in(span))).withColumn("findings", _findings())
     ms = F.unix_millis("time")
@@ -74,7 +77,7 @@ def _null(kind: str) -> Column:
 
 
 def _is_in(span: JobTimeSpan) -> Column:
-    """An id of which no time is known is judged."""
+    """Return the condition that a row is in the span. Ids without a time are included."""
     from pyspark.sql import functions as F
 
     claim = F.lit(True)
@@ -86,7 +89,7 @@ def _is_in(span: JobTimeSpan) -> Column:
 
 
 def _findings() -> Column:
-    """A side that nobody knows of is null, and no claim about it holds."""
+    """Return the findings of a row. A side without data is null, so that its conditions are not true."""
     from pyspark.sql import functions as F
 
     sent, stored, handled = F.col("sent"), F.col("stored"), F.col("handled")
@@ -103,7 +106,7 @@ def _findings() -> Column:
 
 
 def count_by_hour(rows: DataFrame) -> DataFrame:
-    """How many of each, by topic, group and hour."""
+    """Count ids and findings by topic, group and hour."""
     from pyspark.sql import functions as F
 
     return (
@@ -118,7 +121,7 @@ def count_by_hour(rows: DataFrame) -> DataFrame:
 
 
 def list_findings(rows: DataFrame) -> DataFrame:
-    """A row for each finding. Those about a topic have no group."""
+    """Return one row per finding. Findings about a topic have no group."""
     from pyspark.sql import functions as F
 
     each = rows.where(F.size("findings") > 0).withColumn("finding", F.explode("findings")).drop("findings")
@@ -130,7 +133,7 @@ def list_findings(rows: DataFrame) -> DataFrame:
 
 
 def sample_ids(findings: DataFrame, ids_max: int) -> DataFrame:
-    """A few ids of each finding and hour."""
+    """Return a few ids of each finding and hour."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -1,11 +1,10 @@
-"""Sent = stored = handled? By topic, group and hour, with the ids for which it is not so.
+"""Audit job: check by topic, group and hour that every sent message is stored and handled once; list exceptions.
 
-1. Messages are the same when they have the same id. An id belongs to the hour in which it was sent; if nobody knows, to
-   the one in which it was stored.
-2. Only ids of the span are judged, but sides are looked at from a little before it, and up to now: what was sent in its
-   last second may be stored and handled behind its end.
-3. A handler that fails and succeeds later has handled a message once.
-4. The report lists a few ids of each finding and hour; the Parquet tables hold all of them.
+1. Messages are matched by id. An id belongs to the hour in which it was sent or, if that is unknown, stored.
+2. Only ids in the span are judged, but data is read from a little before the span until now: a message sent in its last
+   second may be stored and handled after its end.
+3. A message whose handler fails and later succeeds is handled once.
+4. The report lists a few ids of each finding and hour; the Parquet tables contain all.
 """
 
 from __future__ import annotations
@@ -26,7 +25,14 @@ from sparrow.spark.jobs.audit.findings import (
     list_findings,
     sample_ids,
 )
-from sparrow.spark.jobs.audit.sources import ID, KEYS, NONE, PROPERTY, TOPIC, TRACE
+from sparrow.spark.jobs.audit.sources import (
+    FROM_NOTHING,
+    FROM_TRACE,
+    MATCH_KEYS,
+    MATCH_MSG_ID,
+    MATCH_PROPERTY_PREFIX,
+    TOPIC_PREFIX,
+)
 from sparrow.spark.jobs.time_span import JobTimeSpan, open_broker_metadata, read_time_span
 from sparrow.spark.jobs.trace_records import TRACE_MESSAGE_SCHEMA, explode_records
 from sparrow.spark.runtime.filesystem import join_path
@@ -40,50 +46,65 @@ class AuditJob(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
-    """None: handling is not looked at."""
+    """Empty: handling is not audited."""
     span: JobTimeSpan = JobTimeSpan()
-    sent: str = TRACE
-    """`trace`, `none`, `topic:NAME`, or a path of a table."""
-    handled: str = TRACE
-    match: str = ID
-    """What a message is known by: `msg_id`, `keys` or `property:NAME`."""
+    sent: str = FROM_TRACE
+    """`trace`, `none`, `topic:NAME`, or the path of a table."""
+    handled: str = FROM_TRACE
+    match: str = MATCH_MSG_ID
+    """What identifies a message: `msg_id`, `keys` or `property:NAME`."""
     id_column: str = "msg_id"
-    """Of tables."""
+    """The column with the ids, in tables."""
     tags: tuple[str, ...] = ()
-    """Only messages with one of them: what the groups subscribe to."""
+    """Only messages with one of these tags; use the tags that the groups subscribe to."""
     margin_ms: int = 600_000
-    """How far before the span sides are looked at."""
+    """How far before the span data is read."""
     ids_max: int = 20
-    """In the report, for each finding of an hour."""
+    """Maximum ids in the report for each finding and hour."""
     parquet: str | None = None
-    """A folder for the tables `hours` and `findings`; what is there is replaced."""
+    """A folder for the tables `hours` and `findings`, which are replaced."""
     options: dict[str, str] = {}
-    """Of the client, `sparrow.*`."""
+    """Client options, `sparrow.*`."""
 
     def __post_init__(self) -> None:
         if not self.topics:
-            raise Refused("say which topics to audit")
-        if self.match not in (ID, KEYS) and self.match.removeprefix(PROPERTY) in ("", self.match):
-            raise Refused(f"a message is known by {ID}, {KEYS} or {PROPERTY}NAME, not by {self.match!r}")
-        if self.match.startswith(PROPERTY) and TRACE in (self.sent, self.handled if self.groups else NONE):
-            raise Refused("traces hold ids and keys of messages, but no properties: give tables of ids")
-        if self.tags and self.sent not in (TRACE, NONE):
-            raise Refused("a table of what was sent says nothing of tags: leave them out, and give the ids that count")
+            raise Refused("no topic selected: name the topics to audit")
+        if self.match not in (MATCH_MSG_ID, MATCH_KEYS) and self.match.removeprefix(MATCH_PROPERTY_PREFIX) in (
+            "",
+            self.match,
+        ):
+            raise Refused(
+                f"cannot match messages by {self.match!r}: use {MATCH_MSG_ID}, {MATCH_KEYS} or "
+                f"{MATCH_PROPERTY_PREFIX}NAME"
+            )
+        if self.match.startswith(MATCH_PROPERTY_PREFIX) and FROM_TRACE in (
+            self.sent,
+            self.handled if self.groups else FROM_NOTHING,
+        ):
+            raise Refused(
+                "traces contain no properties, so messages cannot be matched by a property: give tables of ids with "
+                "--sent and --handled"
+            )
+        if self.tags and self.sent not in (FROM_TRACE, FROM_NOTHING):
+            raise Refused(
+                "tags cannot be combined with a table of sent ids, which has no tags: leave the tags out, and give a "
+                "table of the relevant ids"
+            )
 
 
 class FindingIds(msgspec.Struct, frozen=True):
     count: int
     first: tuple[str, ...]
-    """In alphabetical order, and no more than asked for."""
+    """In alphabetical order, at most `ids_max`."""
 
 
 class AuditHour(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     group: str | None
     hour_ms: int | None
-    """When it began; None: ids of a table without times that are not stored."""
+    """Start of the hour; None: ids from a table without times that are not stored."""
     sent: int | None
-    """None: nobody knows."""
+    """None: no data."""
     stored: int
     handled: int | None
     ok: int
@@ -94,9 +115,9 @@ class AuditHour(msgspec.Struct, frozen=True, kw_only=True):
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     hours: tuple[AuditHour, ...]
     without_id: int
-    """Messages that cannot be judged, because nothing tells them apart."""
+    """Messages without an id, which are not audited."""
     elsewhere: int
-    """Ids that the groups handled and that are of no message here: of other topics, or older."""
+    """Handled ids that match no message here: they belong to other topics, or are older."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -104,14 +125,14 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
         return not any(hour.findings for hour in self.hours)
 
 
-# -- the run ----------------------------------------------------------------------------------------------------------
+# -- running ----------------------------------------------------------------------------------------------------------
 
 
-def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda done: None) -> AuditReport:
+def run(spark: SparkSession, audit: AuditJob, *, on_progress: ProgressCallback = lambda done: None) -> AuditReport:
     from pyspark.sql import functions as F
 
     notes = _checked(audit)
-    with watch_job(spark, told, what="audit"):
+    with watch_job(spark, on_progress, what="audit"):
         messages = sides.with_match_id(_read(spark, audit, audit.topics, sides.stored_schema(audit.match)), audit.match)
         traces = explode_records(_read(spark, audit, [TRACE_TOPIC], TRACE_MESSAGE_SCHEMA, **_EVERY_TAG))
         rows = judge_ids(
@@ -127,7 +148,7 @@ def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda
                 hours.write.mode("overwrite").parquet(join_path(audit.parquet, "hours"))
                 findings.write.mode("overwrite").parquet(join_path(audit.parquet, "findings"))
             few = sample_ids(findings, audit.ids_max)
-            told_hours = _millis(hours).orderBy("topic", "group", "hour").collect()
+            hour_rows = _millis(hours).orderBy("topic", "group", "hour").collect()
             ids = {
                 (row.topic, row.group, row.hour, row.finding): tuple(row.ids)
                 for row in _millis(few).collect()  # at most `ids_max` for each line of the report
@@ -139,8 +160,8 @@ def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda
         finally:
             rows.unpersist()
     return AuditReport(
-        hours=tuple(_hour(row, ids) for row in told_hours),
-        without_id=(left_out.without_id or 0) // max(1, len(audit.groups)),  # each group has a row
+        hours=tuple(_hour(row, ids) for row in hour_rows),
+        without_id=(left_out.without_id or 0) // max(1, len(audit.groups)),  # one row per group
         elsewhere=left_out.elsewhere,
         notes=tuple(notes),
     )
@@ -156,47 +177,50 @@ def _read(spark: SparkSession, audit: AuditJob, topics: Sequence[str], schema: s
 
 
 def _table(spark: SparkSession, audit: AuditJob, where: str) -> DataFrame:
-    if where.startswith(TOPIC):
+    if where.startswith(TOPIC_PREFIX):
         schema = "body binary, store_timestamp timestamp"
-        return sides.read_id_topic(_read(spark, audit, [where.removeprefix(TOPIC)], schema, **_EVERY_TAG))
+        return sides.read_id_topic(_read(spark, audit, [where.removeprefix(TOPIC_PREFIX)], schema, **_EVERY_TAG))
     return sides.read_id_table(spark, where)
 
 
 def _sent(spark: SparkSession, audit: AuditJob, traces: DataFrame) -> DataFrame | None:
-    if audit.sent == NONE:
+    if audit.sent == FROM_NOTHING:
         return None
-    if audit.sent == TRACE:
+    if audit.sent == FROM_TRACE:
         return sides.sent_in_traces(traces, audit.topics, audit.match, audit.tags)
     return sides.sent_in_table(_table(spark, audit, audit.sent), audit.topics, _id_column(audit, audit.sent))
 
 
 def _handled(spark: SparkSession, audit: AuditJob, traces: DataFrame) -> DataFrame:
-    if audit.handled == TRACE:
+    if audit.handled == FROM_TRACE:
         return sides.handled_in_traces(traces, audit.groups, audit.match)
     return sides.handled_in_table(_table(spark, audit, audit.handled), audit.groups, _id_column(audit, audit.handled))
 
 
 def _id_column(audit: AuditJob, where: str) -> str:
-    return "msg_id" if where.startswith(TOPIC) else audit.id_column
+    return "msg_id" if where.startswith(TOPIC_PREFIX) else audit.id_column
 
 
 def _checked(audit: AuditJob) -> list[str]:
-    """What the report should say beforehand; refused: what cannot be found out."""
-    if audit.groups and audit.handled == NONE:
-        raise Refused("say who knows what the groups handled, or leave the groups out")
+    """Check that the data sources exist, and return notes for the report."""
+    if audit.groups and audit.handled == FROM_NOTHING:
+        raise Refused("there is no source for handled messages: set it, or leave the groups out")
     places = open_broker_metadata(audit.name_servers, audit.options)
-    traced = [side for side, said in (("sent", audit.sent), ("handled", audit.handled)) if said == TRACE]
+    traced = [side for side, said in (("sent", audit.sent), ("handled", audit.handled)) if said == FROM_TRACE]
     if not audit.groups and "handled" in traced:
         traced.remove("handled")
     if traced and TRACE_TOPIC not in places.topics():
         raise Refused(
-            f"there are no traces to tell what was {' and '.join(traced)}: open clients with trace=True, or give "
-            f"tables of ids; --sent none leaves out what was sent"
+            f"there are no traces of {' and '.join(traced)} messages: open clients with trace=True, or give tables "
+            "of ids. --sent none skips the check of sent messages"
         )
-    heads = places.heads(audit.topics, is_fresh=True, without_absent=False)
-    eaten = sorted({queue.topic for queue, head in heads.items() if head.first > 0})
+    extents = places.extents(audit.topics, is_fresh=True, without_absent=False)
+    eaten = sorted({queue.topic for queue, extent in extents.items() if extent.first > 0})
     if eaten and audit.span.since_ms is None:
-        return [f"retention has taken the oldest messages of {', '.join(eaten)}: say since when, or they seem missing"]
+        return [
+            f"retention has deleted the oldest messages of {', '.join(eaten)}; they appear as missing. Set --since to "
+            "a later time"
+        ]
     return []
 
 

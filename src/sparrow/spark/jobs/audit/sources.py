@@ -1,11 +1,11 @@
-"""Who says what was sent, what is stored and what was handled: a row an id, with how often and since when.
+"""Data sources of an audit: the sent, stored and handled ids, one row per id with count and time.
 
     sent      topic, msg_id, sent, tried, sent_at          traces of producers, or a table of ids
     stored    topic, msg_id, stored, stored_at             the topics themselves
     handled   group, msg_id, handled, handled_at           traces of consumers, or a table of ids
 
-A send that failed was `tried` and not `sent`: it may be stored or not, and neither is a mistake. The same holds for
-half of a transaction that was never committed.
+A failed send counts as `tried`, not as `sent`: it may be stored or not, and neither is a finding. The same holds for
+half messages that were never committed.
 """
 
 from __future__ import annotations
@@ -23,33 +23,37 @@ from sparrow.spark.source.schema import COLUMN_TYPES
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TRACE, NONE, TOPIC = "trace", "none", "topic:"
-"""Words for a side: the trace topic, nobody knows, a topic of ids. Everything else is a path."""
-ID, KEYS, PROPERTY = "msg_id", "keys", "property:"
-"""What a message is known by."""
+FROM_TRACE, FROM_NOTHING, TOPIC_PREFIX = "trace", "none", "topic:"
+"""Values for a source: the trace topic, no data, a topic of ids. Everything else is a path."""
+MATCH_MSG_ID, MATCH_KEYS, MATCH_PROPERTY_PREFIX = "msg_id", "keys", "property:"
+"""What identifies a message."""
 _TIMES = ("time", "sent_at", "handled_at", "added", "born_timestamp", "store_timestamp")
-"""Names of a table's column of times."""
+"""Possible names of the time column of a table."""
 
 
-# -- the topics -------------------------------------------------------------------------------------------------------
+# -- topics -----------------------------------------------------------------------------------------------------------
 
 
 def stored_schema(match: str) -> str:
-    """The columns of a topic that `stored_ids` wants."""
-    column = "properties" if match.startswith(PROPERTY) else match
+    """Return the schema that `stored_ids` needs."""
+    column = "properties" if match.startswith(MATCH_PROPERTY_PREFIX) else match
     return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in ("topic", column, "store_timestamp"))
 
 
 def with_match_id(messages: DataFrame, match: str) -> DataFrame:
-    """Messages with what they are known by as `msg_id`; null: nobody can tell them apart."""
+    """Return messages with their match value as `msg_id`; null if they have none."""
     from pyspark.sql import functions as F
 
-    key = F.col("properties")[match.removeprefix(PROPERTY)] if match.startswith(PROPERTY) else F.col(match)
+    key = (
+        F.col("properties")[match.removeprefix(MATCH_PROPERTY_PREFIX)]
+        if match.startswith(MATCH_PROPERTY_PREFIX)
+        else F.col(match)
+    )
     return messages.select("topic", F.nullif(key, F.lit("")).alias("msg_id"), F.col("store_timestamp").alias("time"))
 
 
 def stored_ids(messages: DataFrame) -> DataFrame:
-    """Messages without an id are one row of their topic."""
+    """Count the messages of each id. Those without an id form one row per topic."""
     from pyspark.sql import functions as F
 
     return messages.groupBy("topic", "msg_id").agg(F.count("*").alias("stored"), F.min("time").alias("stored_at"))
@@ -64,15 +68,15 @@ def sent_in_traces(traces: DataFrame, topics: Sequence[str], match: str, tags: S
     about = traces.where(F.col("record").isin(PUB, END_TRANSACTION) & F.col("topic").isin(*topics))
     if tags:
         about = about.where(F.col("tags").isin(*tags))
-    # Java's trace of a batch names all its ids in one record.
-    about = about.withColumn("msg_id", F.explode(F.split(match, ",") if match == ID else F.array(match)))
+    # The Java client writes all ids of a batch into one record.
+    about = about.withColumn("msg_id", F.explode(F.split(match, ",") if match == MATCH_MSG_ID else F.array(match)))
     is_whole = (F.col("record") == PUB) & F.col("is_success") & (F.col("kind") != int(TracedMessageType.HALF))
     is_committed = (F.col("record") == END_TRANSACTION) & (F.col("state") == TransactionState.COMMIT.value)
     return (
         about.where("msg_id != ''")
         .groupBy("topic", "msg_id")
         .agg(
-            # Checks may commit a transaction again and again.
+            # Check-backs may commit a transaction several times.
             (F.count_if(is_whole) + F.max(is_committed.cast("bigint"))).alias("sent"),
             F.count("*").alias("tried"),
             F.min("time").alias("sent_at"),
@@ -81,7 +85,7 @@ def sent_in_traces(traces: DataFrame, topics: Sequence[str], match: str, tags: S
 
 
 def handled_in_traces(traces: DataFrame, groups: Sequence[str], match: str) -> DataFrame:
-    """How often handlers were done with a message; those that failed are to try again, which is no second time."""
+    """Count how often each message was handled successfully. A failed attempt is retried and does not count."""
     from pyspark.sql import functions as F
 
     ended = traces.where((F.col("record") == SUB_AFTER) & F.col("is_success") & F.col("group").isin(*groups))
@@ -93,7 +97,7 @@ def handled_in_traces(traces: DataFrame, groups: Sequence[str], match: str) -> D
 
 
 def read_id_table(spark: SparkSession, path: str) -> DataFrame:
-    """By its name: CSV with a header, JSON lines, or Parquet."""
+    """Read a table by its file extension: CSV with a header, JSON lines, or Parquet."""
     match PurePosixPath(path).suffix.lower():
         case ".csv":
             return spark.read.csv(path, header=True)
@@ -104,7 +108,7 @@ def read_id_table(spark: SparkSession, path: str) -> DataFrame:
 
 
 def read_id_topic(messages: DataFrame) -> DataFrame:
-    """A topic whose bodies are ids, or JSON objects with `msg_id`, and perhaps `topic` and `group`."""
+    """Parse a topic whose bodies are ids, or JSON objects with `msg_id` and optionally `topic` and `group`."""
     from pyspark.sql import functions as F
 
     text = F.decode("body", "UTF-8")
@@ -137,17 +141,22 @@ def _handled(ids: DataFrame) -> DataFrame:
 
 
 def _ids(table: DataFrame, id_column: str, by: str, names: Sequence[str]) -> DataFrame:
-    """Ids with a time, and the topic or the group they are of: as a column says, or the only one there is."""
+    """Return ids with a time and their topic or group: from a column, or the only one in `names`."""
     from pyspark.sql import functions as F
 
     there = {name.lower(): name for name in table.columns}
     if id_column.lower() not in there:
-        raise Refused(f"the table of ids has no column {id_column!r}; it has {', '.join(table.columns)}")
+        raise Refused(
+            f"the table of ids has no column {id_column!r}: set --id-column to one of {', '.join(table.columns)}"
+        )
     owner: Column | None = table[there[by]] if by in there else None
     if len(names) == 1:
         owner = F.lit(names[0]) if owner is None else F.coalesce(owner, F.lit(names[0]))
     if owner is None:
-        raise Refused(f"the table of ids has no column {by!r}, and there is more than one {by} it could be of")
+        raise Refused(
+            f"the table of ids has no column {by!r}, and there is more than one {by}: add the column, or audit one "
+            f"{by} at a time"
+        )
     moment = next((_moment(table, there[name]) for name in _TIMES if name in there), F.lit(None).cast("timestamp"))
     ids = table.select(
         owner.alias(by), F.trim(table[there[id_column.lower()]].cast("string")).alias("msg_id"), moment.alias("time")
@@ -156,7 +165,7 @@ def _ids(table: DataFrame, id_column: str, by: str, names: Sequence[str]) -> Dat
 
 
 def _moment(table: DataFrame, name: str) -> Column:
-    """A time, whether it is one, milliseconds, or words."""
+    """Return a column as a timestamp; it may hold timestamps, milliseconds or text."""
     from pyspark.sql import functions as F
 
     column, kind = table[name], dict(table.dtypes)[name]

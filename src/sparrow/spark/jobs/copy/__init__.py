@@ -1,1 +1,1 @@
-"""copy."""
+"""Jobs that write existing messages again: restore from an archive, and replay."""

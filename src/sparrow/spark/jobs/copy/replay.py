@@ -1,14 +1,14 @@
-"""Messages once more: a part of a live topic or of an archive, to another topic, or to one group.
+"""Replay job: write messages of a topic or an archive again, to another topic or to one consumer group.
 
-A replayed message keeps its id, and everything else, and says where it comes from:
+A replayed message keeps its id, properties and body, and gets two more properties:
 
     REPLAY_ID    the name of the replay
-    REPLAY_OF    topic/broker/queue/offset of the original
+    REPLAY_OF    topic/broker/queue id/offset of the original
 
-1. To a group, copies go to its retry topic, which its members read besides their own topics; there they have their
-   topic's name again. So it also works for messages that are only in an archive. A group that pops reads other retry
-   topics: for that, and where no copy is wanted, there is `sparrow resend`.
-2. As with `restore`, the work is known by its arguments, is done once, and appears all at once.
+1. For a group, copies go to its retry topic, which its members read besides their subscriptions, and which gives
+   messages the name of their own topic. This works for messages that exist only in an archive, too. Groups that use pop
+   read other retry topics: use `sparrow resend` for them, or if no copies are wanted.
+2. As with `restore`, a job is identified by its arguments, runs once, and becomes visible at once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sparrow.model.protocol import PROPERTY_RESENT, PROPERTY_RETRY_TOPIC, RETRY_
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.jobs.archive import read_archive
 from sparrow.spark.jobs.copy.message_copy import (
-    COLUMNS,
     COUNT_COLUMNS,
+    READ_COLUMNS,
     CopyResult,
     CopyTarget,
     check_any_selected,
@@ -32,8 +32,8 @@ from sparrow.spark.jobs.copy.message_copy import (
     count_by_queue,
 )
 from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
+from sparrow.spark.jobs.job_keys import derive_job_key
 from sparrow.spark.options import parse_client_options, select_client_options
-from sparrow.spark.runtime.filesystem import derive_job_key
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 from sparrow.spark.source.schema import COLUMN_TYPES
 
@@ -44,27 +44,27 @@ REPLAY_ID, REPLAY_OF = "REPLAY_ID", "REPLAY_OF"
 
 
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to replay, and to whom."""
+    """Arguments of the replay job."""
 
     name_servers: str
     selection: MessageSelection
     archive: str | None = None
-    """A folder; else the topics are read from the brokers."""
+    """The folder of an archive; None: read from the brokers."""
     to: str | None = None
-    """A topic."""
+    """The target topic."""
     to_group: str | None = None
-    """Or a group."""
+    """The target group; an alternative to `to`."""
     replay_id: str | None = None
-    """Under this name; else one that its arguments make."""
+    """The name of the replay; by default derived from the arguments."""
     options: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         if (self.to is None) == (self.to_group is None):
-            raise Refused("say where the messages go: to a topic, or to a group")
+            raise Refused("the target is missing or ambiguous: set either a topic or a group")
         if self.archive is None and not self.selection.topics:
-            raise Refused("say which topic is to be replayed")
+            raise Refused("no topic selected: name the topic to replay")
         if self.archive is None and self.to in self.selection.topics:
-            raise Refused(f"replaying {self.to!r} into itself would double it: name another topic, or a group")
+            raise Refused(f"topic {self.to!r} cannot be replayed into itself: use another topic, or a group")
 
     @property
     def key(self) -> str:
@@ -76,31 +76,31 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
         return CopyTarget(name_servers=self.name_servers, topic=topic, job_key=self.key, options=self.options)
 
 
-def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, told: ProgressCallback) -> CopyResult:
-    """Replay it; `dry_run` only counts."""
-    with watch_job(spark, told, what="count"):
+def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, on_progress: ProgressCallback) -> CopyResult:
+    """Replay the messages; with `dry_run` only count them."""
+    with watch_job(spark, on_progress, what="count"):
         counts = count_by_queue(read_selected(spark, replay, COUNT_COLUMNS))
     if dry_run:
         return CopyResult(counts, 0)
     check_any_selected(counts, replay.archive or ", ".join(replay.selection.topics))
     if replay.to_group is not None:
         _check_group(replay, replay.to_group)
-    messages = read_selected(spark, replay, COLUMNS)
+    messages = read_selected(spark, replay, READ_COLUMNS)
     raw = replay_properties(replay.key, to_group=replay.to_group is not None)
     return copy_messages(
-        spark, messages, counts, replay.target, told=told, raw=raw, one_queue=replay.to_group is not None
+        spark, messages, counts, replay.target, on_progress=on_progress, raw=raw, one_queue=replay.to_group is not None
     )
 
 
 def _check_group(replay: ReplayJob, group: str) -> None:
-    """A retry topic of a name with a mistake in it would be made, and nobody would read it."""
-    link = CLIENT_POOL.to(parse_client_options(replay.name_servers, select_client_options(replay.options)))
-    if group not in link.run(Admin(session=link.session).groups()):
+    """Check that the group exists. For a misspelled name a retry topic would be created that no consumer reads."""
+    client = CLIENT_POOL.get(parse_client_options(replay.name_servers, select_client_options(replay.options)))
+    if group not in client.run(Admin(session=client.session).groups()):
         raise UnknownGroup(group)
 
 
 def read_selected(spark: SparkSession, replay: ReplayJob, columns: tuple[str, ...]) -> DataFrame:
-    """The messages that are meant, with these columns."""
+    """Return these columns of the selected messages."""
     if replay.archive is not None:
         return select_messages(read_archive(spark, replay.archive), replay.selection).select(*columns)
     selection = replay.selection
@@ -115,7 +115,7 @@ def read_selected(spark: SparkSession, replay: ReplayJob, columns: tuple[str, ..
     if selection.to_ms is not None:
         said["endingTimestamp"] = str(selection.to_ms)
     if (selection.queue_id is not None or selection.offsets is not None) and _can_push(spark):
-        said["pushdown"] = "true"  # reads only the part that is meant
+        said["pushdown"] = "true"  # reads only the selected part
     schema = ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in columns)
     messages = spark.read.format("sparrow").schema(schema).options(**said).load()
     return select_messages(messages, msgspec.structs.replace(selection, topics=()))
@@ -126,7 +126,7 @@ def _can_push(spark: SparkSession) -> bool:
 
 
 def replay_properties(replay_id: str, *, to_group: bool) -> Column:
-    """The property string of a message with what a replay adds; for a group also what makes a retry of it."""
+    """Return the property string of a replayed message. For a group it includes the properties of a retry."""
     from pyspark.sql import functions as F
 
     start = F.coalesce("properties_raw", F.lit(""))

@@ -1,4 +1,4 @@
-"""Which messages a job means: of which topics, from when to when, which offsets of a queue, which keys."""
+"""Selection of messages by topic, store time, queue, offsets and keys."""
 
 from __future__ import annotations
 
@@ -12,34 +12,42 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KEYS_MAX = 100_000
-"""Keys in one selection: they travel with every task."""
+"""Maximum number of keys, which are sent to every task."""
 
 
 class MessageSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything, as far as nothing is said."""
+    """Conditions that all apply; the default selects everything."""
 
     topics: tuple[str, ...] = ()
     from_ms: int | None = None
-    """Stored then or later."""
+    """Stored at this time or later."""
     to_ms: int | None = None
-    """Stored before."""
+    """Stored before this time."""
     queue_id: int | None = None
     offsets: tuple[int, int] | None = None
-    """First and last, both included."""
+    """First and last offset, inclusive."""
     keys: tuple[str, ...] = ()
-    """With one of these among their keys, or as their unique id."""
+    """Messages with one of these as a key or as the unique id."""
 
     def __post_init__(self) -> None:
         if self.offsets is not None and not 0 <= self.offsets[0] <= self.offsets[1]:
-            raise Refused(f"{self.offsets[0]} to {self.offsets[1]} is no range of offsets: 0 or more, and in order")
+            raise Refused(
+                f"{self.offsets[0]} to {self.offsets[1]} is not a range of offsets: use two numbers of 0 or more, the "
+                "smaller first"
+            )
         if self.from_ms is not None and self.to_ms is not None and self.from_ms > self.to_ms:
-            raise Refused(f"the time ends ({self.to_ms} ms) before it begins ({self.from_ms} ms)")
+            raise Refused(
+                f"the time span is empty: it ends at {self.to_ms} ms and starts at {self.from_ms} ms. Use an end after "
+                "the start"
+            )
         if len(self.keys) > KEYS_MAX:
-            raise Refused(f"{len(self.keys):,} keys are more than {KEYS_MAX:,}: select in several runs")
+            raise Refused(
+                f"too many keys: {len(self.keys):,}, at most {KEYS_MAX:,} are allowed. Select in several runs"
+            )
 
 
 def select_messages(messages: DataFrame, selection: MessageSelection) -> DataFrame:
-    """The messages that are meant. Filters are plain comparisons where they can be, so that sources can use them."""
+    """Return the selected messages. Conditions are plain comparisons, which the source can push down."""
     from pyspark.sql import functions as F
 
     found = messages

@@ -1,1 +1,1 @@
-"""stats."""
+"""Statistics job: measure messages, traces and consumer lag by minute."""

@@ -1,14 +1,14 @@
-"""Rates, sizes, latencies, hot keys, handlers and lag, minute by minute, into Parquet tables and a topic.
+"""Statistics job: rates, sizes, latencies, hot keys, handlers and lag by minute, written to Parquet tables and a topic.
 
-    PATH/messages  PATH/traces  PATH/lag        a table each, to which every run adds
+    PATH/messages  PATH/traces  PATH/lag        one table each, to which every run appends
     sparrow_stats                               the same rows as JSON with a `kind`; the key is the topic
 
-Over a span of time it runs once. With a checkpoint it is three streams, which go on where they stopped: minutes are
-written again as they fill up, to the topic exactly once for each batch. What is in the tables and in the topic twice is
-the same minute measured twice, and the later row counts: `stats_measures.latest`.
+With a time span the job runs once. With a checkpoint it runs three streams, which continue where they stopped. They
+write a minute again as it fills up, to the topic exactly once for each batch. If a minute is in a table or topic more
+than once, the last row is valid: see `measures.latest_measures`.
 
-The time from birth to the end of handling needs messages beside their traces, so only a span has it. A stream cannot
-know how long a message will wait for its handler, and would have to remember all of them.
+The end-to-end latency needs messages besides their traces, so only a run over a time span has it. A stream cannot know
+how long a message will wait for its handler, and would have to keep all of them.
 """
 
 from __future__ import annotations
@@ -29,25 +29,19 @@ from sparrow.spark.jobs.stats.measures import LAG_KIND, MESSAGES_KIND, MINUTE_S,
 from sparrow.spark.jobs.time_span import JobTimeSpan, open_broker_metadata, read_time_span
 from sparrow.spark.jobs.trace_records import TRACE_MESSAGE_SCHEMA, explode_records
 from sparrow.spark.runtime.filesystem import join_path
-from sparrow.spark.runtime.progress import (
-    JobProgress,
-    ProgressCallback,
-    follow_query,
-    shorten_batch_errors,
-    translate_spark_errors,
-    watch_job,
-)
+from sparrow.spark.runtime.progress import JobProgress, ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import shorten_batch_errors, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TOPIC = "sparrow_stats"
+STATS_TOPIC = "sparrow_stats"
 WATERMARK_DELAY = "10 minutes"
-"""How long a stream waits for a queue whose messages come late."""
+"""Watermark delay: how long a stream waits for a queue whose messages are late."""
 INTERVAL_MIN_S = 1
 BIRTH_MARGIN_MS = 3_600_000
-"""How far before the span messages are looked for whose handling is in it."""
+"""How far before the span messages are read whose handling may be in it."""
 RECENT_ROWS_MAX = 20
 
 
@@ -55,57 +49,57 @@ class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
-    """Whose lag is sampled; none named: that of all."""
+    """Groups whose lag is sampled; empty: all groups."""
     span: JobTimeSpan = JobTimeSpan()
-    """Of streams, only its beginning, and only at their first start."""
+    """Streams use only its start, and only at their first run."""
     traces: bool = True
     parquet: str | None = None
-    topic: str | None = TOPIC
+    topic: str | None = STATS_TOPIC
     hot_keys: int = 10
     checkpoint: str | None = None
-    """Where streams keep their progress; None: a span."""
-    every_s: int | None = None
-    """Streams that go on for ever; None: up to what is there now."""
+    """The checkpoint of the streams; None: run once over the span."""
+    interval_s: int | None = None
+    """Interval of the streams' batches, until stopped; None: process what exists now, then end."""
     options: dict[str, str] = {}
-    """Of the client, `sparrow.*`."""
+    """Client options, `sparrow.*`."""
 
     def __post_init__(self) -> None:
         if not self.topics:
-            raise Refused("say which topics to measure")
+            raise Refused("no topic selected: name the topics to measure")
         if self.parquet is None and self.topic is None:
-            raise Refused("say where the measures should go: a folder, a topic, or both")
-        if self.every_s is not None and self.checkpoint is None:
-            raise Refused("a stream without a checkpoint would begin anew at every start: name one")
-        if self.every_s is not None and self.every_s < INTERVAL_MIN_S:
-            raise Refused(f"say {INTERVAL_MIN_S} s or more: a stream that looks more often is busy with looking")
+            raise Refused("no output: set a Parquet folder, a topic, or both")
+        if self.interval_s is not None and self.checkpoint is None:
+            raise Refused("a stream without a checkpoint would start over at every run: set a checkpoint")
+        if self.interval_s is not None and self.interval_s < INTERVAL_MIN_S:
+            raise Refused(f"the interval is too short: use {INTERVAL_MIN_S} s or more")
         if self.checkpoint is not None and self.span.until_ms is not None:
-            raise Refused("a stream has no end: leave out until when, or the checkpoint")
+            raise Refused("a stream has no end: remove either the end of the span (until) or the checkpoint")
 
 
 class StatsResult(msgspec.Struct, frozen=True):
     rows: dict[str, int]
-    """Written, of each kind."""
+    """Rows written, by kind."""
     recent: tuple[dict[str, Any], ...] = ()
-    """Of a span: its last minutes, by topic."""
+    """The last minutes of a span, by topic."""
 
 
-def run(spark: SparkSession, stats: StatsJob, *, told: ProgressCallback = lambda done: None) -> StatsResult:
+def run(spark: SparkSession, stats: StatsJob, *, on_progress: ProgressCallback = lambda done: None) -> StatsResult:
     out = StatsOutput(spark, stats)
     if stats.checkpoint is None:
-        with watch_job(spark, told, what="stats"):
+        with watch_job(spark, on_progress, what="stats"):
             recent = _measure_span(spark, stats, out)
         return StatsResult(out.written, recent)
     with translate_spark_errors():
         queries = _start(spark, stats, out)
-    follow_queries(queries, told)
-    if stats.every_s is None:
+    follow_queries(queries, on_progress)
+    if stats.interval_s is None:
         with translate_spark_errors():
             out.write(LAG_KIND, _lag(spark, stats))
     return StatsResult(out.written)
 
 
 class StatsOutput:
-    """Where rows go. Of streams, Spark calls it in threads of its own, one for each kind."""
+    """Writes rows to the tables and the topic. Spark calls it in one thread for each stream."""
 
     def __init__(self, spark: SparkSession, stats: StatsJob) -> None:
         self._spark, self._stats = spark, stats
@@ -123,7 +117,7 @@ class StatsOutput:
             if not count:
                 return []
             if stats.parquet is not None:
-                # Written again after a failure, rows are there twice, which means nothing: see `latest`.
+                # After a failure rows may be written twice, which is harmless: see `latest_measures`.
                 rows.coalesce(1).write.mode("append").parquet(join_path(stats.parquet, kind))
             if stats.topic is not None:
                 options = {"nameserver": stats.name_servers, "topic": stats.topic, "sinkName": f"stats-{kind}"}
@@ -138,7 +132,7 @@ class StatsOutput:
             rows.unpersist()
 
 
-# -- a span -----------------------------------------------------------------------------------------------------------
+# -- a time span ------------------------------------------------------------------------------------------------------
 
 
 def _measure_span(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> tuple[dict[str, Any], ...]:
@@ -170,7 +164,7 @@ def _measure_span(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> tup
 
 
 def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[StreamingQuery]:
-    """The streams; those that are running are stopped when one of them does not start."""
+    """Start the streams. If one fails to start, stop the others."""
     begun: list[StreamingQuery] = []
 
     def start(kind: str, rows: DataFrame, written: Callable[[DataFrame], DataFrame]) -> None:
@@ -179,10 +173,10 @@ def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[Strea
 
         writer = rows.writeStream.queryName(f"stats of {kind}").outputMode("update" if kind != LAG_KIND else "append")
         writer = writer.option("checkpointLocation", join_path(stats.checkpoint or "", kind))
-        if stats.every_s is None:
+        if stats.interval_s is None:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=f"{stats.every_s} seconds")
+            writer = writer.trigger(processingTime=f"{stats.interval_s} seconds")
         begun.append(writer.foreachBatch(shorten_batch_errors(write)).start())
 
     try:
@@ -196,8 +190,8 @@ def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[Strea
             calls = measures.publish_calls(traces, stats.topics).unionByName(measures.consume_calls(traces))
             found = measures.measure_calls(calls)
             start(TRACES_KIND, found, lambda batch: _of_topics(spark, stats, batch))
-        if stats.every_s is not None:
-            # Lag changes while nothing is sent: a stream of its own that always has something new, the time.
+        if stats.interval_s is not None:
+            # Lag changes even if nothing is sent, so this stream is driven by a clock.
             ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
             start(LAG_KIND, ticks, lambda batch: _lag(spark, stats))
     except BaseException:
@@ -208,7 +202,7 @@ def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[Strea
 
 
 def _stream(spark: SparkSession, stats: StatsJob, topics: Sequence[str], schema: str, **more: str) -> DataFrame:
-    """All that is there in one batch: with several, a queue whose backlog is newer would make others seem late."""
+    """Read all that exists in one batch: with several, a queue with a newer backlog would make others appear late."""
     options = {"nameserver": stats.name_servers, "subscribe": ",".join(topics), "maxOffsetsPerTrigger": "0", **more}
     if stats.span.since_ms is not None:
         options |= {
@@ -216,18 +210,18 @@ def _stream(spark: SparkSession, stats: StatsJob, topics: Sequence[str], schema:
             "startingOffsetsByTimestampStrategy": "latest",
         }
     else:
-        options["startingOffsets"] = "latest" if stats.every_s is not None else "earliest"
+        options["startingOffsets"] = "latest" if stats.interval_s is not None else "earliest"
     return spark.readStream.format("sparrow").schema(schema).options(**options, **stats.options).load()
 
 
-def follow_queries(queries: Sequence[StreamingQuery], told: ProgressCallback) -> None:
-    """Wait until all have ended. When one fails, or we are interrupted, the others are stopped."""
+def follow_queries(queries: Sequence[StreamingQuery], on_progress: ProgressCallback) -> None:
+    """Wait until all queries have ended. If one fails, or on an interrupt, stop the others."""
     parts = [JobProgress() for _ in queries]
 
     def follow_one(place: int) -> None:
         def tell(done: JobProgress) -> None:
             parts[place] = done
-            told(JobProgress(rows=sum(part.rows for part in parts), behind=sum(part.behind or 0 for part in parts)))
+            on_progress(JobProgress(rows=sum(part.rows for part in parts), lag=sum(part.lag or 0 for part in parts)))
 
         follow_query(queries[place], tell)
 
@@ -242,7 +236,7 @@ def follow_queries(queries: Sequence[StreamingQuery], told: ProgressCallback) ->
         each.result()
 
 
-# -- what the driver asks itself --------------------------------------------------------------------------------------
+# -- broker calls of the driver ---------------------------------------------------------------------------------------
 
 
 def _asked(stats: StatsJob) -> list[GroupLag]:
@@ -256,7 +250,7 @@ def _lag(spark: SparkSession, stats: StatsJob) -> DataFrame:
 
 
 def _of_topics(spark: SparkSession, stats: StatsJob, found: DataFrame) -> DataFrame:
-    """Measures of consumers with the topic that their group reads."""
+    """Fill in the topic that the group of a consumer reads."""
     every = fetch_lag(stats.name_servers, stats.options, (), clock.now_ms())
     read = spark.createDataFrame([(lag.group, lag.topic) for lag in every], "`group` string, topic string")
     return measures.fill_topics(found, read, stats.topics)

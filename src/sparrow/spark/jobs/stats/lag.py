@@ -1,4 +1,4 @@
-"""How far groups are behind, asked of the brokers now: a sample for each topic and group."""
+"""Current lag of consumer groups, one sample for each topic and group, fetched from the brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.options import parse_client_options
 
 RETRY_TIMEOUT_S, RETRY_INTERVAL_S = 60.0, 1.0
-"""A broker that starts again is no reason to end a stream: it is asked again so long, and so often."""
+"""Retries while a broker restarts, which must not end a stream."""
 _OWN = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 
 
@@ -23,17 +23,17 @@ class GroupLag(NamedTuple):
     topic: str
     group: str
     lag: int
-    """Messages to be read."""
+    """Messages not consumed yet."""
     behind_ms: int | None
-    """How long ago the last message was stored that the group has read where it is behind; 0 where it is not."""
+    """Age of the last consumed message in the queues with a lag; 0 without a lag."""
     per_second: float
-    """What the group reads, of all its topics."""
+    """Consumption rate of the group over all its topics."""
 
 
 def fetch_lag(name_servers: str, options: Mapping[str, str], groups: Sequence[str], now_ms: int) -> list[GroupLag]:
-    """Of these groups, or of all that there are, and of all topics that they read."""
-    link = CLIENT_POOL.to(parse_client_options(name_servers, options))
-    found = link.run(_patiently(link.session, list(groups)))
+    """Return the lag of these groups, or of all groups, for each topic that they consume."""
+    client = CLIENT_POOL.get(parse_client_options(name_servers, options))
+    found = client.run(_patiently(client.session, list(groups)))
     return [lag for progress in found for lag in lag_by_topic(progress, now_ms)]
 
 
@@ -56,12 +56,12 @@ async def _progress(session: ClientSession, groups: list[str]) -> list[GroupProg
             found.append(await admin.progress(group))
         except Refused:
             if groups:
-                raise  # somebody named it
+                raise  # the user has named this group
     return found
 
 
 def lag_by_topic(progress: GroupProgress, now_ms: int) -> list[GroupLag]:
-    """By topic. A group's own topics, for retries and what it gave up, are not what anybody sends to."""
+    """Return the lag by topic, without the retry and dead-letter topics of the group."""
     found = []
     for topic in sorted({queue.topic for queue in progress.queues if not queue.topic.startswith(_OWN)}):
         queues = [each for queue, each in progress.queues.items() if queue.topic == topic]

@@ -1,13 +1,14 @@
-"""What is measured of messages and traces, minute by minute: functions from tables or streams to tables or streams.
+"""Measures of messages and traces by minute: functions on DataFrames, for tables and streams.
 
     messages   topic                       rates, sizes, latency from birth to store, retries, hot keys
-    traces     side topic group code       published | consumed: counts, share of errors, cost, end to end
-    lag        topic group                 what the group has still to read, and for how long it has been there
+    traces     side topic group code       published | consumed: counts, error share, cost, end-to-end latency
+    lag        topic group                 messages not consumed yet, and their age
 
-1. A minute is one of store time. Clients' clocks differ, and one that is ahead would make a stream drop the others.
-2. A minute may be measured again, as a stream goes on or a job is run again: the row `measured` last counts
-(`latest_measures`).
-3. Percentiles are right to a thousandth of the rows; hot keys are estimates, right for keys that are really hot.
+1. Minutes are minutes of store time. Clocks of clients differ, and one that is ahead would make a stream drop other
+   messages.
+2. A minute can be measured again, by a stream or by another run. The row with the latest `measured` is valid
+   (`latest_measures`).
+3. Percentiles are accurate to a thousandth of the rows. Hot keys are estimates, accurate for really frequent keys.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 
 MINUTE, MINUTE_S = "1 minute", 60
 MESSAGES_KIND, TRACES_KIND, LAG_KIND = "messages", "traces", "lag"
-KEYS = {
+KEY_COLUMNS = {
     MESSAGES_KIND: ("window", "topic"),
     TRACES_KIND: ("window", "side", "topic", "group", "code"),
     LAG_KIND: ("window", "topic", "group"),
 }
-"""What makes two rows the same measure."""
-ALL = "all"
-"""The code of a row about every code."""
+"""The key columns of a measure."""
+ALL_CODES = "all"
+"""The code of rows that summarise all codes."""
 PUBLISHED_SIDE, CONSUMED_SIDE = "published", "consumed"
 MESSAGE_SCHEMA = (
     "topic string, body binary, keys string, store_timestamp timestamp, born_timestamp timestamp, reconsume_times int"
@@ -40,11 +41,11 @@ LAG_SCHEMA = "window timestamp, topic string, `group` string, lag bigint, behind
 _PERCENTS = (50, 95, 99)
 _ACCURACY = 1_000
 _TRACKED = 1_000
-"""Keys that compete for being hot. A key of a hundredth of all messages is never missed."""
+"""Number of candidates for hot keys. A key of at least 1 % of the messages is always found."""
 
 
 def measure_messages(messages: DataFrame, *, hot_keys: int) -> DataFrame:
-    """Measures of `messages`, of the columns `MESSAGE_SCHEMA`."""
+    """Measure messages with the schema `MESSAGE_SCHEMA`."""
     from pyspark.sql import functions as F
 
     latency = F.greatest(F.unix_millis("store_timestamp") - F.unix_millis("born_timestamp"), F.lit(0))
@@ -83,7 +84,7 @@ def measure_messages(messages: DataFrame, *, hot_keys: int) -> DataFrame:
 
 
 def publish_calls(traces: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Sends, as rows for `measure_calls`."""
+    """Return send records as rows for `measure_calls`."""
     from pyspark.sql import functions as F
 
     return traces.where((F.col("record") == PUB) & F.col("topic").isin(*topics)).select(
@@ -100,10 +101,10 @@ def publish_calls(traces: DataFrame, topics: Sequence[str]) -> DataFrame:
 
 
 def consume_calls(traces: DataFrame, about: DataFrame | None = None) -> DataFrame:
-    """Calls of handlers, as rows for `measure_calls`.
+    """Return records of handler calls as rows for `measure_calls`.
 
-    Traces of consumers do not name the topic. `about` (columns `BIRTH_SCHEMA`) does, and says when a message was born;
-    without it both are null.
+    Traces of consumers contain neither topic nor time of birth. `about` (with the schema `BIRTH_SCHEMA`) supplies both;
+    without it they are null.
     """
     from pyspark.sql import functions as F
 
@@ -131,11 +132,11 @@ def consume_calls(traces: DataFrame, about: DataFrame | None = None) -> DataFram
 
 
 def measure_calls(calls: DataFrame) -> DataFrame:
-    """Measures of `publish_calls` and `consume_calls` rows: one for each code, and one for all of them."""
+    """Measure rows of `publish_calls` and `consume_calls`, for each code and for all codes."""
     from pyspark.sql import functions as F
 
     found = (
-        calls.withColumn("code", F.explode(F.array("code", F.lit(ALL))))
+        calls.withColumn("code", F.explode(F.array("code", F.lit(ALL_CODES))))
         .groupBy(F.window("stored", MINUTE), "side", "topic", "group", "code")
         .agg(
             F.count("*").alias("messages"),
@@ -160,8 +161,10 @@ def measure_calls(calls: DataFrame) -> DataFrame:
 
 
 def fill_topics(measures: DataFrame, topics_of_groups: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Measures of `topics` only. Those without a topic are of the one that their group reads; of a group that reads
-    several they stay without, since nobody can tell."""
+    """Keep measures of these topics, and fill in missing topics.
+
+    A measure without a topic gets the topic that its group reads. If the group reads several, the topic stays null.
+    """
     from pyspark.sql import functions as F
 
     read = topics_of_groups.groupBy("group").agg(F.collect_set("topic").alias("_read"))
@@ -173,16 +176,16 @@ def fill_topics(measures: DataFrame, topics_of_groups: DataFrame, topics: Sequen
 
 
 def latest_measures(measures: DataFrame, kind: str) -> DataFrame:
-    """Each measure once, as it was measured last."""
+    """Keep the latest row of each measure."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    place = F.row_number().over(Window.partitionBy(*KEYS[kind]).orderBy(F.desc("measured")))
+    place = F.row_number().over(Window.partitionBy(*KEY_COLUMNS[kind]).orderBy(F.desc("measured")))
     return measures.withColumn("_place", place).where("_place = 1").drop("_place")
 
 
 def to_messages(measures: DataFrame, kind: str) -> DataFrame:
-    """Rows as messages: JSON with times in milliseconds, under the key of their topic."""
+    """Convert rows to messages: JSON with times in milliseconds, and the topic as the key."""
     from pyspark.sql import functions as F
 
     columns = [
@@ -200,7 +203,7 @@ def _percentiles(name: str) -> Column:
 
 
 def _spread(name: str) -> list[Column]:
-    """A column for each percentile."""
+    """Return one column per percentile."""
     from pyspark.sql import functions as F
 
     return [F.col(name)[place].alias(f"{name}_p{percent}") for place, percent in enumerate(_PERCENTS)]

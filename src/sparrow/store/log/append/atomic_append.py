@@ -43,21 +43,21 @@ class AtomicAppends:
             begun = AtomicAppendBegin(scope, number)
             end_room = self._state.encoded_bytes(LedgerUpdate(scope, number, _FARTHEST, _FARTHEST))
             if not runs:
-                return self._state.say([LedgerUpdate(scope, number, writer.store_ms())])
+                return self._state.append([LedgerUpdate(scope, number, writer.store_ms())])
             segment_room = writer.log.segment_bytes - BLANK_RECORD_BYTES
-            room, segments = _taken(self._state.encoded_bytes(begun), writer.log.room(), segment_room)
+            room, segments = _taken(self._state.encoded_bytes(begun), writer.log.free_bytes(), segment_room)
             pieces, more_segments, room = plan_pieces(runs, room, segment_room)
             _, last_segments = _taken(end_room, room, segment_room)
             writer.log.reserve(segments + more_segments + last_segments)
             try:
-                with writer.unseen():
+                with writer.hidden_appends():
                     begun_at = self._state.append_one(begun)
                     offsets = {run.queue: int(run.queue.end) for run in runs}
                     # Each queue is extended once: a hundred times, it would be moved about in memory as often.
                     entries: dict[ConsumeQueue, list[memoryview]] = {queue: [] for queue in offsets}
                     for piece in pieces:
                         queue = piece.run.queue
-                        _, laid, store_ms = writer.lay(piece, offsets[queue])
+                        _, laid, store_ms = writer.write_piece(piece, offsets[queue])
                         offsets[queue] += piece.stop - piece.first
                         entries[queue].append(laid)
                     for queue, of_queue in entries.items():
@@ -67,7 +67,7 @@ class AtomicAppends:
                 raise self._failed(cause) from cause
             end = int(writer.log.written)
             for queue in entries:
-                writer.grown(queue, end)
+                writer.publish_growth(queue, end)
             return end
 
 

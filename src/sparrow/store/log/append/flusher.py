@@ -55,7 +55,7 @@ class Flusher:
             self._wanted.set()
         return future
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """The log was cut at `end`: those who wait for more than that are told, since it will never come."""
         with self._releasing:
             lost = [future for at, future, _ in self._waiting if at > end]
@@ -66,7 +66,7 @@ class Flusher:
         """Make durable what is written now. May be called by any thread."""
         writer = self._writer
         with writer.lock:
-            start, end, cuts = writer.durable, writer.log.written, writer.cuts
+            start, end, truncations = writer.durable, writer.log.written, writer.truncations
         if start < end:
             try:
                 for segment in reversed(writer.log.segments):
@@ -80,8 +80,8 @@ class Flusher:
                 self._release(1 << 62, self._failed(cause))
                 raise
             with writer.lock:
-                if writer.cuts == cuts:  # else other bytes may lie below `end` now
-                    writer.reached("durable", end)
+                if writer.truncations == truncations:  # else other bytes may lie below `end` now
+                    writer.advance_watermark("durable", end)
         self._release(writer.durable)
 
     def _run(self) -> None:

@@ -55,12 +55,12 @@ class LogWriter:
         """Everything below survives a crash of the machine."""
         self.replicated = commit_log.written
         """Everything below is held by enough replicas."""
-        self.refusing: SparrowError | None = None
+        self.refusal: SparrowError | None = None
         """Why nothing may be appended just now."""
         self.key_backlog = KeyBacklog()
-        self.touched: set[ConsumeQueue] = set()
+        self.dirty_queues: set[ConsumeQueue] = set()
         """Queues with entries that are not in their files yet."""
-        self.cuts = 0
+        self.truncations = 0
         """How often the log was cut: what was on its way to disk before may not count after."""
         self.hidden_from = _NEVER
         """From here on the log holds what nobody may see yet, however safe it is: a group that is not all there."""
@@ -89,7 +89,7 @@ class LogWriter:
             raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_RECORD_BYTES)
         with self.lock:
             self.check_may_append(queue)
-            segment, at = self.log.make_room(total)
+            segment, at = self.log.allocate(total)
             store_ms = self.store_ms()
             first = offset = queue.end
             encoded, places, entries = [], [], []
@@ -117,7 +117,7 @@ class LogWriter:
             self.key_backlog.add_offsets(places)
             if entries:
                 queue.extend(b"".join(entries))
-                self.grown(queue, at)
+                self.publish_growth(queue, at)
         return AppendResult(queue.queue, first, places, at, store_ms)
 
     def _append_one(self, queue: ConsumeQueue, draft: Draft) -> AppendResult:
@@ -130,7 +130,7 @@ class LogWriter:
         code = tags_code_in(properties) if queue.delay_ms is None else 0
         with self.lock:
             self.check_may_append(queue)
-            segment, at = self.log.make_room(size)
+            segment, at = self.log.allocate(size)
             store_ms = self.store_ms()
             offset = queue.end
             data = record.encode(
@@ -149,7 +149,7 @@ class LogWriter:
                 code = store_ms + queue.delay_ms
             queue.extend(_pack_entry(at, size, code))
             end = PhysicalOffset(at + size)
-            self.grown(queue, end)
+            self.publish_growth(queue, end)
         return AppendResult(queue.queue, offset, (at,), end, store_ms)
 
     def size_of(self, queue: ConsumeQueue, draft: Draft) -> int:
@@ -157,7 +157,7 @@ class LogWriter:
         return record.record_size(draft, queue.topic_field, self._store_host)
 
     def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
-        if len(draft.body) > self._message_bytes_max and not queue.is_ours:
+        if len(draft.body) > self._message_bytes_max and not queue.is_internal:
             raise TooLarge("the body", len(draft.body), self._message_bytes_max)
         properties = draft.properties
         if len(properties) > PROPERTIES_BYTES_MAX:
@@ -183,10 +183,10 @@ class LogWriter:
         with self.lock:
             self.check_may_append(queue)
             first = queue.end
-            places, entries, store_ms = self.lay(RunPiece(run, 0, len(run.starts)), first)
+            places, entries, store_ms = self.write_piece(RunPiece(run, 0, len(run.starts)), first)
             queue.extend(entries)
             end = self.log.written
-            self.grown(queue, end)
+            self.publish_growth(queue, end)
         return AppendResult(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]
 
     def parse_run(
@@ -202,7 +202,7 @@ class LogWriter:
         host_bytes = len(self._store_host)
         return parse_run(queue, data, sizes, store_host_bytes=host_bytes, verify_crc=verify_crc, keeps_keys=keeps_keys)
 
-    def lay(self, piece: RunPiece, first: int) -> tuple[npt.NDArray[np.int64], memoryview, int]:
+    def write_piece(self, piece: RunPiece, first: int) -> tuple[npt.NDArray[np.int64], memoryview, int]:
         """Under the lock: put records into one segment, as those of their queue from offset `first` on.
 
         Where they lie, the entries by which the queue is to be extended, and their store time.
@@ -214,7 +214,7 @@ class LogWriter:
             starts, entries = starts[piece.first : piece.stop] - begin, entries[piece.first : piece.stop].copy()
             data, keys = data[begin : begin + int(starts[-1]) + int(entries["size"][-1])], None
         total = len(data)
-        segment, at = self.log.make_room(total)
+        segment, at = self.log.allocate(total)
         store_ms = self.store_ms()
         places = starts + at
         laid = segment.view[at - segment.base : at - segment.base + total]
@@ -243,7 +243,7 @@ class LogWriter:
         return places, entries.view(np.uint8).data, store_ms
 
     @contextmanager
-    def unseen(self) -> Iterator[None]:
+    def hidden_appends(self) -> Iterator[None]:
         """Under the lock: what is appended meanwhile is not shown to those either who ask for it by its place."""
         self.hidden_from = self.log.written
         yield
@@ -254,18 +254,18 @@ class LogWriter:
     @contextmanager
     def allowing_full_disk(self) -> Iterator[None]:
         """Under the lock: a full disk still takes the little that makes room, or that closes the store in order."""
-        refusing = self.refusing
-        if isinstance(refusing, StoreFull):
-            self.refusing = None
+        refusal = self.refusal
+        if isinstance(refusal, StoreFull):
+            self.refusal = None
         try:
             yield
         finally:
-            self.refusing = refusing
+            self.refusal = refusal
 
     def check_may_append(self, queue: ConsumeQueue) -> None:
-        if self.refusing is not None:
-            raise self.refusing
-        if queue.is_gone:
+        if self.refusal is not None:
+            raise self.refusal
+        if queue.is_deleted:
             raise UnknownTopic(queue.queue.topic)
 
     def store_ms(self) -> int:
@@ -273,9 +273,9 @@ class LogWriter:
         self.newest_ms = max(self.newest_ms, self._now_ms())
         return self.newest_ms
 
-    def grown(self, queue: ConsumeQueue, end: int) -> None:
+    def publish_growth(self, queue: ConsumeQueue, end: int) -> None:
         """Under the lock: what the queue holds may be shown once everything below `end` is safe enough."""
-        self.touched.add(queue)
+        self.dirty_queues.add(queue)
         if self._visible_after == "written":
             queue.visible_end = queue.end
             if self._on_growth is not None:
@@ -283,7 +283,7 @@ class LogWriter:
         else:
             self._held.append((end, queue, queue.end))
 
-    def reached(self, watermark: Watermark, offset: int) -> None:
+    def advance_watermark(self, watermark: Watermark, offset: int) -> None:
         """Disk or replicas have everything below `offset` now: what waited for that becomes visible."""
         grown: dict[Queue, QueueOffset] = {}
         with self.lock:
@@ -291,7 +291,7 @@ class LogWriter:
             if watermark == self._visible_after:
                 while self._held and self._held[0][0] <= offset:
                     _, queue, end = self._held.popleft()
-                    if not queue.is_gone:
+                    if not queue.is_deleted:
                         queue.visible_end = end
                         grown[queue.queue] = end
             # Last: who sees the mark without the lock may expect to find what lies below it.
@@ -303,10 +303,10 @@ class LogWriter:
             for name, end in grown.items():
                 self._on_growth(name, end)
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """The log was cut at `end`: what lay behind it is neither held nor waiting for its keys to be filed."""
-        self.cuts += 1
+        self.truncations += 1
         self.durable = PhysicalOffset(min(self.durable, end))
         self.replicated = PhysicalOffset(min(self.replicated, end))
         self._held = deque(item for item in self._held if item[0] <= end)
-        self.key_backlog.cut(end)
+        self.key_backlog.truncate(end)

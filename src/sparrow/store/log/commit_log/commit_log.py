@@ -95,7 +95,7 @@ class CommitLog:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def make_room(self, size: int) -> tuple[Segment, PhysicalOffset]:
+    def allocate(self, size: int) -> tuple[Segment, PhysicalOffset]:
         """The segment and offset where `size` bytes may be written next, in a new segment if they must."""
         if self.segments:
             active = self.segments[-1]
@@ -109,12 +109,12 @@ class CommitLog:
             self._take_next(self.written - self.written % self.segment_bytes)
         return self.segments[-1], self.written
 
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes of records that fit into the active segment."""
         return self.segments[-1].end - self.written - BLANK_RECORD_BYTES if self.segments else 0
 
     def write(self, segment: Segment, data: bytes) -> None:
-        """Copy records to where `make_room` said. They count from here on."""
+        """Copy records to where `allocate` said. They count from here on."""
         at = self.written - segment.base
         end = at + len(data)
         segment.mapping[at + RECORD_PREFIX_BYTES : end] = data[RECORD_PREFIX_BYTES:]

@@ -52,9 +52,9 @@ class ConsumeQueue:
         "expired_to",
         "first",
         "flushed",
-        "found_end",
-        "is_gone",
-        "is_ours",
+        "is_deleted",
+        "is_internal",
+        "loaded_end",
         "queue",
         "topic_bytes",
         "topic_field",
@@ -79,11 +79,11 @@ class ConsumeQueue:
         """What readers may see: `end`, or less while messages wait to become durable or replicated."""
         self.flushed = 0
         """Entries below are in the files."""
-        self.found_end = 0
+        self.loaded_end = 0
         """Entries below were found in the files when the store was opened; all others this process made."""
-        self.is_ours = False
+        self.is_internal = False
         """For the store's own words: nobody else may append to it."""
-        self.is_gone = False
+        self.is_deleted = False
         """Its topic was deleted: whoever still holds it must not append to it."""
         self.unsynced: set[Path] = set()
         self._file_bytes = file_entries * ENTRY_BYTES
@@ -134,7 +134,7 @@ class ConsumeQueue:
 
     def is_warm(self, offset: int) -> bool:
         """Whether `entries` gives what this process made itself, and most likely without waiting for the disk."""
-        return offset >= self._recent[0] or (offset >= self.found_end and self.end - offset <= _WARM_ENTRIES)
+        return offset >= self._recent[0] or (offset >= self.loaded_end and self.end - offset <= _WARM_ENTRIES)
 
     @property
     def has_recent(self) -> bool:
@@ -205,7 +205,7 @@ class ConsumeQueue:
             os.close(fd)
         self.unsynced.add(path)
 
-    def forget_recent(self) -> None:
+    def trim_recent(self) -> None:
         """Give memory back: an idle queue keeps nothing, a busy one its newest entries. Under the store's lock."""
         end = self.end
         keep = 0 if end == self._end_seen else _RECENT_ENTRIES
@@ -254,7 +254,7 @@ class ConsumeQueue:
                 high = likely_end
         end = self.partition_point(low, high, is_inside)
         self._all_in_files(end)
-        self.found_end = end
+        self.loaded_end = end
         self.first = QueueOffset(bases[0] // ENTRY_BYTES)
         self.advance_first(log_first)
         self.visible_end = self.end
@@ -292,7 +292,7 @@ class ConsumeQueue:
         self._recent = (min(end, recent_from), recent[:kept])
         self.end = QueueOffset(end)
         self.flushed = min(self.flushed, end)
-        self.found_end = min(self.found_end, end)
+        self.loaded_end = min(self.loaded_end, end)
         self.first = QueueOffset(min(self.first, end))
         self.expired_to = QueueOffset(min(self.expired_to, end))
         self.visible_end = QueueOffset(min(self.visible_end, end))
@@ -316,7 +316,7 @@ class ConsumeQueue:
                 self._path(base).unlink(missing_ok=True)
 
     def delete(self) -> None:
-        self.is_gone = True
+        self.is_deleted = True
         self._all_in_files(self.end)  # nothing is left to be written out
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -78,7 +78,7 @@ class QueueBuilder:
         self.refused: list[int] = []
         """Physical offsets of records whose queue or queue offset cannot be right."""
 
-    def file(self, view: memoryview, base: int, starts: Starts) -> None:
+    def add(self, view: memoryview, base: int, starts: Starts) -> None:
         """File the sound records at `starts` of a segment that begins at `base`."""
         rows = _Rows.of(view, starts)
         done = 0
@@ -86,7 +86,7 @@ class QueueBuilder:
             # A topic's deletion stands in the log: what was filed for it before goes, what comes after stays.
             for row in np.flatnonzero(rows.topic_ids == rows.names.index(STATE_QUEUE.topic)).tolist():
                 for word in read_state_updates(view, int(starts[row])):
-                    self._groups.hear(word, base + int(starts[row]))
+                    self._groups.observe(word, base + int(starts[row]))
                     if isinstance(word, TopicUpdate) and word.topic is None:
                         self._file_rows(view, base, rows.part(done, row + 1))
                         done = row + 1

@@ -25,13 +25,13 @@ class ConsumeQueueTable:
         """Those there are now; more may come while one goes through them."""
         return iter(list(self._queues.values()))
 
-    def of(self, queue: Queue) -> ConsumeQueue:
+    def get_or_create(self, queue: Queue) -> ConsumeQueue:
         """The queue, new and empty if it was not there."""
         found = self._queues.get(queue)
         if found is None:
             assert is_legal_name(queue.topic), "a topic is also the name of a folder"
             found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self._file_entries)
-            found.is_ours = queue.topic == STATE_QUEUE.topic
+            found.is_internal = queue.topic == STATE_QUEUE.topic
             self._queues[queue] = found
         return found
 
@@ -39,7 +39,7 @@ class ConsumeQueueTable:
         """Find all queues on disk, and in them what points into [log_first, log_end). `ends`: where that is likely."""
         for topic, queue_id in _folders(self.directory):
             likely_end = (ends or {}).get(topic, {}).get(queue_id, 0)
-            self.of(Queue(topic, queue_id)).load(log_first, log_end, likely_end)
+            self.get_or_create(Queue(topic, queue_id)).load(log_first, log_end, likely_end)
 
     def ends(self) -> dict[str, dict[int, int]]:
         """topic -> id -> end, of those that ever had a message."""

@@ -67,7 +67,7 @@ class KeyBacklog:
         self.count = sum(len(part.places) if isinstance(part, KeyedRun) else len(part) for part in self._portions)
         self.held_bytes = sum(part.keys.held_bytes for part in self._portions if isinstance(part, KeyedRun))
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """The log was cut at `end`: what lay behind it will not be filed. The rest of a run is read from the log."""
         kept: list[BacklogItem] = []
         for part in self.take():

@@ -104,9 +104,9 @@ class ReadonlyQueueTable:
 
     def catch_up(self, log: CommitLog) -> None:
         """File what came since."""
-        dispatcher = QueueBuilder(self.get, self._of, self._drop_topic, log_first=self._log_first)
+        builder = QueueBuilder(self.get, self._of, self._drop_topic, log_first=self._log_first)
         for part in _whole(_sound(log, self.end, torn_from=self._filed_to)):
-            dispatcher.file(part.segment.view, part.segment.base, part.starts)
+            builder.add(part.segment.view, part.segment.base, part.starts)
             self.end = part.end
         for queue in self._queues.values():
             if queue is not None:

@@ -19,7 +19,7 @@ class IncompleteAppends:
         """Where groups begin and end."""
         self._newest_word = -1 if open_at is None else open_at
 
-    def hear(self, word: StateUpdate, physical_offset: int) -> None:
+    def observe(self, word: StateUpdate, physical_offset: int) -> None:
         self._newest_word = physical_offset
         if isinstance(word, AtomicAppendBegin):
             self._open.append(physical_offset)

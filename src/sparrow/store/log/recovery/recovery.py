@@ -50,7 +50,7 @@ class RecoveredStore:
     """The store time of the last record that a queue points to."""
     torn_from: int = _BEYOND
     """What lies below was safe when the checkpoint was written; an append may have been interrupted only behind it."""
-    is_as_left: bool = False
+    is_unchanged: bool = False
     """The last stop was clean, and nothing had to be read or repaired."""
     damage: list[DamagedRange] = field(default_factory=list)
 
@@ -74,8 +74,8 @@ def recover(path: Path, settings: LogSettings) -> RecoveredStore:
         checked_from=first,
     )
     was_clean = not (path / files.ABORT_FILE).exists()
-    is_ours = (path / files.LAYOUT_FILE).exists()
-    if is_ours:
+    is_sparrow_store = (path / files.LAYOUT_FILE).exists()
+    if is_sparrow_store:
         start = _load_views(path, found, segments, was_clean=was_clean)
     else:
         start = _load_rocketmq_views(path, found, segments, was_clean=was_clean)
@@ -86,8 +86,8 @@ def recover(path: Path, settings: LogSettings) -> RecoveredStore:
     segment = found.log.segment_at(newest) if newest is not None else None
     if newest is not None and segment is not None:
         found.newest_ms = int(store_times(segment.view, np.array([newest - segment.base]))[0])
-    found.is_as_left = is_ours and was_clean and found.log.written == start and not found.damage
-    if not is_ours:
+    found.is_unchanged = is_sparrow_store and was_clean and found.log.written == start and not found.damage
+    if not is_sparrow_store:
         files.save(path / files.LAYOUT_FILE, layout)
     return found
 
@@ -160,7 +160,7 @@ def _load_views(path: Path, found: RecoveredStore, segments: list[Segment], *, w
         for queue_id, end in ends.items():
             queue = found.queues.get(Queue(topic, queue_id))
             if (queue is None or queue.end == 0) and queue_id in mark.emptied.get(topic, ()):
-                found.queues.of(Queue(topic, queue_id)).start_at(end)
+                found.queues.get_or_create(Queue(topic, queue_id)).start_at(end)
             elif queue is None or queue.end != end or not queue.is_sound():
                 return _discard_views(found, first, f"queue {topic}/{queue_id} is not what the checkpoint says")
     newest = _newest_entry(found)
@@ -290,19 +290,19 @@ def _index_again(
     Where the log ends, what had to be left out, and where the last word stands that deletes a topic.
     """
     log_first = segments[0].base if segments else 0
-    dispatcher = QueueBuilder(queues.get, queues.of, queues.drop_topic, log_first=log_first, groups=groups)
+    builder = QueueBuilder(queues.get, queues.get_or_create, queues.drop_topic, log_first=log_first, groups=groups)
     scan = LogScan(segments, start, torn_from=torn_from)
     indexed = index.end_offset
     unwritten = 0
     for part in scan:
-        dispatcher.file(part.segment.view, part.segment.base, part.starts)
+        builder.add(part.segment.view, part.segment.base, part.starts)
         index_record_keys(index, part.segment, part.starts[part.starts + part.segment.base > indexed])
         unwritten += part.end - part.segment.base - int(part.starts[0])
         if unwritten > _WRITE_OUT_BYTES:
             unwritten = 0
             _write_out(queues)
     _write_out(queues)
-    return scan.end, scan.damage + [DamagedRange(at, at) for at in dispatcher.refused], dispatcher.deleted_at
+    return scan.end, scan.damage + [DamagedRange(at, at) for at in builder.refused], builder.deleted_at
 
 
 def _open_group(found: RecoveredStore, segments: list[Segment], start: int) -> int | None:
@@ -337,7 +337,7 @@ def _write_out(queues: ConsumeQueueTable) -> None:
     for queue in queues:
         if queue.is_dirty:
             queue.write_out()
-            queue.forget_recent()
+            queue.trim_recent()
 
 
 def index_record_keys(index: KeyIndex, segment: Segment, starts: Starts) -> None:

@@ -30,15 +30,15 @@ class LogCatalog:
         self._state, self._wait_durable, self._drop_topic = state, wait_durable, drop_topic
 
     async def list_topics(self) -> Mapping[str, Topic]:
-        return dict(self._state.state.topics)
+        return dict(self._state.tables.topics)
 
     async def put_topic(self, topic: Topic) -> None:
         if validate_topic_name(topic.name) == STATE_QUEUE.topic:
             raise Refused(f"topic {topic.name!r} is the store's own")
-        await self._wait_durable(self._state.say([TopicUpdate(topic.name, topic)]))
+        await self._wait_durable(self._state.append([TopicUpdate(topic.name, topic)]))
 
     async def delete_topic(self, name: str) -> None:
-        tables = self._state.state
+        tables = self._state.tables
         if name not in tables.topics:
             raise UnknownTopic(name)
         updates: list[StateUpdate] = [TopicUpdate(name, None)]
@@ -47,16 +47,16 @@ class LogCatalog:
         await self._wait_durable(await self._drop_topic(name, updates))
 
     async def list_groups(self) -> Mapping[str, Group]:
-        return dict(self._state.state.groups)
+        return dict(self._state.tables.groups)
 
     async def put_group(self, group: Group) -> None:
         validate_group_name(group.name)
-        await self._wait_durable(self._state.say([GroupUpdate(group.name, group)]))
+        await self._wait_durable(self._state.append([GroupUpdate(group.name, group)]))
 
     async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
         updates: list[StateUpdate] = [GroupUpdate(name, None)]
         if not keeps_offsets:
             updates += [
-                OffsetsUpdate(topic, group, None) for topic, group in self._state.state.offsets if group == name
+                OffsetsUpdate(topic, group, None) for topic, group in self._state.tables.offsets if group == name
             ]
-        await self._wait_durable(self._state.say(updates))
+        await self._wait_durable(self._state.append(updates))

@@ -28,7 +28,7 @@ class LogGroupOffsets:
         return self.commit_nowait(group, queue, offset)
 
     def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """Commit an offset and return the previous one. It reaches the log within `offsets_interval_ms`."""
+        """Commit an offset and return the previous one. It reaches the log within `offset_flush_interval_ms`."""
         tables = self._tables
         if queue.topic not in tables.topics:
             raise UnknownTopic(queue.topic)
@@ -41,7 +41,7 @@ class LogGroupOffsets:
             previous = offsets.get(queue.id)
             if previous != offset:
                 offsets[queue.id] = offset
-                tables.unsaid.add((queue.topic, group))
+                tables.unflushed_offsets.add((queue.topic, group))
         return None if previous is None else QueueOffset(previous)
 
     async def all(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:

@@ -13,11 +13,11 @@ class LogMarks:
         self._state = state
 
     async def get(self, name: str) -> int | None:
-        return self._state.state.marks.get(name)
+        return self._state.tables.marks.get(name)
 
     async def put(self, name: str, value: int) -> None:
         self.put_nowait(name, value)
 
     def put_nowait(self, name: str, value: int) -> None:
         """Append the mark behind everything appended so far: if it survives a crash, so do those records."""
-        self._state.say([MarkUpdate(name, value)])
+        self._state.append([MarkUpdate(name, value)])

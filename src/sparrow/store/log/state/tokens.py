@@ -17,12 +17,12 @@ class LogTokens:
         self._state, self._wait_durable = state, wait_durable
 
     async def all(self) -> Mapping[str, Token]:
-        return dict(self._state.state.tokens)
+        return dict(self._state.tables.tokens)
 
     def all_nowait(self) -> Mapping[str, Token]:
         """Return a read-only view that shows every change at once."""
-        return MappingProxyType(self._state.state.tokens)
+        return MappingProxyType(self._state.tables.tokens)
 
     async def put(self, token: Token) -> None:
         validate_token_name(token.name)
-        await self._wait_durable(self._state.say([TokenUpdate(token)]))
+        await self._wait_durable(self._state.append([TokenUpdate(token)]))

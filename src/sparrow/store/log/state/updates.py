@@ -158,11 +158,11 @@ class StateTables:
         self.marks: dict[str, int] = {}
         self.tokens: dict[str, Token] = {}
         self.ledger: dict[str, LedgerUpdate] = {}
-        self.unsaid: set[tuple[str, str]] = set()
+        self.unflushed_offsets: set[tuple[str, str]] = set()
         """Offsets that changed since they were last said: commits are frequent and are said together."""
         self._said_at: dict[_Subject, int] = {}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Back to knowing nothing: the log is about to be heard again."""
         self.topics.clear()
         self.groups.clear()
@@ -171,10 +171,10 @@ class StateTables:
         self.marks.clear()
         self.tokens.clear()
         self.ledger.clear()
-        self.unsaid.clear()
+        self.unflushed_offsets.clear()
         self._said_at.clear()
 
-    def hear(self, words: Iterable[StateUpdate], physical_offset: int) -> None:
+    def apply(self, words: Iterable[StateUpdate], physical_offset: int) -> None:
         """Take in words that stand in the log."""
         for word in words:
             match word:
@@ -224,12 +224,12 @@ class StateTables:
         """Where the newest word on a group's offsets stands; -1 if there is none."""
         return self._said_at.get(("offsets", topic, group), -1)
 
-    def flush_offsets(self) -> list[StateUpdate]:
+    def take_changed_offsets(self) -> list[StateUpdate]:
         """Words for the offsets that changed since the last call."""
-        changed, self.unsaid = self.unsaid, set()
+        changed, self.unflushed_offsets = self.unflushed_offsets, set()
         return [self._offsets_word(subject) for subject in sorted(changed) if subject in self.offsets]
 
-    def rewrite_before(self, physical_offset: int) -> list[StateUpdate]:
+    def updates_before(self, physical_offset: int) -> list[StateUpdate]:
         """Words on everything whose newest word stands below the offset: to be said again before that part goes."""
         return [self._word(subject) for subject, at in self._said_at.items() if at < physical_offset]
 
@@ -250,7 +250,7 @@ class StateTables:
 
     def restore(self, snapshot: StateSnapshot) -> None:
         for at, word in snapshot.words:
-            self.hear([word], at)
+            self.apply([word], at)
 
     def _word(self, subject: _Subject) -> StateUpdate:
         kind, name, group = subject

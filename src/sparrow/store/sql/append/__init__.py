@@ -1,1 +1,1 @@
-"""append."""
+"""Appending: lane writers, inserts inside other transactions, atomic appends and deduplication."""

@@ -20,8 +20,8 @@ from sparrow.store.spi import QueueRecords
 from sparrow.store.sql.append.bulk_insert import insert_rows
 from sparrow.store.sql.append.insert import take_ids
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow, row_of_draft
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.catalog import insert_if_absent
 from sparrow.wire import columns, record
 
@@ -79,10 +79,10 @@ async def append_atomically(
     database: StoreDatabase, scope: str, number: int, portions: Sequence[LaneRecords], *, token: int, now_ms: int
 ) -> list[LaneEnd] | None:
     """Do it all in one transaction; None, and nothing done, if the scope has got there before."""
-    if not await database.rows("SELECT 1 FROM hermes_ledger WHERE scope = :scope", scope=scope):
+    if not await database.fetch("SELECT 1 FROM hermes_ledger WHERE scope = :scope", scope=scope):
         await insert_if_absent(database, "hermes_ledger", scope=scope, reached=_NOWHERE, at=now_ms)  # something to lock
     async with database.transaction() as session:
-        noted = await session.change(
+        noted = await session.execute(
             "UPDATE hermes_ledger SET reached = :number, at = :now WHERE scope = :scope AND reached < :number",
             number=number,
             now=now_ms,
@@ -104,7 +104,7 @@ async def append_atomically(
 
 async def ledger_position(database: StoreDatabase, scope: str) -> int | None:
     """How far a scope has got."""
-    found = await database.rows("SELECT reached FROM hermes_ledger WHERE scope = :scope", scope=scope)
+    found = await database.fetch("SELECT reached FROM hermes_ledger WHERE scope = :scope", scope=scope)
     return int(found[0][0]) if found and found[0][0] != _NOWHERE else None
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from binascii import hexlify
 from collections.abc import Iterator, Sequence
 
-from sparrow.store.sql.drivers.database import Dialect, SqlSession, StoreDatabase
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.drivers.url import Dialect
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _ROWS = 500
 _BYTES = 1 << 20
@@ -24,12 +26,12 @@ async def insert_rows(
     session: SqlSession, database: StoreDatabase, lane: Lane, base_id: int, entries: Sequence[NewRow], store_ms: int
 ) -> None:
     """Insert entries under ids that are theirs already."""
-    kind = database.kind
+    kind = database.dialect
     for at, some in _portions(entries, min(_BYTES, database.packet_bytes_max)):
         if kind == "mysql":
-            await session.change(_mysql_text(lane, base_id + at, some, store_ms))
+            await session.execute(_mysql_text(lane, base_id + at, some, store_ms))
         elif kind == "postgresql":
-            await session.change(
+            await session.execute(
                 f'INSERT INTO "{lane.table}" {_COLUMNS}'
                 " SELECT :first::bigint + u.o - 1, u.body, u.ip, u.token, u.k, :store_ms::bigint, u.props"
                 " FROM unnest(:bodies::bytea[], :ips::bigint[], :tokens::int[], :keys::bytea[], :props::bytea[])"
@@ -81,7 +83,7 @@ async def _insert_sqlite(
     for at, entry in enumerate(entries):
         values[f"b{at}"], values[f"i{at}"], values[f"t{at}"] = entry.body, entry.source_ip, entry.token
         values[f"k{at}"], values[f"p{at}"] = entry.ref_key, entry.properties
-    await session.change(f'INSERT INTO "{lane.table}" {_COLUMNS} VALUES {rows}', **values)
+    await session.execute(f'INSERT INTO "{lane.table}" {_COLUMNS} VALUES {rows}', **values)
 
 
 async def _insert_keys(session: SqlSession, kind: Dialect, lane: Lane, base_id: int, entries: Sequence[NewRow]) -> None:
@@ -91,6 +93,6 @@ async def _insert_keys(session: SqlSession, kind: Dialect, lane: Lane, base_id: 
     literal = "'\\x{}'::bytea" if kind == "postgresql" else "X'{}'"
     for at in range(0, len(keys), _ROWS):
         rows = ",".join(
-            f"({literal.format(key.hex())},'{lane.priority.word}',{number})" for key, number in keys[at : at + _ROWS]
+            f"({literal.format(key.hex())},'{lane.priority.label}',{number})" for key, number in keys[at : at + _ROWS]
         )
-        await session.change(f"{into} {rows}")
+        await session.execute(f"{into} {rows}")

@@ -16,8 +16,8 @@ def producer_sequence_of(drafts: Sequence[Draft]) -> tuple[int, int] | None:
     """Who sends, and which of its sends this is; None: it may be stored as often as it is sent."""
     if len(drafts) != 1 or _MARK not in drafts[0].properties:
         return None
-    producer = property_value(drafts[0].properties, PROPERTY_PRODUCER_ID.encode())
-    number = property_value(drafts[0].properties, PROPERTY_SEQUENCE.encode())
+    producer = property_value(drafts[0].properties, PROPERTY_PRODUCER_ID)
+    number = property_value(drafts[0].properties, PROPERTY_SEQUENCE)
     if producer is None or number is None or not number.isdigit():
         return None
     return int.from_bytes(sha256(producer.encode()).digest()[:8], "big") >> 2, int(number)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import AssignedIds, SqlSession, StoreDatabase
+from sparrow.store.sql.append.batch_ids import AssignedIds
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _ROWS_A_STATEMENT = 50
 
@@ -15,12 +17,12 @@ _ROWS_A_STATEMENT = 50
 async def take_ids(session: SqlSession, lane: Lane, count: int, now_ms: int) -> tuple[int, int]:
     """Take the next `count` ids of a lane; the first of them, and the time that goes with them."""
     greatest = f"CASE WHEN last_ts > {now_ms} THEN last_ts ELSE {now_ms} END"
-    changed = await session.change(
+    changed = await session.execute(
         f"UPDATE hermes_lane SET next_id = next_id + {count}, last_ts = {greatest} WHERE lane = :lane", lane=lane.number
     )
     if not changed:  # the topic was deleted, perhaps made anew
         raise UnknownTopic(lane.topic)
-    ((next_id, last_ts),) = await session.rows(
+    ((next_id, last_ts),) = await session.fetch(
         "SELECT next_id, last_ts FROM hermes_lane WHERE lane = :lane", lane=lane.number
     )
     return int(next_id) - count, int(last_ts)
@@ -37,17 +39,17 @@ async def insert_with_ids(session: SqlSession, lane: Lane, entries: Sequence[New
                 f"({base_id + start + at}, :b{at}, {entry.source_ip}, {entry.token}, :k{at}, {store_ms}, :p{at})"
             )
             values |= {f"b{at}": entry.body, f"k{at}": entry.ref_key, f"p{at}": entry.properties}
-        await session.change(
+        await session.execute(
             f'INSERT INTO "{lane.table}" (id, body, source_ip, token, ref_key, "timestamp", properties)'
             f" VALUES {', '.join(places)}",
             **values,
         )
     for at, entry in enumerate(entries):
         for key in entry.extra_keys:
-            await session.change(
+            await session.execute(
                 f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES (:key, :priority, :id)',
                 key=key,
-                priority=lane.priority.word,
+                priority=lane.priority.label,
                 id=base_id + at,
             )
     return AssignedIds(base_id, store_ms, lane.number)
@@ -58,9 +60,9 @@ async def insert_returning_id(database: StoreDatabase, into: str, **values: obje
     columns, places = ", ".join(f'"{name}"' for name in values), ", ".join(f":{name}" for name in values)
     insert = f'INSERT INTO "{into}" ({columns}) VALUES ({places})'
     async with database.transaction() as session:
-        if database.kind == "mysql":  # MySQL has no RETURNING
-            await session.change(insert, **values)
-            found = await session.rows("SELECT LAST_INSERT_ID()")
+        if database.dialect == "mysql":  # MySQL has no RETURNING
+            await session.execute(insert, **values)
+            found = await session.fetch("SELECT LAST_INSERT_ID()")
         else:
-            found = await session.rows(f"{insert} RETURNING id", **values)
+            found = await session.fetch(f"{insert} RETURNING id", **values)
     return int(found[0][0])

@@ -18,18 +18,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sparrow.model.errors import Busy, Closed, SparrowError, TooLarge
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    BatchId,
+from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import (
     DatabaseRefused,
     DuplicateKey,
     LockConflict,
     MissingPartition,
-    StoreDatabase,
     StoreDatabaseUnreachable,
 )
+from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow
-from sparrow.store.sql.schema.table_names import Lane, split_physical_offset
 from sparrow.store.sql.state.catalog import StoreCatalog
 
 log = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class LaneWriter:
         now_ms: Callable[[], int],
         on_stored: Callable[[Lane, AssignedIds, Sequence[NewRow]], None],
     ) -> None:
-        self._lane, self._database, self._catalogue = lane, database, catalog
+        self._lane, self._database, self._catalog = lane, database, catalog
         self._writer_id, self._wait_s, self._now_ms, self._on_stored = writer_id, wait_s, now_ms, on_stored
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[_Job] = deque()
@@ -79,7 +78,7 @@ class LaneWriter:
     def append(self, entries: Sequence[NewRow], ticket: tuple[int, int] | None = None) -> asyncio.Future[AssignedIds]:
         """Where the entries came to lie, once they do."""
         if self._is_closed:
-            raise Closed(f"the store {self._database.where}")
+            raise Closed(f"the store {self._database.display_url}")
         size = self._size(entries)
         if self._waiting_rows + len(entries) > _WAITING_ROWS_MAX:
             raise Busy(f"{self._waiting_rows} messages wait for the database already")
@@ -163,7 +162,7 @@ class LaneWriter:
     async def _forget_tickets(self) -> None:
         """Ours are of no use once the next transaction has begun; those of producers are kept for a day."""
         try:
-            await self._database.change(
+            await self._database.execute(
                 "DELETE FROM hermes_batch WHERE lane = :lane AND producer = :producer AND seq < :seq",
                 lane=self._lane.number,
                 producer=self._writer_id,
@@ -186,7 +185,7 @@ class LaneWriter:
                     return ours
                 if not known:
                     raise DatabaseRefused(
-                        self._database.where,
+                        self._database.display_url,
                         f"table {self._lane.table} holds rows that the platform did not write ({cause});"
                         " `sparrow store check` names them",
                     ) from cause
@@ -206,7 +205,7 @@ class LaneWriter:
         try:
             return await self._database.append(self._lane, entries, tickets, self._now_ms())
         except MissingPartition:
-            await self._catalogue.make_room(self._lane, len(entries))
+            await self._catalog.ensure_partitions(self._lane, len(entries))
             return await self._database.append(self._lane, entries, tickets, self._now_ms())
 
     async def _known(self, tickets: Sequence[BatchId], deadline: float) -> dict[tuple[int, int], AssignedIds]:
@@ -214,7 +213,7 @@ class LaneWriter:
         places = " OR ".join(f"(producer = {ticket.producer} AND seq = {ticket.seq})" for ticket in tickets)
         while True:
             try:
-                found = await self._database.rows(
+                found = await self._database.fetch(
                     "SELECT lane, producer, seq, base_id, at FROM hermes_batch"
                     f" WHERE lane IN (0, :lane) AND ({places})",
                     lane=self._lane.number,
@@ -225,7 +224,7 @@ class LaneWriter:
                 }
             except (LockConflict, StoreDatabaseUnreachable) as cause:
                 if self._loop.time() > deadline:
-                    raise StoreDatabaseUnreachable(self._database.where, str(cause)) from cause
+                    raise StoreDatabaseUnreachable(self._database.display_url, str(cause)) from cause
                 await asyncio.sleep(random.uniform(0.05, 0.2))
 
     async def _without_repeats(self, jobs: list[_Job]) -> list[_Job]:

@@ -20,22 +20,21 @@ from asyncmy import errors
 from asyncmy.constants import CLIENT
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    BatchId,
-    ColumnValue,
+from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
+from sparrow.store.sql.drivers.database import ColumnValue
+from sparrow.store.sql.drivers.errors import (
     DatabaseRefused,
-    DatabaseUrl,
-    Dialect,
     DuplicateKey,
     LockConflict,
     MissingPartition,
     StoreDatabaseUnreachable,
-    to_pyformat_style,
 )
+from sparrow.store.sql.drivers.parameter_styles import to_pyformat_style
 from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, PooledSession
+from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _DUPLICATE, _NO_PARTITION = 1062, 1526
 _CONFLICTS = frozenset({1205, 1213})
@@ -74,21 +73,21 @@ async def open_mysql(address: DatabaseUrl, *, connections_max: int) -> MySqlData
 class MySqlDatabase:
     """A server of theirs."""
 
-    kind: Dialect = "mysql"
+    dialect: Dialect = "mysql"
 
     def __init__(self, address: DatabaseUrl, connections_max: int) -> None:
-        self.where = str(address)
+        self.display_url = str(address)
         self._address = address
         raises = (errors.MySQLError, OSError, EOFError, TimeoutError)
-        driver = DriverFunctions(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
-        self._pool = ConnectionPool(self.where, connections_max, driver)
-        self.rows, self.change = self._pool.rows, self._pool.change
+        driver = DriverFunctions(self._connect, _close, _is_open, raises, self._failure, _fetch, _execute)
+        self._pool = ConnectionPool(self.display_url, connections_max, driver)
+        self.fetch, self.execute = self._pool.fetch, self._pool.execute
         self._started_at = 0
         self.packet_bytes_max = 0
         self.shows_before_durable = True
 
     async def start(self) -> None:
-        ((packet, log_bin, sync_binlog, version),) = await self.rows(
+        ((packet, log_bin, sync_binlog, version),) = await self.fetch(
             "SELECT @@max_allowed_packet, @@log_bin, @@sync_binlog, VERSION()"
         )
         self.packet_bytes_max = packet // 2 - _ROOM_BYTES  # hex takes two bytes for one
@@ -130,9 +129,9 @@ class MySqlDatabase:
         base_id, store_ms = found[0]
         return AssignedIds(int(base_id), int(store_ms), lane.number)
 
-    async def identity(self) -> str:
-        ((_, uptime),) = await self.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")
-        ((now, server_id),) = await self.rows("SELECT UNIX_TIMESTAMP(), @@server_id")
+    async def server_identity(self) -> str:
+        ((_, uptime),) = await self.fetch("SHOW GLOBAL STATUS LIKE 'Uptime'")
+        ((now, server_id),) = await self.fetch("SELECT UNIX_TIMESTAMP(), @@server_id")
         started_at = int(now) - int(uptime)
         if abs(started_at - self._started_at) > 2:  # whole seconds, read one after the other
             self._started_at = started_at
@@ -184,8 +183,8 @@ class MySqlDatabase:
         if code == _NO_PARTITION:
             return MissingPartition(str(cause))
         if code in _LOST or isinstance(cause, (errors.InterfaceError, OSError, EOFError, TimeoutError)):
-            return StoreDatabaseUnreachable(self.where, str(cause) or type(cause).__name__)
-        return DatabaseRefused(self.where, str(cause))
+            return StoreDatabaseUnreachable(self.display_url, str(cause) or type(cause).__name__)
+        return DatabaseRefused(self.display_url, str(cause))
 
 
 def _close(connection: Any) -> None:
@@ -196,7 +195,7 @@ def _is_open(connection: Any) -> bool:
     return bool(connection.connected)
 
 
-async def _rows(connection: Any, sql: str, values: dict[str, ColumnValue]) -> list[tuple[Any, ...]]:
+async def _fetch(connection: Any, sql: str, values: dict[str, ColumnValue]) -> list[tuple[Any, ...]]:
     async with connection.cursor() as cursor:
         if values:
             text, names = _positional(sql)
@@ -206,7 +205,7 @@ async def _rows(connection: Any, sql: str, values: dict[str, ColumnValue]) -> li
         return list(await cursor.fetchall())
 
 
-async def _change(connection: Any, sql: str, values: dict[str, ColumnValue]) -> int:
+async def _execute(connection: Any, sql: str, values: dict[str, ColumnValue]) -> int:
     async with connection.cursor() as cursor:
         changed = await cursor.execute(to_pyformat_style(sql), values) if values else await cursor.execute(sql)
         return int(changed or 0)
@@ -237,12 +236,14 @@ def append_sql(lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId]
         f"SELECT next_id-{count},last_ts INTO @b,@t FROM hermes_lane WHERE lane={number};"
     )
     if tickets:
-        places = ",".join(f"({t.lane(lane)},{t.producer},{t.seq},@b+{t.offset(lane)},{t.size},@t)" for t in tickets)
+        places = ",".join(
+            f"({t.stored_lane(lane)},{t.producer},{t.seq},@b+{t.stored_offset(lane)},{t.size},@t)" for t in tickets
+        )
         start += f"INSERT INTO hermes_batch VALUES {places};"
     start += f'INSERT INTO "{lane.table}" (id,body,source_ip,token,ref_key,"timestamp",properties) VALUES '
     end = ";"
     keys = [
-        f"(X'{key.hex()}','{lane.priority.word}',@b+{at})"
+        f"(X'{key.hex()}','{lane.priority.label}',@b+{at})"
         for at, entry in enumerate(entries)
         for key in entry.extra_keys
     ]

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from sparrow.store.sql.drivers.database import ColumnValue, StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.database import ColumnValue
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 
 
 class DriverFunctions(NamedTuple):
@@ -20,15 +21,15 @@ class DriverFunctions(NamedTuple):
     raises: tuple[type[BaseException], ...]
     failure: Callable[[BaseException], Exception]
     """What one of these means."""
-    rows: Callable[[Any, str, dict[str, ColumnValue]], Awaitable[list[tuple[Any, ...]]]]
-    change: Callable[[Any, str, dict[str, ColumnValue]], Awaitable[int]]
+    fetch: Callable[[Any, str, dict[str, ColumnValue]], Awaitable[list[tuple[Any, ...]]]]
+    execute: Callable[[Any, str, dict[str, ColumnValue]], Awaitable[int]]
 
 
 class ConnectionPool:
     """Connections are made when they are needed, and kept."""
 
-    def __init__(self, where: str, connections_max: int, driver: DriverFunctions) -> None:
-        self._where, self._driver = where, driver
+    def __init__(self, display_url: str, connections_max: int, driver: DriverFunctions) -> None:
+        self._display_url, self._driver = display_url, driver
         self._idle: list[Any] = []
         self._free = asyncio.Semaphore(connections_max)
         self._is_closed = False
@@ -37,7 +38,7 @@ class ConnectionPool:
     async def connection(self) -> AsyncIterator[Any]:
         async with self._free:
             if self._is_closed:
-                raise StoreDatabaseUnreachable(self._where, "it was closed here")
+                raise StoreDatabaseUnreachable(self._display_url, "it was closed here")
             connection = None
             try:
                 connection = await self._taken()
@@ -87,13 +88,13 @@ class ConnectionPool:
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
+    async def fetch(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         async with self.connection() as connection:
-            return await self._driver.rows(connection, sql, values)
+            return await self._driver.fetch(connection, sql, values)
 
-    async def change(self, sql: str, **values: ColumnValue) -> int:
+    async def execute(self, sql: str, **values: ColumnValue) -> int:
         async with self.connection() as connection:
-            return await self._driver.change(connection, sql, values)
+            return await self._driver.execute(connection, sql, values)
 
     def session(self, connection: Any) -> PooledSession:
         """The statements of one transaction."""
@@ -106,8 +107,8 @@ class PooledSession:
     def __init__(self, connection: Any, driver: DriverFunctions) -> None:
         self._connection, self._driver = connection, driver
 
-    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
-        return await self._driver.rows(self._connection, sql, values)
+    async def fetch(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
+        return await self._driver.fetch(self._connection, sql, values)
 
-    async def change(self, sql: str, **values: ColumnValue) -> int:
-        return await self._driver.change(self._connection, sql, values)
+    async def execute(self, sql: str, **values: ColumnValue) -> int:
+        return await self._driver.execute(self._connection, sql, values)

@@ -10,22 +10,21 @@ from typing import Any
 import asyncpg
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    BatchId,
-    ColumnValue,
+from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
+from sparrow.store.sql.drivers.database import ColumnValue
+from sparrow.store.sql.drivers.errors import (
     DatabaseRefused,
-    DatabaseUrl,
-    Dialect,
     DuplicateKey,
     LockConflict,
     MissingPartition,
     StoreDatabaseUnreachable,
-    to_numeric_style,
 )
+from sparrow.store.sql.drivers.parameter_styles import to_numeric_style
 from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, PooledSession
+from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 _LOST = frozenset({"57P01", "57P02", "57P03", "53300", "25P03"})
@@ -56,17 +55,17 @@ async def open_postgres(address: DatabaseUrl, *, connections_max: int) -> Postgr
 class PostgresDatabase:
     """A server of its. (The driver's own pool makes tasks for every use.)"""
 
-    kind: Dialect = "postgresql"
+    dialect: Dialect = "postgresql"
     packet_bytes_max = 64 << 20
     shows_before_durable = False
 
     def __init__(self, address: DatabaseUrl, connections_max: int) -> None:
-        self.where = str(address)
+        self.display_url = str(address)
         self._address = address
         raises = (asyncpg.PostgresError, *_LOST_ERRORS)
-        driver = DriverFunctions(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
-        self._pool = ConnectionPool(self.where, connections_max, driver)
-        self.rows, self.change = self._pool.rows, self._pool.change
+        driver = DriverFunctions(self._connect, _close, _is_open, raises, self._failure, _fetch, _execute)
+        self._pool = ConnectionPool(self.display_url, connections_max, driver)
+        self.fetch, self.execute = self._pool.fetch, self._pool.execute
 
     async def start(self) -> None:
         async with self._pool.connection():
@@ -90,10 +89,10 @@ class PostgresDatabase:
             [entry.ref_key for entry in entries],
             [entry.properties for entry in entries],
             *(len(entries), now_ms, lane.number),
-            [ticket.lane(lane) for ticket in tickets],
+            [ticket.stored_lane(lane) for ticket in tickets],
             [ticket.producer for ticket in tickets],
             [ticket.seq for ticket in tickets],
-            [ticket.offset(lane) for ticket in tickets],
+            [ticket.stored_offset(lane) for ticket in tickets],
             [ticket.size for ticket in tickets],
         ]
         if keys:
@@ -107,8 +106,8 @@ class PostgresDatabase:
             raise UnknownTopic(lane.topic)
         return AssignedIds(found[0][0], found[0][1], lane.number)
 
-    async def identity(self) -> str:
-        ((system, started),) = await self.rows(
+    async def server_identity(self) -> str:
+        ((system, started),) = await self.fetch(
             "SELECT (SELECT system_identifier FROM pg_control_system()), pg_postmaster_start_time()::text"
         )
         return f"{system}/{started}"
@@ -139,8 +138,8 @@ class PostgresDatabase:
         if state in _CONFLICTS:
             return LockConflict(str(cause))
         if state in _LOST or isinstance(cause, _LOST_ERRORS):
-            return StoreDatabaseUnreachable(self.where, str(cause) or type(cause).__name__)
-        return DatabaseRefused(self.where, str(cause))
+            return StoreDatabaseUnreachable(self.display_url, str(cause) or type(cause).__name__)
+        return DatabaseRefused(self.display_url, str(cause))
 
 
 def _close(connection: Any) -> None:
@@ -151,12 +150,12 @@ def _is_open(connection: Any) -> bool:
     return not connection.is_closed()
 
 
-async def _rows(connection: Any, sql: str, values: dict[str, ColumnValue]) -> list[tuple[Any, ...]]:
+async def _fetch(connection: Any, sql: str, values: dict[str, ColumnValue]) -> list[tuple[Any, ...]]:
     text, names = to_numeric_style(sql)
     return await connection.fetch(text, *(values[name] for name in names))  # type: ignore[no-any-return]
 
 
-async def _change(connection: Any, sql: str, values: dict[str, ColumnValue]) -> int:
+async def _execute(connection: Any, sql: str, values: dict[str, ColumnValue]) -> int:
     text, names = to_numeric_style(sql)
     said: str = await connection.execute(text, *(values[name] for name in names))
     count = said.rpartition(" ")[2]  # "UPDATE 3", or "CREATE TABLE"
@@ -167,7 +166,7 @@ async def _change(connection: Any, sql: str, values: dict[str, ColumnValue]) -> 
 def _append_text(lane: Lane, *, has_keys: bool) -> str:
     also_keys = (
         f', k AS (INSERT INTO "{table_name("key", lane.topic, lane.part)}"'
-        f" SELECT u.key, '{lane.priority.word}', l.b + u.at FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at))"
+        f" SELECT u.key, '{lane.priority.label}', l.b + u.at FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at))"
         if has_keys
         else ""
     )

@@ -13,19 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    BatchId,
-    ColumnValue,
-    DatabaseRefused,
-    DatabaseUrl,
-    Dialect,
-    DuplicateKey,
-    LockConflict,
-    StoreDatabaseUnreachable,
-)
+from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
+from sparrow.store.sql.drivers.database import ColumnValue
+from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, LockConflict, StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _Result = TypeVar("_Result")
 _BUSY_S = 5
@@ -41,12 +35,12 @@ async def open_sqlite(address: DatabaseUrl, *, connections_max: int) -> SqliteDa
 class SqliteDatabase:
     """One file. Its writer is one thread, so a transaction keeps the others waiting."""
 
-    kind: Dialect = "sqlite"
+    dialect: Dialect = "sqlite"
     packet_bytes_max = 900 << 20
     shows_before_durable = False
 
     def __init__(self, address: DatabaseUrl) -> None:
-        self.where = address.name
+        self.display_url = address.name
         self._writing, self._reading = (ThreadPoolExecutor(1, f"sqlite-{work}") for work in ("write", "read"))
         self._turn = asyncio.Lock()
 
@@ -55,8 +49,8 @@ class SqliteDatabase:
         self._reader = await self._in(self._reading, self._connect)
 
     def _connect(self) -> sqlite3.Connection:
-        Path(self.where).parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.where, isolation_level=None, check_same_thread=False)
+        Path(self.display_url).parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.display_url, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA busy_timeout = 5000")
         _write_ahead(connection)
         connection.executescript(_SESSION)
@@ -64,10 +58,10 @@ class SqliteDatabase:
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
+    async def fetch(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         return await self._in(self._reading, lambda: self._reader.execute(sql, values).fetchall())
 
-    async def change(self, sql: str, **values: ColumnValue) -> int:
+    async def execute(self, sql: str, **values: ColumnValue) -> int:
         async with self._turn:
             return await self._in(self._writing, lambda: self._writer.execute(sql, values).rowcount)
 
@@ -102,7 +96,10 @@ class SqliteDatabase:
             base_id, store_ms = found[0]
             connection.executemany(
                 "INSERT INTO hermes_batch VALUES (?, ?, ?, ?, ?, ?)",
-                [(t.lane(lane), t.producer, t.seq, base_id + t.offset(lane), t.size, store_ms) for t in tickets],
+                [
+                    (t.stored_lane(lane), t.producer, t.seq, base_id + t.stored_offset(lane), t.size, store_ms)
+                    for t in tickets
+                ],
             )
             connection.executemany(
                 f'INSERT INTO "{lane.table}" VALUES (?, ?, ?, ?, ?, ?, ?)',
@@ -112,7 +109,7 @@ class SqliteDatabase:
                 ],
             )
             keys = [
-                (key, lane.priority.word, base_id + at) for at, entry in enumerate(entries) for key in entry.extra_keys
+                (key, lane.priority.label, base_id + at) for at, entry in enumerate(entries) for key in entry.extra_keys
             ]
             if keys:
                 connection.executemany(
@@ -124,8 +121,8 @@ class SqliteDatabase:
             raise
         return AssignedIds(base_id, store_ms, lane.number)
 
-    async def identity(self) -> str:
-        return self.where
+    async def server_identity(self) -> str:
+        return self.display_url
 
     async def close(self) -> None:
         for work, connection in ((self._writing, self._writer), (self._reading, self._reader)):
@@ -138,7 +135,7 @@ class SqliteDatabase:
         except sqlite3.Error as cause:
             raise self._failure(cause) from cause
         except RuntimeError as cause:  # the thread is gone: closed
-            raise StoreDatabaseUnreachable(self.where, str(cause)) from cause
+            raise StoreDatabaseUnreachable(self.display_url, str(cause)) from cause
 
     def _failure(self, cause: sqlite3.Error) -> Exception:
         code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
@@ -147,8 +144,8 @@ class SqliteDatabase:
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return LockConflict(str(cause))
         if isinstance(cause, sqlite3.ProgrammingError) and "closed" in str(cause):
-            return StoreDatabaseUnreachable(self.where, str(cause))
-        return DatabaseRefused(self.where, str(cause))
+            return StoreDatabaseUnreachable(self.display_url, str(cause))
+        return DatabaseRefused(self.display_url, str(cause))
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
@@ -170,10 +167,10 @@ class _Session:
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
-    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
+    async def fetch(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         found = self._database
         return await found._in(found._writing, lambda: found._writer.execute(sql, values).fetchall())
 
-    async def change(self, sql: str, **values: ColumnValue) -> int:
+    async def execute(self, sql: str, **values: ColumnValue) -> int:
         found = self._database
         return await found._in(found._writing, lambda: found._writer.execute(sql, values).rowcount)

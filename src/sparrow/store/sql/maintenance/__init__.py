@@ -1,1 +1,1 @@
-"""maintenance."""
+"""Maintenance of a database: retention and the consistency check."""

@@ -16,11 +16,13 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.model.priority import Priority
 from sparrow.model.topic import Topic
-from sparrow.store.sql.drivers.database import DatabaseRefused, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.maintenance.id_ranges import IdRange, missing_ids
 from sparrow.store.sql.maintenance.lane_check import CheckFinding, check_lane
 from sparrow.store.sql.schema import ddl
-from sparrow.store.sql.schema.table_names import Lane, table_suffix
+from sparrow.store.sql.schema.table_names import table_suffix
 from sparrow.store.sql.state.catalog import has_lanes
 
 
@@ -62,7 +64,7 @@ async def check_store(
 
 
 async def _schema(database: StoreDatabase) -> list[CheckFinding]:
-    ((version,),) = await database.rows("SELECT MAX(version) FROM hermes_schema")
+    ((version,),) = await database.fetch("SELECT MAX(version) FROM hermes_schema")
     if version == ddl.SCHEMA_VERSION:
         return []
     said = "has no version" if version is None else f"is of version {version}"
@@ -72,12 +74,12 @@ async def _schema(database: StoreDatabase) -> list[CheckFinding]:
 
 
 async def _topics(database: StoreDatabase) -> list[tuple[Topic, str]]:
-    rows = await database.rows("SELECT options, state FROM hermes_topic ORDER BY topic")
+    rows = await database.fetch("SELECT options, state FROM hermes_topic ORDER BY topic")
     return [(msgspec.json.decode(options, type=Topic), state) for options, state in rows]
 
 
 async def _lanes_of(database: StoreDatabase, topic: Topic) -> tuple[list[tuple[Lane, int]], list[CheckFinding]]:
-    rows = await database.rows(
+    rows = await database.fetch(
         "SELECT lane, topic, part, kind, priority, first_id, next_id FROM hermes_lane WHERE topic = :topic",
         topic=table_suffix(topic.name),
     )
@@ -89,7 +91,7 @@ async def _lanes_of(database: StoreDatabase, topic: Topic) -> tuple[list[tuple[L
     kinds = "mr" if has_lanes(topic) else "m"
     priorities = tuple(Priority) if has_lanes(topic) else (Priority.MIDDLE,)
     absent = [
-        CheckFinding(topic.name, f"has no lane for part {part}, {kind}, {priority.word}")
+        CheckFinding(topic.name, f"has no lane for part {part}, {kind}, {priority.label}")
         for part in range(topic.write_queues)
         for kind in kinds
         for priority in priorities
@@ -99,7 +101,7 @@ async def _lanes_of(database: StoreDatabase, topic: Topic) -> tuple[list[tuple[L
 
 
 async def _strays(database: StoreDatabase) -> list[CheckFinding]:
-    rows = await database.rows(
+    rows = await database.fetch(
         "SELECT DISTINCT topic FROM hermes_lane WHERE topic NOT IN (SELECT topic FROM hermes_topic) ORDER BY topic"
     )
     return [CheckFinding("hermes_lane", f"has lanes of topic {topic}, which does not exist") for (topic,) in rows]
@@ -112,22 +114,22 @@ async def skip_ids(database: StoreDatabase, lane: int, to: int, reason: str, now
     """Let the next message of a lane have the id `to`; the holes that were registered. Messages in between stay."""
     async with database.transaction() as session:
         # Nobody appends from here on: the row is ours until the end.
-        if not await session.change("UPDATE hermes_lane SET last_ts = last_ts WHERE lane = :lane", lane=lane):
+        if not await session.execute("UPDATE hermes_lane SET last_ts = last_ts WHERE lane = :lane", lane=lane):
             raise Refused(f"there is no lane {lane}: hermes_lane lists them")
-        ((topic, part, kind, word, next_id),) = await session.rows(
+        ((topic, part, kind, word, next_id),) = await session.fetch(
             "SELECT topic, part, kind, priority, next_id FROM hermes_lane WHERE lane = :lane", lane=lane
         )
         if to <= next_id:
             raise Refused(f"lane {lane} is at {next_id} already: it can only skip forwards")
         found = Lane(lane, topic, part, "m" if kind == "m" else "r", Priority[word.upper()])
-        rows = await session.rows(
+        rows = await session.fetch(
             f'SELECT id, "timestamp" FROM "{found.table}" WHERE id >= :start AND id < :until ORDER BY id',
             start=next_id,
             until=to,
         )
         holes = list(missing_ids((number for number, _ in rows), (next_id, to)))
         for start, end in holes:
-            await session.change(
+            await session.execute(
                 'INSERT INTO hermes_gap (lane, "start", "end", reason, at)'
                 " VALUES (:lane, :first, :last, :reason, :now)",
                 lane=lane,
@@ -137,7 +139,7 @@ async def skip_ids(database: StoreDatabase, lane: int, to: int, reason: str, now
                 now=now_ms,
             )
         latest = max((at for _, at in rows), default=0)
-        await session.change(
+        await session.execute(
             "UPDATE hermes_lane SET next_id = :next,"
             " last_ts = CASE WHEN last_ts < :latest THEN :latest ELSE last_ts END WHERE lane = :lane",
             next=to,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.maintenance.id_ranges import IdRange, merge_ranges, missing_ids, subtract
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 IDS_PER_QUERY = 50_000
 KEYS_PER_QUERY = 5_000
@@ -45,12 +46,12 @@ async def check_lane(database: StoreDatabase, lane: Lane, progress: Callable[[in
 
 
 async def _bounds(database: StoreDatabase, lane: Lane) -> _Bounds | None:
-    rows = await database.rows("SELECT first_id, next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
+    rows = await database.fetch("SELECT first_id, next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
     return _Bounds(*rows[0]) if rows else None
 
 
 async def _beyond(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
-    ((newest, next_id),) = await database.rows(
+    ((newest, next_id),) = await database.fetch(
         f'SELECT (SELECT MAX(id) FROM "{lane.table}"), (SELECT next_id FROM hermes_lane WHERE lane = :lane)',
         lane=lane.number,
     )
@@ -73,7 +74,7 @@ async def _holes_and_times(
     backwards: list[IdRange] = []
     latest = 0
     for start, end in _chunks(subtract([bounds], gaps)):
-        ((count, oldest, newest, back),) = await database.rows(
+        ((count, oldest, newest, back),) = await database.fetch(
             "SELECT COUNT(*), MIN(at), MAX(at), SUM(CASE WHEN at < before_it THEN 1 ELSE 0 END) FROM"
             ' (SELECT "timestamp" AS at, LAG("timestamp") OVER (ORDER BY id) AS before_it'
             f' FROM "{lane.table}" WHERE id >= :start AND id < :until) looked_at',
@@ -81,7 +82,7 @@ async def _holes_and_times(
             until=end,
         )
         if count != end - start:
-            ids = await database.rows(
+            ids = await database.fetch(
                 f'SELECT id FROM "{lane.table}" WHERE id >= :start AND id < :until ORDER BY id', start=start, until=end
             )
             holes += missing_ids((number for (number,) in ids), (start, end))
@@ -91,7 +92,7 @@ async def _holes_and_times(
         progress(end - bounds.first_id)
     registered = 0
     for start, end in gaps:
-        ((count,),) = await database.rows(
+        ((count,),) = await database.fetch(
             f'SELECT COUNT(*) FROM "{lane.table}" WHERE id >= :start AND id < :until', start=start, until=end
         )
         registered += count
@@ -133,7 +134,7 @@ def _told_registered(lane: Lane, count: int) -> Iterator[CheckFinding]:
 
 
 async def _gaps(database: StoreDatabase, lane: Lane) -> list[IdRange]:
-    rows = await database.rows(
+    rows = await database.fetch(
         'SELECT "start", "end" FROM hermes_gap WHERE lane = :lane ORDER BY "start"', lane=lane.number
     )
     return [(start, end + 1) for start, end in rows]
@@ -141,26 +142,26 @@ async def _gaps(database: StoreDatabase, lane: Lane) -> list[IdRange]:
 
 async def _offsets(database: StoreDatabase, lane: Lane, prefix: str) -> list[CheckFinding]:
     name = table_name(prefix, lane.topic, lane.part)
-    rows = await database.rows(
+    rows = await database.fetch(
         f'SELECT o.group_id, o."offset", l.next_id FROM "{name}" o JOIN hermes_lane l ON l.lane = :lane'
         ' WHERE o.priority = :priority AND o."offset" >= l.next_id ORDER BY o.group_id',
         lane=lane.number,
-        priority=lane.priority.word,
+        priority=lane.priority.label,
     )
     return [
-        CheckFinding(name, f"group {group} has read {lane.priority.word} up to {offset:,}, there are {next_id - 1:,}")
+        CheckFinding(name, f"group {group} has read {lane.priority.label} up to {offset:,}, there are {next_id - 1:,}")
         for group, offset, next_id in rows
     ]
 
 
 async def _ranges(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
-    rows = await database.rows(
+    rows = await database.fetch(
         f'SELECT r.id, r."start", r."end", r.priority, l.next_id FROM "{lane.table}" r JOIN hermes_lane l'
         " ON l.topic = :topic AND l.part = :part AND l.kind = 'm' AND l.priority = :priority"
         ' WHERE r."end" >= l.next_id OR r."start" < 1 OR r.priority <> :priority ORDER BY r.id',
         topic=lane.topic,
         part=lane.part,
-        priority=lane.priority.word,
+        priority=lane.priority.label,
     )
     told = [
         CheckFinding(lane.table, f"row {number:,} resends {start:,} to {end:,} of {word}, there are {next_id - 1:,}")
@@ -177,18 +178,18 @@ async def _keys(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
     after, count = b"", 0
     examples: list[CheckFinding] = []
     while True:
-        last = await database.rows(
+        last = await database.fetch(
             f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1 OFFSET {KEYS_PER_QUERY - 1}',
             after=after,
         )
         until = bytes(last[0][0]) if last else None
-        rows = await database.rows(
+        rows = await database.fetch(
             f'SELECT k.ref_key, k.id FROM "{name}" k JOIN hermes_lane l ON l.lane = :lane'
             f' LEFT JOIN "{lane.table}" m ON m.id = k.id'
             " WHERE k.priority = :priority AND k.id >= l.first_id AND m.id IS NULL AND k.ref_key > :after"
             + (" AND k.ref_key <= :upto" if until is not None else ""),
             lane=lane.number,
-            priority=lane.priority.word,
+            priority=lane.priority.label,
             after=after,
             **({"upto": until} if until is not None else {}),
         )
@@ -196,7 +197,7 @@ async def _keys(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
         examples += [
             CheckFinding(
                 name,
-                f"key {bytes(key).decode(errors='replace')!r} points at {lane.priority.word} {number:,},"
+                f"key {bytes(key).decode(errors='replace')!r} points at {lane.priority.label} {number:,},"
                 " which is not there",
             )
             for key, number in rows[: FINDINGS_SHOWN_MAX - len(examples)]

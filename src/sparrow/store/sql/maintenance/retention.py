@@ -1,6 +1,6 @@
 """Retention: old messages go, a partition at a time; on SQLite, which has none, a thousand rows at a time.
 
-1. A message is kept for `retention_hours`. With `waits_for_groups` it is also kept while a group has it before it, or
+1. A message is kept for `retention_hours`. With `retains_unread` it is also kept while a group has it before it, or
    is to be sent it again; a group that was silent for 30 days is not waited for.
 2. First readers are told (`first_id`), then they are given time to hear of it, and only then messages go. Whoever is
    killed in between leaves work for the next time, and nothing else.
@@ -21,14 +21,16 @@ from typing import TypeVar
 import msgspec
 
 from sparrow.settings import SqlSettings
-from sparrow.store.sql.drivers.database import DatabaseRefused, LockConflict, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.schema.partitions import (
     add_partitions,
     drop_detached_partitions,
     drop_partitions,
     list_partitions,
 )
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog
 
 log = logging.getLogger(__name__)
@@ -68,7 +70,7 @@ async def trim(
     grace_s: float = READER_GRACE_S,
 ) -> TrimReport:
     """Delete what need not be kept any longer."""
-    lanes = list(catalog.by_number.values())
+    lanes = list(catalog.lanes_by_number.values())
     made, moved = 0, dict.fromkeys((lane.number for lane, _ in lanes), 0)
     for lane, queue in lanes:
         with _others_go_on(lane):
@@ -126,14 +128,14 @@ async def _move_first(
         return 0
     first_id, next_id = bounds
     kept_from = next_id
-    if settings.waits_for_groups:
+    if settings.retains_unread:
         kept_from = await _wanted_from(database, lane, resends, next_id, now_ms - SILENT_GROUP_MS)
     older_than = now_ms - int(settings.retention_hours * 3_600_000)
     to = await _old_to(database, lane, first_id, kept_from, older_than)
     if to <= first_id:
         return 0
     await _insisting(
-        lambda: database.change(
+        lambda: database.execute(
             "UPDATE hermes_lane SET first_id = :to WHERE lane = :lane AND first_id < :to", to=to, lane=lane.number
         )
     )
@@ -142,7 +144,7 @@ async def _move_first(
 
 async def _bounds(database: StoreDatabase, lane: Lane) -> tuple[int, int] | None:
     """None: the lane's topic is gone."""
-    found = await database.rows("SELECT first_id, next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
+    found = await database.fetch("SELECT first_id, next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
     return (int(found[0][0]), int(found[0][1])) if found else None
 
 
@@ -150,21 +152,21 @@ async def _wanted_from(
     database: StoreDatabase, lane: Lane, resends: Lane | None, next_id: int, silent_since: int
 ) -> int:
     """The lowest id that a group has still before it, or is to be sent again."""
-    ((offset,),) = await database.rows(
+    ((offset,),) = await database.fetch(
         f'SELECT MIN("offset") FROM "{table_name("offset", lane.topic, lane.part)}"'
         " WHERE priority = :priority AND updated_at >= :since",
-        priority=lane.priority.word,
+        priority=lane.priority.label,
         since=silent_since,
     )
     wanted = next_id if offset is None else min(next_id, int(offset) + 1)
     if resends is None:
         return wanted
     # A range that was asked for lately counts however long its group has had nothing to do.
-    ((start,),) = await database.rows(
+    ((start,),) = await database.fetch(
         f'SELECT MIN(r."start") FROM "{resends.table}" r JOIN "{table_name("resend_offset", lane.topic, lane.part)}" o'
         ' ON r.id > o."offset" AND (r.group_id IS NULL OR r.group_id = o.group_id)'
         ' WHERE o.priority = :priority AND (o.updated_at >= :since OR r."timestamp" >= :since)',
-        priority=lane.priority.word,
+        priority=lane.priority.label,
         since=silent_since,
     )
     return wanted if start is None else min(wanted, int(start))
@@ -172,13 +174,13 @@ async def _wanted_from(
 
 async def _old_to(database: StoreDatabase, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
     """The first id that stays: where a partition ends, if there are any."""
-    if database.kind == "sqlite":
+    if database.dialect == "sqlite":
         return await _first_young(database, lane, first_id, kept_from, older_than)
     to = first_id
     for partition in await list_partitions(database, lane.table):
         if partition.end > kept_from:
             break
-        newest = await database.rows(
+        newest = await database.fetch(
             f'SELECT "timestamp" FROM "{lane.table}" WHERE id < :end ORDER BY id DESC LIMIT 1', end=partition.end
         )
         if newest and newest[0][0] >= older_than:
@@ -192,7 +194,7 @@ async def _first_young(database: StoreDatabase, lane: Lane, first_id: int, kept_
     low, high = first_id, kept_from
     while low < high:
         middle = (low + high) // 2
-        found = await database.rows(
+        found = await database.fetch(
             f'SELECT "timestamp" FROM "{lane.table}" WHERE id >= :id ORDER BY id LIMIT 1', id=middle
         )
         if found and found[0][0] < older_than:
@@ -212,7 +214,7 @@ async def _drop_old(database: StoreDatabase, lane: Lane, *, is_moved: bool) -> t
         return 0, 0
     first_id = bounds[0]
     dropped, had_some = 0, is_moved
-    if database.kind == "sqlite":
+    if database.dialect == "sqlite":
         had_some |= await _delete_rows(database, lane, first_id) > 0
     else:
         old = [partition for partition in await list_partitions(database, lane.table) if partition.end <= first_id]
@@ -231,7 +233,7 @@ async def _drop_old(database: StoreDatabase, lane: Lane, *, is_moved: bool) -> t
 async def _delete_rows(database: StoreDatabase, lane: Lane, first_id: int) -> int:
     gone = 0
     while True:
-        ((oldest,),) = await database.rows(f'SELECT MIN(id) FROM "{lane.table}"')
+        ((oldest,),) = await database.fetch(f'SELECT MIN(id) FROM "{lane.table}"')
         if oldest is None or oldest >= first_id:
             return gone
         until = min(oldest + ROWS_PER_DELETE, first_id)
@@ -242,10 +244,10 @@ async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> in
     """In the order of the keys, which is the only one the table has."""
     name = table_name("key", lane.topic, lane.part)
     own = "priority = :priority AND id < :first"
-    values = {"priority": lane.priority.word, "first": first_id}
+    values = {"priority": lane.priority.label, "first": first_id}
     after, gone = b"", 0
     while True:
-        found = await database.rows(
+        found = await database.fetch(
             f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1'
             f" OFFSET {ROWS_PER_DELETE - 1}",
             after=after,
@@ -269,10 +271,10 @@ async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> in
 async def _delete_one_key(database: StoreDatabase, name: str, key: bytes, lane: Lane, first_id: int) -> int:
     """A key may be that of every message there is."""
     own = f'"{name}" WHERE ref_key = :key AND priority = :priority AND id < :first'
-    values = {"key": key, "priority": lane.priority.word}
+    values = {"key": key, "priority": lane.priority.label}
     gone = 0
     while True:
-        found = await database.rows(
+        found = await database.fetch(
             f"SELECT id FROM {own} ORDER BY id LIMIT 1 OFFSET {ROWS_PER_DELETE - 1}", first=first_id, **values
         )
         until = found[0][0] + 1 if found else first_id
@@ -284,7 +286,7 @@ async def _delete_one_key(database: StoreDatabase, name: str, key: bytes, lane: 
 async def _drop_batches(database: StoreDatabase, older_than: int) -> int:
     gone = 0
     while True:
-        found = await database.rows(
+        found = await database.fetch(
             f"SELECT at FROM hermes_batch WHERE at < :older ORDER BY at LIMIT 1 OFFSET {ROWS_PER_DELETE - 1}",
             older=older_than,
         )
@@ -305,7 +307,7 @@ async def _drop_marks(database: StoreDatabase, older_than: int) -> int:
 
 
 async def _delete(database: StoreDatabase, sql: str, **values: object) -> int:
-    return await _insisting(lambda: database.change(sql, **values))
+    return await _insisting(lambda: database.execute(sql, **values))
 
 
 async def _insisting(work: Callable[[], Awaitable[_Result]]) -> _Result:

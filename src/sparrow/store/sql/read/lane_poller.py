@@ -17,7 +17,8 @@ from uuid import uuid4
 from sparrow import clock
 from sparrow.model.errors import SparrowError
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.drivers.database import LockConflict, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.state.catalog import upsert_text
 
@@ -53,8 +54,8 @@ class LanePoller:
         self._work: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._identity = await self._database.identity()
-        self._work = asyncio.get_running_loop().create_task(self._watch())
+        self._identity = await self._database.server_identity()
+        self._work = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         if self._work is not None:
@@ -63,22 +64,22 @@ class LanePoller:
                 await self._work
         if self._database.shows_before_durable:
             with contextlib.suppress(SparrowError, LockConflict):
-                await self._database.change("DELETE FROM hermes_mark WHERE name = :name", name=self._mark)
+                await self._database.execute("DELETE FROM hermes_mark WHERE name = :name", name=self._mark)
 
-    async def look(self, views: Collection[LaneView]) -> bool:
+    async def poll(self, views: Collection[LaneView]) -> bool:
         """Ask how far these lanes reach, whoever wants to know; whoever waits is told. Whether there was anything."""
         if not views:
             return False
         by_number = {view.lane.number: view for view in views}
         ask = f"SELECT lane, next_id, first_id FROM hermes_lane WHERE lane IN ({','.join(map(str, by_number))})"
-        found = await self._database.rows(ask)
+        found = await self._database.fetch(ask)
         if self._database.shows_before_durable and any(next_id > by_number[lane].next_id for lane, next_id, _ in found):
             found = await self._made_durable(ask)
         grown = []
         for lane, next_id, first_id in found:
             view = by_number[lane]
             start = view.bounds.end
-            if view.reach(next_id, first_id):
+            if view.advance(next_id, first_id):
                 grown.append((view, start))
         if grown:
             await self._tell(grown)
@@ -88,10 +89,10 @@ class LanePoller:
         """Ask, and commit something of our own behind it: what was seen is then as safe as that. On one connection:
         a server that was started anew in between is noticed."""
         async with self._database.transaction() as session:
-            found = await session.rows(ask)
+            found = await session.fetch(ask)
             # Several may be here at a time: readers that ask, and the watch itself.
-            await session.change(
-                upsert_text(self._database.kind, "hermes_mark", ("name", "value"), key="name", change=_LATER_VALUE),
+            await session.execute(
+                upsert_text(self._database.dialect, "hermes_mark", ("name", "value"), key="name", change=_LATER_VALUE),
                 name=self._mark,
                 value=clock.now_ms(),
             )
@@ -106,10 +107,10 @@ class LanePoller:
                 with contextlib.suppress(
                     SparrowError, LockConflict
                 ):  # they are told all the same, and ask for themselves
-                    view.hold(await view.rows(self._database, start, _AHEAD_ROWS))
+                    view.cache_rows(await view.rows(self._database, start, _AHEAD_ROWS))
             self._on_growth(view.queue, view.bounds.end)
 
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         looked_at_all, quiet, is_lost = 0.0, 0, False
         while True:
@@ -119,9 +120,9 @@ class LanePoller:
                     looked_at_all = loop.time()
                     await self._check_server()
                     await self._on_refresh()
-                    await self.look(list(self._views.values()))
+                    await self.poll(list(self._views.values()))
                 awaited_queues = self._waited_for()
-                has_news = await self.look([view for view in self._views.values() if view.queue in awaited_queues])
+                has_news = await self.poll([view for view in self._views.values() if view.queue in awaited_queues])
                 quiet = 0 if has_news else quiet + 1
                 is_lost = False
             except (SparrowError, LockConflict) as cause:
@@ -134,7 +135,7 @@ class LanePoller:
                 quiet = _QUIET_LOOKS
 
     async def _check_server(self) -> None:
-        identity = await self._database.identity()
+        identity = await self._database.server_identity()
         if identity != self._identity:
             log.warning("the database server was started anew: everything is read again")
             self._identity = identity

@@ -7,10 +7,11 @@ from typing import Any
 
 from sparrow.model.queue import Queue, QueueBounds, QueueOffset
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
-from sparrow.store.sql.drivers.database import AssignedIds, StoreDatabase
+from sparrow.store.sql.append.batch_ids import AssignedIds
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.read.tail_cache import TaggedRecord, TailCache
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow, RowRecordEncoder
-from sparrow.store.sql.schema.table_names import Lane
 
 _EXAMINED_MIN = 800
 """Messages looked at in one read that wants only some tags: else a rare tag would cost many reads."""
@@ -33,7 +34,7 @@ class LaneView:
     def bounds(self) -> QueueBounds:
         return QueueBounds(QueueOffset(self.first_id - 1), QueueOffset(self.next_id - 1))
 
-    def reach(self, next_id: int, first_id: int | None = None) -> bool:
+    def advance(self, next_id: int, first_id: int | None = None) -> bool:
         """Readers may see up to `next_id`; whether that is more than before."""
         if first_id is not None:
             self.first_id = max(self.first_id, first_id)
@@ -49,10 +50,10 @@ class LaneView:
         self.is_known = False
         self.tail.clear()
 
-    def stored(self, placed: AssignedIds, entries: Sequence[NewRow]) -> None:
+    def cache_new(self, placed: AssignedIds, entries: Sequence[NewRow]) -> None:
         self.tail.add(placed.base_id - 1, entries, [placed.store_ms] * len(entries))
 
-    def hold(self, rows: Sequence[Any]) -> None:
+    def cache_rows(self, rows: Sequence[Any]) -> None:
         """Rows just read: others may want them, too."""
         if rows:
             rows = _before_hole(rows)
@@ -98,14 +99,14 @@ class LaneView:
         bounds = self.bounds
         if not rows:  # trimmed while we asked
             return Moved(bounds.end, bounds) if offset < bounds.end else AtEnd(bounds)
-        made = self.records.made
+        made = self.records.encode
         found = [made(*row) for row in _before_hole(rows)]
         self._usual_bytes = max(1, sum(len(record) for record, _ in found) // len(found))
         return _slice(found, rows[0][0] - 1, bounds, count_max, bytes_max, tags_codes)
 
     async def rows(self, database: StoreDatabase, offset: int, count: int, columns: str = MESSAGE_COLUMNS) -> list[Any]:
         """Rows behind an offset, as far as readers may see."""
-        return await database.rows(
+        return await database.fetch(
             f'SELECT {columns} FROM "{self.lane.table}" WHERE id > :after AND id < :before ORDER BY id LIMIT :count',
             after=offset,
             before=self.next_id,

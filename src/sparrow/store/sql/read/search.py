@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from sparrow.model.queue import QueueBounds, QueueOffset
 from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 
 _OF_MESSAGE = ", ".join(f"m.{name.strip()}" for name in MESSAGE_COLUMNS.split(","))
 
@@ -20,7 +21,7 @@ async def offset_at(
     low, high = int(bounds.first), int(bounds.end)
     while low < high:
         middle = (low + high) // 2
-        found = await database.rows(
+        found = await database.fetch(
             f'SELECT "timestamp" FROM "{lane.table}" WHERE id > :after ORDER BY id LIMIT 1', after=middle
         )
         is_older = bool(found) and (found[0][0] <= time_ms if upper else found[0][0] < time_ms)
@@ -42,11 +43,11 @@ async def by_key(
             (
                 f'FROM "{table_name("key", lane.topic, lane.part)}" k JOIN "{lane.table}" m ON m.id = k.id'
                 " WHERE k.ref_key = :key AND k.priority = :priority",
-                {"priority": lane.priority.word},
+                {"priority": lane.priority.label},
             ),
         )
         for way, more in ways:
-            rows = await database.rows(
+            rows = await database.fetch(
                 f'SELECT {_OF_MESSAGE} {way} AND m."timestamp" >= :begin AND m."timestamp" <= :until'
                 " AND m.id < :before ORDER BY m.id DESC LIMIT :count",
                 key=key.encode(),
@@ -56,6 +57,6 @@ async def by_key(
                 count=limit,
                 **more,
             )
-            found += [(row[5], row[0], view.records.of(row)[0]) for row in rows]
+            found += [(row[5], row[0], view.records.encode_row(row)[0]) for row in rows]
     found.sort(key=lambda row: row[:2])
     return [made for _, _, made in found[-limit:]]

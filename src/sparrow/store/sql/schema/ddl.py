@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparrow.model.priority import Priority
-from sparrow.store.sql.drivers.database import Dialect
+from sparrow.store.sql.drivers.url import Dialect
 from sparrow.store.sql.schema.table_names import table_name
 
 SCHEMA_VERSION = 1

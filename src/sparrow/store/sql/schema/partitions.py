@@ -15,7 +15,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from sparrow.store.sql.drivers.database import DatabaseRefused, DuplicateKey, LockConflict, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, LockConflict
 from sparrow.store.sql.schema.ddl import PARTITIONS_AHEAD
 
 _TRIES_MAX = 10
@@ -45,15 +46,15 @@ class Partition(NamedTuple):
 
 async def list_partitions(database: StoreDatabase, table: str) -> list[Partition]:
     """By age; none on SQLite."""
-    if database.kind == "mysql":
-        rows = await database.rows(
+    if database.dialect == "mysql":
+        rows = await database.fetch(
             "SELECT PARTITION_NAME, PARTITION_DESCRIPTION FROM information_schema.PARTITIONS"
             " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = :name AND PARTITION_NAME IS NOT NULL",
             name=table,
         )
         found = [Partition(name, int(end)) for name, end in rows]
-    elif database.kind == "postgresql":
-        rows = await database.rows(
+    elif database.dialect == "postgresql":
+        rows = await database.fetch(
             "SELECT c.relname::text, pg_get_expr(c.relpartbound, c.oid), i.inhdetachpending FROM pg_inherits i"
             " JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass(:name)",
             name=f'"{table}"',
@@ -95,14 +96,14 @@ async def _add(database: StoreDatabase, table: str, number: int, first: int, end
         # Made beside the table and then attached: unlike CREATE ... PARTITION OF, that lets readers and writers go on.
         name = f"{table}$p{number}"
         async with database.transaction() as session:
-            await session.change(f"SET LOCAL lock_timeout = '{_WAIT_S}s'")
-            await session.change(f'CREATE TABLE "{name}" (LIKE "{table}" INCLUDING ALL)')
-            await session.change(
+            await session.execute(f"SET LOCAL lock_timeout = '{_WAIT_S}s'")
+            await session.execute(f'CREATE TABLE "{name}" (LIKE "{table}" INCLUDING ALL)')
+            await session.execute(
                 f'ALTER TABLE "{table}" ATTACH PARTITION "{name}" FOR VALUES FROM ({first}) TO ({end})'
             )
 
     try:
-        await _insisting(database, in_mysql if database.kind == "mysql" else in_postgresql)
+        await _insisting(database, in_mysql if database.dialect == "mysql" else in_postgresql)
     except DuplicateKey:  # PostgreSQL's word for a table that another is making at this moment
         return
     except DatabaseRefused as refused:
@@ -113,7 +114,7 @@ async def _add(database: StoreDatabase, table: str, number: int, first: int, end
 
 async def drop_partitions(database: StoreDatabase, table: str, partitions: list[Partition]) -> None:
     """Drop them with all they hold. `LockConflict`: somebody was in the way; some of them may be left."""
-    if database.kind == "mysql":
+    if database.dialect == "mysql":
         names = ", ".join(f'"{partition.name}"' for partition in partitions)
         await _insisting(database, lambda wait: _alter(database, table, f"DROP PARTITION {names}", wait))
         return
@@ -124,17 +125,17 @@ async def drop_partitions(database: StoreDatabase, table: str, partitions: list[
             left = {each.name: each for each in await list_partitions(database, table)}
             if partition.name in left:
                 how = "FINALIZE" if left[partition.name].is_leaving else "CONCURRENTLY"
-                await database.change(f'ALTER TABLE "{table}" DETACH PARTITION "{partition.name}" {how}')
+                await database.execute(f'ALTER TABLE "{table}" DETACH PARTITION "{partition.name}" {how}')
 
         await _insisting(database, detached)
-        await database.change(f'DROP TABLE IF EXISTS "{partition.name}"')
+        await database.execute(f'DROP TABLE IF EXISTS "{partition.name}"')
 
 
 async def drop_detached_partitions(database: StoreDatabase, table: str) -> int:
     """PostgreSQL: what was detached by somebody who was killed before he dropped it; how many there were."""
-    if database.kind != "postgresql":
+    if database.dialect != "postgresql":
         return 0
-    found = await database.rows(
+    found = await database.fetch(
         "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = current_schema() AND c.relkind = 'r' AND NOT c.relispartition"
         " AND left(c.relname::text, :length) = :start",
@@ -143,22 +144,24 @@ async def drop_detached_partitions(database: StoreDatabase, table: str) -> int:
     )
     names = [name for (name,) in found if _NUMBER.fullmatch(name[len(table) + 1 :])]
     for name in names:
-        await database.change(f'DROP TABLE IF EXISTS "{name}"')
+        await database.execute(f'DROP TABLE IF EXISTS "{name}"')
     return len(names)
 
 
 async def _alter(database: StoreDatabase, table: str, what: str, wait: str) -> None:
     async with database.transaction() as session:  # for a connection of our own: DDL commits by itself
-        await session.change(f"SET SESSION lock_wait_timeout = {_WAIT_S}")
+        await session.execute(f"SET SESSION lock_wait_timeout = {_WAIT_S}")
         try:
-            await session.change(f'ALTER TABLE "{table}" {wait} {what}')
+            await session.execute(f'ALTER TABLE "{table}" {wait} {what}')
         finally:
-            await session.change(f"SET SESSION lock_wait_timeout = {_USUAL_WAIT_S}")
+            await session.execute(f"SET SESSION lock_wait_timeout = {_USUAL_WAIT_S}")
 
 
 async def _insisting(database: StoreDatabase, work: Callable[[str], Awaitable[None]]) -> None:
     """Do it, with some patience for those who are in the way. The work is told what to add to not wait at all."""
-    can_decline = database.kind == "mysql" and "mariadb" in str((await database.rows("SELECT VERSION()"))[0][0]).lower()
+    can_decline = (
+        database.dialect == "mysql" and "mariadb" in str((await database.fetch("SELECT VERSION()"))[0][0]).lower()
+    )
     for number in range(_TRIES_MAX):
         try:
             return await work("NOWAIT" if can_decline and number < _IMPATIENT_TRIES else "")

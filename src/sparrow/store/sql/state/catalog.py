@@ -16,10 +16,12 @@ from sparrow.model.errors import StorageError, UnknownTopic
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic, validate_group_name
-from sparrow.store.sql.drivers.database import DatabaseRefused, StoreDatabase
-from sparrow.store.sql.drivers.database import Dialect as DatabaseKind
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused
+from sparrow.store.sql.drivers.url import Dialect as DatabaseKind
+from sparrow.store.sql.lanes import Lane, LaneKind, physical_offset_of
 from sparrow.store.sql.schema import ddl, partitions
-from sparrow.store.sql.schema.table_names import Lane, LaneKind, is_internal_topic, physical_offset_of, table_suffix
+from sparrow.store.sql.schema.table_names import is_internal_topic, table_suffix
 
 _ANONYMOUS = " anonymous"
 """No token of a user's starts with a blank."""
@@ -60,9 +62,9 @@ class StoreCatalog:
         self.groups: dict[str, Group] = {}
         self.lanes: dict[tuple[str, int], Lane] = {}
         """Of messages: by topic and queue id."""
-        self.by_number: dict[int, tuple[Lane, Queue]] = {}
+        self.lanes_by_number: dict[int, tuple[Lane, Queue]] = {}
         self.resend_lanes: dict[tuple[str, int], Lane] = {}
-        self.anonymous = 0
+        self.anonymous_token = 0
         """The token of messages that came without one."""
         self._changing = asyncio.Lock()
         """One at a time: what was read earlier must not be taken over later."""
@@ -72,14 +74,14 @@ class StoreCatalog:
         database = self._database
         version = await self._version()
         if version is None:
-            await self._make(ddl.shared_tables(database.kind))
+            await self._make(ddl.shared_tables(database.dialect))
             await insert_if_absent(database, "hermes_schema", version=ddl.SCHEMA_VERSION, at=self._now_ms())
         elif version > ddl.SCHEMA_VERSION:
-            raise _too_new(database.where, version)
+            raise _too_new(database.display_url, version)
         else:
             await self._add_later_tables()
-        self.anonymous = await self._anonymous()
-        for topic, state, options in await database.rows(
+        self.anonymous_token = await self._ensure_anonymous_token()
+        for topic, state, options in await database.fetch(
             "SELECT topic, state, options FROM hermes_topic WHERE state <> 'active'"
         ):
             if state == "creating":
@@ -91,21 +93,21 @@ class StoreCatalog:
     async def _version(self) -> int | None:
         """Of the tables that are there; None as long as not all of them are."""
         try:
-            found = await self._database.rows("SELECT MAX(version) FROM hermes_schema")
+            found = await self._database.fetch("SELECT MAX(version) FROM hermes_schema")
         except DatabaseRefused:  # not even this one
             return None
         return found[0][0]  # type: ignore[no-any-return]
 
     async def _add_later_tables(self) -> None:
-        for name, statement in ddl.later_tables(self._database.kind).items():
+        for name, statement in ddl.later_tables(self._database.dialect).items():
             try:
-                await self._database.rows(f"SELECT 1 FROM {name} WHERE 1 = 0")
+                await self._database.fetch(f"SELECT 1 FROM {name} WHERE 1 = 0")
             except DatabaseRefused:  # it is not there
                 await self._make([statement])
 
-    async def _anonymous(self) -> int:
+    async def _ensure_anonymous_token(self) -> int:
         while True:
-            found = await self._database.rows("SELECT id FROM meta_token WHERE token = :token", token=_ANONYMOUS)
+            found = await self._database.fetch("SELECT id FROM meta_token WHERE token = :token", token=_ANONYMOUS)
             if found:
                 return int(found[0][0])
             # Only if it is missing: a try that comes to nothing uses up a number all the same.
@@ -119,9 +121,9 @@ class StoreCatalog:
     async def _refresh(self) -> None:
         database = self._database
         # In this order: a topic that is active has had its lanes for a while.
-        topics = await database.rows("SELECT topic, options FROM hermes_topic WHERE state = 'active'")
-        lanes = await database.rows("SELECT lane, topic, part, kind, priority FROM hermes_lane")
-        groups = await database.rows("SELECT options FROM hermes_group")
+        topics = await database.fetch("SELECT topic, options FROM hermes_topic WHERE state = 'active'")
+        lanes = await database.fetch("SELECT lane, topic, part, kind, priority FROM hermes_lane")
+        groups = await database.fetch("SELECT options FROM hermes_group")
         self.topics = {topic.name: topic for topic in (_topic_in(options) for _, options in topics)}
         self.groups = {group.name: group for group in (_group_in(options) for (options,) in groups)}
         names = {table_suffix(name): name for name in self.topics}
@@ -137,7 +139,7 @@ class StoreCatalog:
             (messages if kind == "m" else resends)[name, queue_id] = lane
             if kind == "m":
                 by_number[number] = lane, Queue(name, queue_id)
-        self.lanes, self.resend_lanes, self.by_number = messages, resends, by_number
+        self.lanes, self.resend_lanes, self.lanes_by_number = messages, resends, by_number
 
     def lane(self, queue: Queue) -> Lane:
         """The lane of a queue, or `UnknownTopic`."""
@@ -183,7 +185,7 @@ class StoreCatalog:
         if is_new:
             for part in range(topic.write_queues):
                 tables = ddl.topic_tables(
-                    database.kind,
+                    database.dialect,
                     spelled,
                     part,
                     has_lanes=has_lanes(topic),
@@ -193,9 +195,9 @@ class StoreCatalog:
                 for kind, priorities in _lanes_of(topic):
                     for priority in priorities:
                         await insert_if_absent(
-                            database, "hermes_lane", topic=spelled, part=part, kind=kind, priority=priority.word
+                            database, "hermes_lane", topic=spelled, part=part, kind=kind, priority=priority.label
                         )
-        await database.change(
+        await database.execute(
             "UPDATE hermes_topic SET state = 'active', parts = :parts, options = :options WHERE topic = :topic",
             parts=topic.write_queues,
             options=msgspec.json.encode(topic).decode(),
@@ -205,16 +207,16 @@ class StoreCatalog:
     async def _make(self, statements: Iterable[str]) -> None:
         """Tables and indexes that are not there yet; other brokers may be at the same."""
         database = self._database
-        if database.kind == "postgresql":
+        if database.dialect == "postgresql":
             # There, two that make one table at the same time get in each other's way, IF NOT EXISTS or not.
             async with database.transaction() as session:
-                await session.rows(f"SELECT pg_advisory_xact_lock({_MAKING})")
+                await session.fetch(f"SELECT pg_advisory_xact_lock({_MAKING})")
                 for statement in statements:
-                    await session.change(statement)
+                    await session.execute(statement)
             return
         for statement in statements:
             try:
-                await database.change(statement)
+                await database.execute(statement)
             except DatabaseRefused as refused:
                 if "1061" not in str(refused):  # the index is there already
                     raise
@@ -224,30 +226,30 @@ class StoreCatalog:
             raise UnknownTopic(name)
         await self._hooks.before_topic_delete(name)
         spelled = table_suffix(name)
-        await self._database.change("UPDATE hermes_topic SET state = 'deleting' WHERE topic = :topic", topic=spelled)
+        await self._database.execute("UPDATE hermes_topic SET state = 'deleting' WHERE topic = :topic", topic=spelled)
         await self._tear_down(spelled)
         await self.refresh()
         self._hooks.lanes_changed()
 
     async def _tear_down(self, spelled: str) -> None:
         database = self._database
-        found = await database.rows("SELECT options FROM hermes_topic WHERE topic = :topic", topic=spelled)
+        found = await database.fetch("SELECT options FROM hermes_topic WHERE topic = :topic", topic=spelled)
         if not found:  # another broker was quicker
             return
         topic = _topic_in(found[0][0])
         for part in range(topic.write_queues):
             for name in ddl.topic_table_names(spelled, part, has_lanes=has_lanes(topic)):
-                await database.change(f'DROP TABLE IF EXISTS "{name}"')
-        for (number,) in await database.rows("SELECT lane FROM hermes_lane WHERE topic = :topic", topic=spelled):
+                await database.execute(f'DROP TABLE IF EXISTS "{name}"')
+        for (number,) in await database.fetch("SELECT lane FROM hermes_lane WHERE topic = :topic", topic=spelled):
             # Also what producers sent there: a message of theirs that comes again is a new one.
-            await database.change(
+            await database.execute(
                 "DELETE FROM hermes_batch WHERE lane = :lane OR (lane = 0 AND base_id >= :first AND base_id < :end)",
                 lane=number,
                 first=physical_offset_of(number, 0),
                 end=physical_offset_of(number + 1, 0),
             )
-        await database.change("DELETE FROM hermes_lane WHERE topic = :topic", topic=spelled)
-        await database.change("DELETE FROM hermes_topic WHERE topic = :topic", topic=spelled)
+        await database.execute("DELETE FROM hermes_lane WHERE topic = :topic", topic=spelled)
+        await database.execute("DELETE FROM hermes_topic WHERE topic = :topic", topic=spelled)
 
     async def put_group(self, group: Group) -> None:
         validate_group_name(group.name)
@@ -258,20 +260,20 @@ class StoreCatalog:
 
     async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
         async with self._changing:
-            await self._database.change("DELETE FROM hermes_group WHERE name = :name", name=name)
+            await self._database.execute("DELETE FROM hermes_group WHERE name = :name", name=name)
             self.groups.pop(name, None)
         if not keeps_offsets:
             await self._hooks.forget_offsets(name)
 
-    async def make_room(self, lane: Lane, count: int) -> None:
+    async def ensure_partitions(self, lane: Lane, count: int) -> None:
         """Take care that the next `count` messages of a lane find their partition."""
-        found = await self._database.rows("SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
+        found = await self._database.fetch("SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
         await partitions.add_partitions(self._database, lane.table, found[0][0] + count, self._partition_rows)
 
 
 async def insert_if_absent(database: StoreDatabase, into: str, **values: object) -> bool:
     """Insert a row unless its key is there; whether it was inserted."""
-    return await database.change(insert_if_absent_sql(database.kind, into, values), **values) > 0
+    return await database.execute(insert_if_absent_sql(database.dialect, into, values), **values) > 0
 
 
 def insert_if_absent_sql(kind: DatabaseKind, into: str, names: Iterable[str]) -> str:
@@ -284,7 +286,7 @@ def insert_if_absent_sql(kind: DatabaseKind, into: str, names: Iterable[str]) ->
 async def upsert(database: StoreDatabase, into: str, *, key: str, **values: object) -> None:
     """Insert a row, or give the row with its key these values."""
     change = ", ".join(f'"{name}" = :{name}' for name in values if name != key)
-    await database.change(upsert_text(database.kind, into, values, key=key, change=change), **values)
+    await database.execute(upsert_text(database.dialect, into, values, key=key, change=change), **values)
 
 
 def upsert_text(kind: DatabaseKind, into: str, names: Iterable[str], *, key: str, change: str) -> str:

@@ -19,14 +19,10 @@ from typing import NamedTuple
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.drivers.database import (
-    DatabaseRefused,
-    LockConflict,
-    SqlSession,
-    StoreDatabase,
-    StoreDatabaseUnreachable,
-)
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict, StoreDatabaseUnreachable
+from sparrow.store.sql.lanes import Lane
+from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog, insert_if_absent_sql
 
 log = logging.getLogger(__name__)
@@ -81,7 +77,7 @@ class CommittedOffsets:
     def __init__(
         self, database: StoreDatabase, catalog: StoreCatalog, *, epoch: Callable[[], int], now_ms: Callable[[], int]
     ) -> None:
-        self._database, self._catalogue, self._epoch, self._now_ms = database, catalog, epoch, now_ms
+        self._database, self._catalog, self._epoch, self._now_ms = database, catalog, epoch, now_ms
         self._known: dict[tuple[str, Queue], QueueOffset] = {}
         self._unsaved: dict[tuple[str, Queue], _Unsaved] = {}
         self._saving: dict[tuple[str, Queue], _Unsaved] = {}
@@ -102,7 +98,7 @@ class CommittedOffsets:
 
     def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """Commit an offset and return the previous one as far as this process knows it."""
-        lane = self._catalogue.lane(queue)
+        lane = self._catalog.lane(queue)
         if offset < 0:
             raise Refused(f"{offset} is no offset: they start at 0")
         before = self._known.get((group, queue))
@@ -144,7 +140,7 @@ class CommittedOffsets:
             epoch = self._epoch()
             rows = {}
             for key, commit in unsaved.items():
-                lane = self._catalogue.lanes.get(key[1])
+                lane = self._catalog.lanes.get(key[1])
                 if lane is not None and lane.number == commit.lane:  # else its topic is gone, and the offset with it
                     rows[_place(lane, key[0])] = key, commit
             fenced: list[tuple[str, Queue]] = []
@@ -158,7 +154,7 @@ class CommittedOffsets:
             except BaseException as cause:
                 self._unsaved = {**unsaved, **self._unsaved}
                 if isinstance(cause, DatabaseRefused):  # a topic that another broker has deleted, most likely
-                    await self._catalogue.refresh()
+                    await self._catalog.refresh()
                 raise
             finally:
                 self._saving = {}
@@ -185,24 +181,24 @@ class CommittedOffsets:
         )
         if commit.may_be_overtaken:
             update += ' AND "offset" <= :offset'
-        if await session.change(update, **words):
+        if await session.execute(update, **words):
             return True
         row = {name: words[name] for name in ("group_id", "priority", "offset", "epoch")} | {"updated_at": words["now"]}
-        if await session.change(insert_if_absent_sql(self._database.kind, place.table, row), **row):
+        if await session.execute(insert_if_absent_sql(self._database.dialect, place.table, row), **row):
             return True
         # It is there after all: it has seen a newer epoch, or another broker made it a moment ago.
-        return await session.change(update, **words) > 0
+        return await session.execute(update, **words) > 0
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         """As the database knows it, but for what is on its way there."""
         key = group, queue
         if (unsaved := self._on_its_way(key)) is not None and not unsaved.may_be_overtaken:
             return unsaved.offset
-        lane = self._catalogue.lanes.get(queue)
+        lane = self._catalog.lanes.get(queue)
         if lane is None:
             return None
         place, before = _place(lane, group), self._known.get(key)
-        found = await self._database.rows(
+        found = await self._database.fetch(
             f'SELECT "offset" FROM "{place.table}" WHERE group_id = :group_id AND priority = :priority',
             group_id=group,
             priority=place.priority,
@@ -222,9 +218,9 @@ class CommittedOffsets:
 
     async def commit_with_epoch(self, group: str, lane: Lane, offset: int, epoch: int) -> None:
         """Move on, never back, and only with the newest epoch: `CommitFenced` otherwise."""
-        greatest = "MAX" if self._database.kind == "sqlite" else "GREATEST"
+        greatest = "MAX" if self._database.dialect == "sqlite" else "GREATEST"
         place = _place(lane, group)
-        changed = await self._database.change(
+        changed = await self._database.execute(
             f'UPDATE "{place.table}" SET "offset" = {greatest}("offset", :offset), epoch = :epoch, updated_at = :now'
             " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch",
             offset=offset,
@@ -242,10 +238,10 @@ class CommittedOffsets:
         saving = {**self._saving, **self._unsaved}  # may be saved after its table was read
         by_place = {
             (table_name("offset", lane.topic, lane.part), lane.priority): Queue(*queue)
-            for queue, lane in self._catalogue.lanes.items()
+            for queue, lane in self._catalog.lanes.items()
         }
         for name in sorted({name for name, _ in by_place}):
-            for group, offset, word in await self._database.rows(f'SELECT group_id, "offset", priority FROM "{name}"'):
+            for group, offset, word in await self._database.fetch(f'SELECT group_id, "offset", priority FROM "{name}"'):
                 queue = by_place.get((name, Priority[word.upper()]))
                 if queue is not None:
                     found[queue.topic, group][queue.id] = QueueOffset(offset)
@@ -258,10 +254,10 @@ class CommittedOffsets:
         await self.flush()
         for key in [key for key in self._known if key[0] == group]:
             del self._known[key]
-        names = {table_name("offset", lane.topic, lane.part) for lane in self._catalogue.lanes.values()}
-        names |= {table_name("resend_offset", lane.topic, lane.part) for lane in self._catalogue.resend_lanes.values()}
+        names = {table_name("offset", lane.topic, lane.part) for lane in self._catalog.lanes.values()}
+        names |= {table_name("resend_offset", lane.topic, lane.part) for lane in self._catalog.resend_lanes.values()}
         for name in names:
-            await self._database.change(f'DELETE FROM "{name}" WHERE group_id = :group_id', group_id=group)
+            await self._database.execute(f'DELETE FROM "{name}" WHERE group_id = :group_id', group_id=group)
 
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self._known if key[1].topic == topic]:
@@ -284,4 +280,4 @@ class CommittedOffsets:
 
 
 def _place(lane: Lane, group: str) -> _Place:
-    return _Place(table_name("offset", lane.topic, lane.part), group, lane.priority.word)
+    return _Place(table_name("offset", lane.topic, lane.part), group, lane.priority.label)

@@ -13,7 +13,7 @@ class SqlMarks:
         self._database = database
 
     async def get(self, name: str) -> int | None:
-        found = await self._database.rows("SELECT value FROM hermes_mark WHERE name = :name", name=name)
+        found = await self._database.fetch("SELECT value FROM hermes_mark WHERE name = :name", name=name)
         return int(found[0][0]) if found else None
 
     async def put(self, name: str, value: int) -> None:

@@ -20,7 +20,9 @@ class SqlTokens:
 
     async def all(self) -> Mapping[str, Token]:
         """Read all tokens, by name, without the one that stands for messages sent without a token."""
-        rows = await self._database.rows(f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id")
+        rows = await self._database.fetch(
+            f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id"
+        )
         found = {token.name: token for token in (_token(*row) for row in rows)}
         self._known.clear()
         self._known.update(found)
@@ -43,7 +45,7 @@ class SqlTokens:
             revoked_at=token.revoked_ms,
         )
         if not is_new:
-            await self._database.change(
+            await self._database.execute(
                 "UPDATE meta_token SET revoked_at = :revoked WHERE token = :token AND type = :type",
                 revoked=token.revoked_ms,
                 token=token.name,

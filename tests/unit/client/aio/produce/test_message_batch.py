@@ -1,4 +1,4 @@
-"""Lots and what becomes of them; the allowance; what a message is packed into."""
+"""Lots and what becomes of them; the budget; what a message is packed into."""
 
 import asyncio
 import zlib
@@ -23,7 +23,7 @@ from sparrow.wire.message_ids import UniqueIdGenerator
 QUEUE = QueueRef("orders", "broker-a", 3)
 
 
-def packing(**changed: int | None) -> MessageEncoder:
+def encoder(**changed: int | None) -> MessageEncoder:
     limits: dict[str, int | None] = {"compress_above_bytes": 4096, "message_bytes_max": 1 << 20} | changed
     return MessageEncoder(UniqueIdGenerator(b"\x7f\0\0\1", 1, 1, lambda: 1_700_000_000_000), **limits)  # type: ignore[arg-type]
 
@@ -152,63 +152,63 @@ async def test_a_cancelled_sender_does_not_keep_the_others_from_their_results() 
     assert (await lot.futures[1]).queue_offset == 8
 
 
-# -- packing ----------------------------------------------------------------------------------------------------------
+# -- encoder ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_unique_id_is_given_once_and_the_message_stays_as_it_was() -> None:
-    message = Message.of("orders", b"x", tags="A")
-    _, encoded, message_id = packing().checked(message)
+    message = Message("orders", b"x", tags="A")
+    _, encoded, message_id = encoder().encode(message)
     assert properties.decode(encoded) == {"TAGS": "A", "UNIQ_KEY": message_id}
     assert message.properties == {"TAGS": "A"}
 
 
 def test_a_unique_id_of_the_senders_own_is_kept() -> None:
-    _, encoded, message_id = packing().checked(Message(topic="orders", properties={"UNIQ_KEY": "mine"}))
+    _, encoded, message_id = encoder().encode(Message(topic="orders", properties={"UNIQ_KEY": "mine"}))
     assert message_id == "mine"
     assert properties.decode(encoded) == {"UNIQ_KEY": "mine"}
 
 
 def test_properties_that_fit_only_without_the_unique_id_are_too_large() -> None:
     with pytest.raises(TooLarge):
-        packing().checked(Message(topic="orders", properties={"p": "x" * 32_760}))
+        encoder().encode(Message(topic="orders", properties={"p": "x" * 32_760}))
 
 
 def test_a_body_that_may_change_later_is_copied() -> None:
     body = bytearray(b"before")
-    packed, _, _ = packing().checked(Message(topic="orders", body=body))  # type: ignore[arg-type]
+    packed, _, _ = encoder().encode(Message(topic="orders", body=body))  # type: ignore[arg-type]
     body[:] = b"after!"
     assert packed == b"before"
 
 
-def test_text_is_no_body() -> None:
-    with pytest.raises(TypeError):
-        packing().checked(Message(topic="orders", body="text"))  # type: ignore[arg-type]
+def test_a_text_body_is_encoded_as_utf_8() -> None:
+    body, _, _ = encoder().encode(Message("orders", "Grüße"))
+    assert body == "Grüße".encode()
 
 
 async def test_a_long_body_is_compressed_and_says_so() -> None:
     body = b"abcd" * 2000
-    parcel = await packing().alone(Message(topic="orders", flag=7), body, b"")
-    assert parcel.sys_flag == COMPRESSED_FLAG
-    assert zlib.decompress(parcel.body) == body
-    assert parcel.flag == 7
+    payload = await encoder().single_payload(Message(topic="orders", flag=7), body, b"")
+    assert payload.sys_flag == COMPRESSED_FLAG
+    assert zlib.decompress(payload.body) == body
+    assert payload.flag == 7
 
 
 @pytest.mark.parametrize("limit", [None, 8000])
 async def test_a_body_below_the_limit_is_not_compressed(limit: int | None) -> None:
     body = b"abcd" * 2000
-    parcel = await packing(compress_above_bytes=limit).alone(Message(topic="orders"), body, b"")
-    assert (parcel.body, parcel.sys_flag) == (body, 0)
+    payload = await encoder(compress_above_bytes=limit).single_payload(Message(topic="orders"), body, b"")
+    assert (payload.body, payload.sys_flag) == (body, 0)
 
 
 async def test_a_body_that_does_not_get_smaller_stays_as_it_is() -> None:
     body = zlib.compress(bytes(range(256)) * 4000, 9) + b"\xaa"
-    parcel = await packing(compress_above_bytes=16).alone(Message(topic="orders"), body[:40], b"")
-    assert (parcel.body, parcel.sys_flag) == (body[:40], 0)
+    payload = await encoder(compress_above_bytes=16).single_payload(Message(topic="orders"), body[:40], b"")
+    assert (payload.body, payload.sys_flag) == (body[:40], 0)
 
 
 async def test_a_body_larger_than_allowed_is_refused() -> None:
     with pytest.raises(TooLarge, match="the body has 101 bytes, 100 are allowed"):
-        await packing(message_bytes_max=100).alone(Message(topic="orders"), b"x" * 101, b"")
+        await encoder(message_bytes_max=100).single_payload(Message(topic="orders"), b"x" * 101, b"")
 
 
 @pytest.mark.parametrize(
@@ -225,61 +225,61 @@ async def test_a_body_larger_than_allowed_is_refused() -> None:
 )
 def test_what_is_no_batch_is_refused_with_the_reason(messages: list[Message], why: str) -> None:
     with pytest.raises(Refused, match=why):
-        packing().together(messages)
+        encoder().batch_payload(messages)
 
 
 def test_a_batch_that_is_too_large_says_how_large() -> None:
     with pytest.raises(TooLarge, match="the batch of 2 messages"):
-        packing(message_bytes_max=150).together([Message(topic="a", body=b"x" * 50)] * 2)
+        encoder(message_bytes_max=150).batch_payload([Message(topic="a", body=b"x" * 50)] * 2)
 
 
 def test_a_batch_asks_for_no_waiting_if_its_messages_do() -> None:
-    parcel, _ = packing().together([Message(topic="a", properties={"WAIT": "false"})] * 2)
-    assert properties.decode(parcel.properties.encode()) == {"WAIT": "false"}
+    payload, _ = encoder().batch_payload([Message(topic="a", properties={"WAIT": "false"})] * 2)
+    assert properties.decode(payload.properties.encode()) == {"WAIT": "false"}
 
 
-# -- the allowance ----------------------------------------------------------------------------------------------------
+# -- the budget ----------------------------------------------------------------------------------------------------
 
 
 async def test_who_wants_more_than_is_left_waits_until_it_is_given_back() -> None:
-    allowance = MemoryBudget(100)
-    await allowance.take(70)
-    assert not allowance.try_acquire(31)
-    waiting = asyncio.ensure_future(allowance.take(31))
+    budget = MemoryBudget(100)
+    await budget.acquire(70)
+    assert not budget.try_acquire(31)
+    waiting = asyncio.ensure_future(budget.acquire(31))
     await asyncio.sleep(0)
     assert not waiting.done()
-    assert not allowance.try_acquire(1), "nobody who waits is overtaken"
-    allowance.give(70)
+    assert not budget.try_acquire(1), "nobody who waits is overtaken"
+    budget.release(70)
     await waiting
-    assert allowance.taken == 31
+    assert budget.used_bytes == 31
 
 
 async def test_something_larger_than_the_allowance_goes_when_nothing_else_does() -> None:
-    allowance = MemoryBudget(100)
-    assert allowance.try_acquire(500)
-    assert not allowance.try_acquire(1)
-    allowance.give(500)
-    assert allowance.try_acquire(1)
+    budget = MemoryBudget(100)
+    assert budget.try_acquire(500)
+    assert not budget.try_acquire(1)
+    budget.release(500)
+    assert budget.try_acquire(1)
 
 
 async def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
-    allowance = MemoryBudget(100)
-    await allowance.take(60)
-    large = asyncio.ensure_future(allowance.take(90))
-    small = asyncio.ensure_future(allowance.take(40))
+    budget = MemoryBudget(100)
+    await budget.acquire(60)
+    large = asyncio.ensure_future(budget.acquire(90))
+    small = asyncio.ensure_future(budget.acquire(40))
     await asyncio.sleep(0)
     large.cancel()
     await small
-    assert allowance.taken == 100
+    assert budget.used_bytes == 100
 
 
 async def test_a_waiter_cancelled_as_it_is_granted_gives_back() -> None:
-    allowance = MemoryBudget(100)
-    await allowance.take(60)
-    waiting = asyncio.ensure_future(allowance.take(90))
+    budget = MemoryBudget(100)
+    await budget.acquire(60)
+    waiting = asyncio.ensure_future(budget.acquire(90))
     await asyncio.sleep(0)
-    allowance.give(60)
+    budget.release(60)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert allowance.taken == 0
+    assert budget.used_bytes == 0

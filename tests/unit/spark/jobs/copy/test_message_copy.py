@@ -36,6 +36,6 @@ def test_a_target_with_fewer_queues_takes_each_queue_whole_and_always_at_the_sam
 
 
 def test_in_a_topic_with_lanes_senders_know_parts_and_so_do_copies() -> None:
-    with_lanes = {"copy": msgspec.structs.replace(route(a=2)["copy"], in_lanes=frozenset({"a"}))}
+    with_lanes = {"copy": msgspec.structs.replace(route(a=2)["copy"], lane_brokers=frozenset({"a"}))}
     found = assign_queues(sources(a=6), with_lanes, TARGET)
     assert [found[queue] for queue in sources(a=6)] == [0, 0, 0, 1, 1, 1]

@@ -20,7 +20,7 @@ def log(tmp_path):
 
 
 def write(log: CommitLog, size: int, byte: bytes = b"x") -> int:
-    segment, at = log.make_room(size)
+    segment, at = log.allocate(size)
     log.write(segment, byte * size)
     return at
 
@@ -67,9 +67,9 @@ def test_raw_bytes_come_from_one_segment_and_end_with_the_log(log):
 
 
 def test_room_is_what_still_fits_the_active_segment(log):
-    assert log.room() == 0
+    assert log.free_bytes() == 0
     write(log, 100)
-    assert log.room() == SIZE - 100 - BLANK_RECORD_BYTES
+    assert log.free_bytes() == SIZE - 100 - BLANK_RECORD_BYTES
 
 
 def test_the_next_segment_is_prepared_once_the_active_one_is_half_full(log, tmp_path):
@@ -157,9 +157,9 @@ def test_a_full_disk_refuses_the_next_segment_and_leaves_the_log_as_it_was(log, 
     with monkeypatch.context() as patch:
         patch.setattr(Segment, "create", full)
         with pytest.raises(StoreFull):
-            log.make_room(3000)
+            log.allocate(3000)
     with pytest.raises(StoreFull):
-        log.make_room(3000)  # for a moment nobody asks the disk again
+        log.allocate(3000)  # for a moment nobody asks the disk again
     assert (log.written, log.raw(2999, 100)) == (3000, b"x")
     assert write(log, 100) == 3000, "what fits still goes in"
     log._refuse_until = 0.0

@@ -21,7 +21,7 @@ class Log:
 
     def add(self, count: int) -> "Log":
         for _ in range(count):
-            segment, at = self.log.make_room(self.size)
+            segment, at = self.log.allocate(self.size)
             self.log.write(segment, record.encode_message(StoredMessage(topic="T", body=BODY, physical_offset=at)))
             self.starts.append(at)
         return self
@@ -107,7 +107,7 @@ def test_a_torn_tail_is_the_end_and_no_damage(written):
 def test_a_record_that_lies_elsewhere_is_not_taken_for_one(written):
     """A message may carry a record in its body: it is not one, for it names another place."""
     inner = record.encode_message(StoredMessage(topic="T", body=b"inner", physical_offset=7))
-    segment, at = written.log.make_room(500)
+    segment, at = written.log.allocate(500)
     outer = record.encode_message(StoredMessage(topic="T", body=inner, physical_offset=at))
     written.log.write(segment, outer)
     written.starts.append(at)

@@ -67,8 +67,8 @@ def test_nothing_is_on_disk_before_it_is_written_out(queue, folder):
 def test_entries_are_read_across_files_and_memory(queue, written_out):
     fill(queue, written_out)
     queue.write_out()
-    queue.forget_recent()
-    queue.forget_recent()
+    queue.trim_recent()
+    queue.trim_recent()
     fill(queue, 12 - written_out)
     for offset in range(12):
         for count in (1, 2, PER_FILE, 5, 12, 100):
@@ -81,14 +81,14 @@ def test_entries_are_read_across_files_and_memory(queue, written_out):
 def test_an_idle_queue_gives_its_memory_back_and_a_busy_one_keeps_its_newest(queue):
     fill(queue, 6)
     queue.write_out()
-    queue.forget_recent()
+    queue.trim_recent()
     assert queue.is_recent(0), "it grew since the last look"
-    queue.forget_recent()
+    queue.trim_recent()
     assert not queue.is_recent(5)
     assert queue.is_recent(6)
     fill(queue, 1)
-    queue.forget_recent()
-    queue.forget_recent()
+    queue.trim_recent()
+    queue.trim_recent()
     assert queue.is_recent(6), "what is not in a file is not forgotten"
     assert numbers(queue.entries(0, 10)) == list(range(7))
 
@@ -108,8 +108,8 @@ def test_writing_out_again_writes_only_what_is_new(queue, folder):
 def test_a_cut_queue_holds_what_is_below_and_goes_on_there(queue, end):
     fill(queue, 9)
     queue.write_out()
-    queue.forget_recent()
-    queue.forget_recent()
+    queue.trim_recent()
+    queue.trim_recent()
     fill(queue, 2)
     queue.cut(end)
     kept = min(end, 11)
@@ -225,7 +225,7 @@ def test_ten_thousand_idle_queues_are_cheap(tmp_path):
     queues = ConsumeQueueTable(tmp_path, 300_000)
     tracemalloc.start()
     for n in range(10_000):
-        queues.of(Queue("T", n)).extend(ENTRY.pack(0, 100, 0))
+        queues.get_or_create(Queue("T", n)).extend(ENTRY.pack(0, 100, 0))
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used / 10_000 < 2_000, "bytes a queue"

@@ -26,10 +26,10 @@ class RawLog:
         self.data = bytearray()
         self.starts: list[int] = []
         self.queues = ConsumeQueueTable(folder / "consumequeue", 8)
-        self.dispatcher = self.new_dispatcher()
+        self.builder = self.new_dispatcher()
 
     def new_dispatcher(self) -> QueueBuilder:
-        return QueueBuilder(self.queues.get, self.queues.of, self.queues.drop_topic, log_first=self.base)
+        return QueueBuilder(self.queues.get, self.queues.get_or_create, self.queues.drop_topic, log_first=self.base)
 
     def add(self, queue: Queue, offset: int, **more: object) -> int:
         """Lay a record down; its physical offset."""
@@ -50,7 +50,7 @@ class RawLog:
 
     def file(self, first: int = 0, stop: int | None = None) -> None:
         """File records number `first` to `stop`."""
-        self.dispatcher.file(memoryview(bytes(self.data)), self.base, np.array(self.starts[first:stop], np.int64))
+        self.builder.add(memoryview(bytes(self.data)), self.base, np.array(self.starts[first:stop], np.int64))
 
     def entries(self, queue: Queue) -> list[tuple[int, int, int]]:
         found = self.queues.get(queue)
@@ -62,7 +62,7 @@ class RawLog:
 
     @property
     def refused(self) -> list[int]:
-        return self.dispatcher.refused
+        return self.builder.refused
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_filing_twice_changes_nothing(raw):
     for first, stop in ((0, None), (2, 5), (3, 4)):
         raw.file(first, stop)
         assert (raw.entries(A), raw.entries(B)) == once
-    raw.dispatcher = raw.new_dispatcher()
+    raw.builder = raw.new_dispatcher()
     raw.file()
     assert (raw.entries(A), raw.entries(B), raw.refused) == (*once, [])
 

@@ -33,7 +33,7 @@ def fill(queue: ConsumeQueue, count: int) -> None:
 @pytest.fixture
 def filled(queues):
     for queue, count in ((A0, 3), (A1, 9), (B0, 1)):
-        fill(queues.of(queue), count)
+        fill(queues.get_or_create(queue), count)
     return queues
 
 
@@ -42,8 +42,8 @@ def names(queues: ConsumeQueueTable) -> list[Queue]:
 
 
 def test_a_queue_is_made_once(queues):
-    made = queues.of(A0)
-    assert queues.of(A0) is queues.get(A0) is made
+    made = queues.get_or_create(A0)
+    assert queues.get_or_create(A0) is queues.get(A0) is made
     assert (made.queue, made.bounds) == (A0, QueueBounds(0, 0))
 
 
@@ -54,7 +54,7 @@ def test_asking_for_a_queue_does_not_make_it(queues, folder):
 
 
 def test_a_queue_without_messages_leaves_nothing_on_disk(queues, folder):
-    queues.of(A0)
+    queues.get_or_create(A0)
     assert not folder.exists()
 
 
@@ -66,34 +66,34 @@ def test_a_queue_lies_where_rocketmq_looks_for_it(filled, folder):
 @pytest.mark.parametrize("topic", ["", ".", "..", "../A", "a/b", "/A", "a b"])
 def test_a_topic_that_is_no_name_for_a_folder_is_our_own_mistake(queues, topic):
     with pytest.raises(AssertionError):
-        queues.of(Queue(topic, 0))
+        queues.get_or_create(Queue(topic, 0))
     assert list(queues) == []
 
 
 def test_only_the_state_queue_is_the_stores_own(queues):
-    assert queues.of(STATE_QUEUE).is_ours
-    assert not queues.of(A0).is_ours
+    assert queues.get_or_create(STATE_QUEUE).is_internal
+    assert not queues.get_or_create(A0).is_internal
 
 
 def test_queues_may_come_and_go_while_one_goes_through_them(filled):
     seen = []
     for number, queue in enumerate(filled):
         seen.append(queue.queue)
-        filled.of(Queue("New", number))
+        filled.get_or_create(Queue("New", number))
         filled.drop(queue)
     assert seen == [A0, A1, B0]
     assert names(filled) == [Queue("New", number) for number in range(3)]
 
 
 def test_ends_are_those_of_queues_that_ever_had_a_message(filled):
-    filled.of(Queue("Empty", 0))
-    filled.of(Queue("Emptied", 2)).start_at(7)
+    filled.get_or_create(Queue("Empty", 0))
+    filled.get_or_create(Queue("Emptied", 2)).start_at(7)
     assert filled.ends() == {"A": {0: 3, 1: 9}, "B": {0: 1}, "Emptied": {2: 7}}
 
 
 def test_a_topic_of_dead_letters_is_known_by_how_its_name_begins(queues):
     for topic in ("%DLQ%g", "%RETRY%g", "DLQ", "a%DLQ%"):
-        queues.of(Queue(topic, 0))
+        queues.get_or_create(Queue(topic, 0))
     assert [queue.queue.topic for queue in queues.dead_letter_queues()] == ["%DLQ%g"]
 
 
@@ -154,8 +154,8 @@ def test_a_topic_is_dropped_with_all_its_queues_and_no_others(filled, folder):
     filled.drop_topic("A")
     assert names(filled) == [B0]
     assert filled.of_topic("A") == []
-    assert held.is_gone
-    assert not filled.get(B0).is_gone
+    assert held.is_deleted
+    assert not filled.get(B0).is_deleted
     assert not (folder / "A" / "0").exists()
     assert not (folder / "A" / "1").exists()
     assert (folder / "B" / "0").is_dir()
@@ -168,8 +168,8 @@ def test_a_topic_nobody_knows_can_be_dropped(filled):
 
 def test_a_dropped_queue_comes_back_new(filled):
     filled.drop(filled.get(A1))
-    again = filled.of(A1)
-    assert (again.bounds, again.is_gone) == (QueueBounds(0, 0), False)
+    again = filled.get_or_create(A1)
+    assert (again.bounds, again.is_deleted) == (QueueBounds(0, 0), False)
     fill(again, 1)
     assert len(again.entries(0, 100)) == ENTRY.size
 

@@ -98,7 +98,7 @@ def test_after_putting_back_one_may_go_on(mixed):
 
 
 def test_a_cut_in_the_middle_of_a_run_leaves_places_to_be_read_from_the_log(mixed):
-    mixed.cut(50)
+    mixed.truncate(50)
     assert (mixed.count, mixed.held_bytes) == (4, 0)
     portions = mixed.take()
     assert [at for part in portions for at in part] == [10, 20, 30, 40]
@@ -107,7 +107,7 @@ def test_a_cut_in_the_middle_of_a_run_leaves_places_to_be_read_from_the_log(mixe
 
 @pytest.mark.parametrize(("end", "count"), [(0, 0), (10, 0), (11, 1), (30, 2), (70, 6), (80, 7), (81, 8)])
 def test_a_cut_leaves_what_lies_before_it(mixed, end, count):
-    mixed.cut(end)
+    mixed.truncate(end)
     assert mixed.count == count
     left = [at for _, places in shape(mixed.take()) for at in places]
     assert left == [10, 20, 30, 40, 50, 60, 70, 80][:count]
@@ -115,13 +115,13 @@ def test_a_cut_leaves_what_lies_before_it(mixed, end, count):
 
 def test_a_run_before_the_cut_stays_a_run(mixed):
     held = mixed.held_bytes
-    mixed.cut(61)
+    mixed.truncate(61)
     assert mixed.held_bytes == held
     assert ("run", [30, 40, 50, 60]) in shape(mixed.take())
 
 
 def test_after_a_cut_one_may_go_on(mixed):
-    mixed.cut(45)
+    mixed.truncate(45)
     mixed.add_offsets([45])
     add_run(mixed, 55)
     assert mixed.count == 6

@@ -197,11 +197,11 @@ async def test_a_topic_whose_deletion_the_log_tells_is_gone_whatever_its_files_s
 ) -> None:
     fill(store, 10)
     store._maintenance.checkpoint()
-    store._state.say([TopicUpdate("orders", None)])
+    store._state.append([TopicUpdate("orders", None)])
     copy = crashed_copy(store, tmp_path / "copy")
     assert "orders" not in StoreDirectory(copy).topics()
     assert StoreDirectory(copy).bounds("orders") == {}
-    store._state.say([TopicUpdate("orders", Topic(name="orders"))])
+    store._state.append([TopicUpdate("orders", Topic(name="orders"))])
 
 
 async def test_a_topic_made_again_begins_again(store: LogStore) -> None:

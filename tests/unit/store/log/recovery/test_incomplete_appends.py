@@ -14,7 +14,7 @@ WITHOUT_CHECKPOINT = 1 << 62
 def seen(*words: tuple[object, int], open_at: int | None = None) -> IncompleteAppends:
     groups = IncompleteAppends(open_at)
     for word, at in words:
-        groups.hear(word, at)
+        groups.observe(word, at)
     return groups
 
 

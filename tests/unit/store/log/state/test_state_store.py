@@ -49,16 +49,18 @@ class Parts:
         )
         reader = LogReader(found.log, hot_bytes=1 << 20, checked_from=found.checked_from)
         self.memory = StateStore(path, found.queues, self.writer, reader, lambda: 1)
-        self.state = self.memory.state
+        self.state = self.memory.tables
         self.offsets = LogGroupOffsets(self.state, self.writer.lock)
 
     def append(self, queue: Queue, *bodies: bytes | str) -> int:
         """The physical offset of the first."""
-        return self.writer.append(self.queues.of(queue), [draft(body) for body in bodies]).physical_offsets[0]
+        return self.writer.append(self.queues.get_or_create(queue), [draft(body) for body in bodies]).physical_offsets[
+            0
+        ]
 
     def say(self, *words) -> int:
         """Where the record starts that says them."""
-        self.memory.say(list(words))
+        self.memory.append(list(words))
         return self.queues.get(STATE_QUEUE).physical_offset_at(self.queues.get(STATE_QUEUE).end - 1)
 
     def say_topic(self, name: str) -> int:
@@ -70,7 +72,7 @@ def opened(path):
     """Opened, with everything heard again."""
     parts = Parts(path)
     try:
-        parts.memory.recall()
+        parts.memory.reload()
         yield parts
     finally:
         parts.log.close()
@@ -167,7 +169,7 @@ def test_recalling_again_hears_nothing_twice_and_forgets_what_was_never_said(tmp
         parts.say_topic("A")
         parts.offsets.commit_nowait("g", A0, 3)
         end = parts.log.written
-        parts.memory.recall()
+        parts.memory.reload()
         assert set(parts.state.topics) == {"A"}
         assert parts.offsets.committed_nowait("g", A0) is None
         assert parts.log.written == end
@@ -220,9 +222,9 @@ def test_topics_known_only_by_their_queues_come_back_and_are_said(tmp_path, capl
 def test_a_queue_that_has_neither_topic_nor_messages_is_dropped(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.queues.of(A0)
-        parts.queues.of(Queue("Nobodys", 0))
-        parts.memory.recall()
+        parts.queues.get_or_create(A0)
+        parts.queues.get_or_create(Queue("Nobodys", 0))
+        parts.memory.reload()
         assert [queue.queue for queue in parts.queues] == [STATE_QUEUE, A0]
         assert set(parts.state.topics) == {"A"}
 
@@ -276,7 +278,7 @@ def test_an_emptied_queue_of_a_deleted_topic_starts_anew(emptied):
         parts.say_topic("A")
     with opened(emptied) as parts:
         assert parts.state.ends == {}
-        assert parts.queues.of(A0).bounds == QueueBounds(0, 0)
+        assert parts.queues.get_or_create(A0).bounds == QueueBounds(0, 0)
 
 
 # -- deletions behind a place -----------------------------------------------------------------------------------------
@@ -325,10 +327,10 @@ def test_offsets_that_could_not_be_said_are_said_the_next_time(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.offsets.commit_nowait("g", A0, 5)
-        parts.writer.refusing = StoreFull(tmp_path, "for a test")
+        parts.writer.refusal = StoreFull(tmp_path, "for a test")
         with pytest.raises(StoreFull):
             parts.memory.flush_offsets()
-        parts.writer.refusing = None
+        parts.writer.refusal = None
         parts.memory.flush_offsets()
     with opened(tmp_path) as parts:
         assert parts.offsets.committed_nowait("g", A0) == 5
@@ -344,4 +346,4 @@ def test_a_commit_that_makes_no_sense_is_refused_and_leaves_nothing(tmp_path):
         ):
             with pytest.raises(error):
                 parts.offsets.commit_nowait(group, queue, offset)
-        assert (parts.state.offsets, parts.state.unsaid) == ({}, set())
+        assert (parts.state.offsets, parts.state.unflushed_offsets) == ({}, set())

@@ -19,21 +19,21 @@ GONE = msgspec.structs.replace(C, revoked_ms=9)
 
 def test_the_newest_word_on_a_token_counts():
     state = StateTables()
-    state.hear([TokenUpdate(P), TokenUpdate(C)], 100)
-    state.hear([TokenUpdate(GONE)], 200)
+    state.apply([TokenUpdate(P), TokenUpdate(C)], 100)
+    state.apply([TokenUpdate(GONE)], 200)
     assert state.tokens == {P.name: P, C.name: GONE}
-    assert state.rewrite_before(150) == [TokenUpdate(P)]
+    assert state.updates_before(150) == [TokenUpdate(P)]
 
 
 def test_a_token_comes_back_from_its_record_and_from_a_snapshot():
     ((_, body),) = encode_updates([TokenUpdate(P), TokenUpdate(GONE)])
     assert decode_updates(body, 0) == [TokenUpdate(P), TokenUpdate(GONE)]
     state, again = StateTables(), StateTables()
-    state.hear([TokenUpdate(P), TokenUpdate(GONE)], 100)
+    state.apply([TokenUpdate(P), TokenUpdate(GONE)], 100)
     again.restore(state.snapshot(7, 400))
     assert again.tokens == state.tokens
-    assert again.rewrite_before(1000) == state.rewrite_before(1000)
-    again.forget()
+    assert again.updates_before(1000) == state.updates_before(1000)
+    again.clear()
     assert again.tokens == {}
 
 

@@ -22,8 +22,8 @@ A, B = Topic(name="A"), Topic(name="B", read_queues=2)
 @pytest.fixture
 def state():
     state = StateTables()
-    state.hear([TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))], 100)
-    state.hear([TopicUpdate("B", B), OffsetsUpdate("A", "g", {0: 5, 1: 6})], 200)
+    state.apply([TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))], 100)
+    state.apply([TopicUpdate("B", B), OffsetsUpdate("A", "g", {0: 5, 1: 6})], 200)
     return state
 
 
@@ -35,17 +35,17 @@ def test_words_add_up_to_state(state):
 
 def test_the_newest_word_on_a_thing_counts(state):
     changed = Topic(name="A", permission=4)
-    state.hear([TopicUpdate("A", changed), OffsetsUpdate("A", "g", {0: 1})], 300)
+    state.apply([TopicUpdate("A", changed), OffsetsUpdate("A", "g", {0: 1})], 300)
     assert state.topics["A"] == changed
     assert state.offsets["A", "g"] == {0: 1}
 
 
 def test_a_thing_that_is_gone_is_gone(state):
-    state.hear(
+    state.apply(
         [TopicUpdate("A", None), OffsetsUpdate("A", "g", None), GroupUpdate("g", None), GroupUpdate("h", None)], 300
     )
     assert (state.topics, state.groups, state.offsets) == ({"B": B}, {}, {})
-    assert state.rewrite_before(1000) == [TopicUpdate("B", B)]
+    assert state.updates_before(1000) == [TopicUpdate("B", B)]
 
 
 def test_words_come_back_from_their_record():
@@ -69,40 +69,40 @@ def test_a_record_that_says_nothing_we_know_is_damage_at_its_place(body):
 
 
 def test_only_what_was_last_said_before_a_place_is_said_again(state):
-    assert state.rewrite_before(100) == []
-    assert state.rewrite_before(101) == [TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))]
-    assert len(state.rewrite_before(201)) == 4
-    state.hear([TopicUpdate("A", A)], 300)
-    assert state.rewrite_before(101) == [GroupUpdate("g", Group(name="g"))]
+    assert state.updates_before(100) == []
+    assert state.updates_before(101) == [TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))]
+    assert len(state.updates_before(201)) == 4
+    state.apply([TopicUpdate("A", A)], 300)
+    assert state.updates_before(101) == [GroupUpdate("g", Group(name="g"))]
 
 
 def test_offsets_are_said_once_for_many_commits(state):
     state.offsets["A", "g"][0] = 9
-    state.unsaid |= {("A", "g"), ("A", "forgotten")}
-    assert state.flush_offsets() == [OffsetsUpdate("A", "g", {0: 9, 1: 6})]
-    assert state.flush_offsets() == []
+    state.unflushed_offsets |= {("A", "g"), ("A", "forgotten")}
+    assert state.take_changed_offsets() == [OffsetsUpdate("A", "g", {0: 9, 1: 6})]
+    assert state.take_changed_offsets() == []
 
 
 def test_a_word_does_not_change_with_the_state(state):
-    (word,) = [word for word in state.rewrite_before(1000) if isinstance(word, OffsetsUpdate)]
+    (word,) = [word for word in state.updates_before(1000) if isinstance(word, OffsetsUpdate)]
     state.offsets["A", "g"][0] = 99
     assert word.offsets == {0: 5, 1: 6}
 
 
 def test_a_snapshot_gives_the_same_state_and_the_same_places(state):
-    state.hear([TopicUpdate("B", None)], 300)
+    state.apply([TopicUpdate("B", None)], 300)
     again = StateTables()
     again.restore(state.snapshot(7, 400))
     assert (again.topics, again.groups, again.offsets) == (state.topics, state.groups, state.offsets)
     for place in (100, 101, 201, 301):
-        assert again.rewrite_before(place) == state.rewrite_before(place)
+        assert again.updates_before(place) == state.updates_before(place)
 
 
 def test_a_mark_is_the_newest_word_on_it(state):
-    state.hear([MarkUpdate("timers", 5), MarkUpdate("others", 1)], 300)
-    state.hear([MarkUpdate("timers", 3)], 400)  # backwards is allowed: a clock may have been set
+    state.apply([MarkUpdate("timers", 5), MarkUpdate("others", 1)], 300)
+    state.apply([MarkUpdate("timers", 3)], 400)  # backwards is allowed: a clock may have been set
     assert state.marks == {"timers": 3, "others": 1}
-    assert state.rewrite_before(400) == [
+    assert state.updates_before(400) == [
         TopicUpdate("A", A),
         GroupUpdate("g", Group(name="g")),
         TopicUpdate("B", B),
@@ -114,12 +114,12 @@ def test_a_mark_is_the_newest_word_on_it(state):
 def test_a_mark_comes_back_from_its_record_and_from_a_snapshot(state):
     ((_, body),) = encode_updates([MarkUpdate("timers", 1 << 40)])
     assert decode_updates(body, 0) == [MarkUpdate("timers", 1 << 40)]
-    state.hear([MarkUpdate("timers", 1 << 40)], 300)
+    state.apply([MarkUpdate("timers", 1 << 40)], 300)
     again = StateTables()
     again.restore(state.snapshot(next_offset=9, log_end=400))
     assert again.marks == {"timers": 1 << 40}
-    assert again.rewrite_before(1000) == state.rewrite_before(1000)
-    again.forget()
+    assert again.updates_before(1000) == state.updates_before(1000)
+    again.clear()
     assert again.marks == {}
 
 
@@ -132,29 +132,29 @@ def test_a_word_that_only_a_newer_sparrow_knows_takes_no_other_with_it():
 
 
 def test_the_ledger_keeps_the_newest_word_on_a_scope_and_forgets_where_its_group_began(state):
-    state.hear([AtomicAppendBegin("s", 1)], 300)
+    state.apply([AtomicAppendBegin("s", 1)], 300)
     assert state.ledger == {}
-    state.hear([LedgerUpdate("s", 1, 50, 300)], 400)
-    state.hear([LedgerUpdate("s", 2, 60, 450)], 500)
+    state.apply([LedgerUpdate("s", 1, 50, 300)], 400)
+    state.apply([LedgerUpdate("s", 2, 60, 450)], 500)
     assert state.ledger == {"s": LedgerUpdate("s", 2, 60)}
     assert (state.ledger_record_at("s"), state.ledger_record_at("t")) == (500, -1)
-    assert LedgerUpdate("s", 2, 60) in state.rewrite_before(501)
-    assert LedgerUpdate("s", 2, 60) not in state.rewrite_before(500)
+    assert LedgerUpdate("s", 2, 60) in state.updates_before(501)
+    assert LedgerUpdate("s", 2, 60) not in state.updates_before(500)
 
 
 def test_a_snapshot_holds_the_ledger(state):
-    state.hear([LedgerUpdate("s", 2, 60, 450)], 500)
+    state.apply([LedgerUpdate("s", 2, 60, 450)], 500)
     again = StateTables()
     again.restore(state.snapshot(3, 600))
     assert (again.ledger, again.ledger_record_at("s")) == ({"s": LedgerUpdate("s", 2, 60)}, 500)
-    again.forget()
+    again.clear()
     assert again.ledger == {}
-    assert again.rewrite_before(1000) == []
+    assert again.updates_before(1000) == []
 
 
 def test_scopes_are_forgotten_that_are_old_and_would_have_to_be_said_again(state):
     for at, scope, ms in ((300, "old", 10), (400, "young", 99), (900, "old, but far", 10)):
-        state.hear([LedgerUpdate(scope, 1, ms)], at)
+        state.apply([LedgerUpdate(scope, 1, ms)], at)
     state.expire_scopes(500, older_than_ms=50)
     assert state.ledger.keys() == {"young", "old, but far"}
-    assert LedgerUpdate("old", 1, 10) not in state.rewrite_before(1000)
+    assert LedgerUpdate("old", 1, 10) not in state.updates_before(1000)

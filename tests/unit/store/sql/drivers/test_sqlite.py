@@ -12,14 +12,14 @@ async def two(tmp_path):
     """Two connections to one file, as two brokers have."""
     url = f"sqlite:///{tmp_path}/sparrow.db"
     first, second = await open_database(url), await open_database(url)
-    await first.change("CREATE TABLE seen (number INTEGER)")
+    await first.execute("CREATE TABLE seen (number INTEGER)")
     yield first, second
     await first.close()
     await second.close()
 
 
 async def count(database) -> int:
-    return (await database.rows("SELECT COUNT(*) FROM seen"))[0][0]
+    return (await database.fetch("SELECT COUNT(*) FROM seen"))[0][0]
 
 
 @pytest.mark.parametrize("cancels", [1, 2])
@@ -30,7 +30,7 @@ async def test_who_is_cancelled_while_a_transaction_begins_leaves_none_open(two,
     async def begin() -> None:
         begun.set()
         async with second.transaction() as session:
-            await session.change("INSERT INTO seen VALUES (1)")
+            await session.execute("INSERT INTO seen VALUES (1)")
 
     async with first.transaction():
         waiting = asyncio.create_task(begin())
@@ -42,7 +42,7 @@ async def test_who_is_cancelled_while_a_transaction_begins_leaves_none_open(two,
             await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert await first.change("INSERT INTO seen VALUES (2)") == 1
+    assert await first.execute("INSERT INTO seen VALUES (2)") == 1
     async with second.transaction() as session:
-        await session.change("INSERT INTO seen VALUES (3)")
+        await session.execute("INSERT INTO seen VALUES (3)")
     assert await count(first) == await count(second) == 2

@@ -23,7 +23,7 @@ def drop(apps: Any, schema_editor: Any) -> None:
         strict = configuration.bus().settings.strict_tables
         for table in metadata(configuration.kind(), configuration.space(), strict=strict).sorted_tables:
             quoted = ".".join(schema_editor.quote_name(part) for part in (table.schema, table.name) if part)
-            schema_editor.execute(f"DROP TABLE {quoted}", params=None)
+            schema_editor.execute(f"DROP TABLE IF EXISTS {quoted}", params=None)
 
 
 def names(name: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fault import group_writer
+from tests.fault import atomic_append_writer
 from tests.fault.contents import served
 from tests.integration.conformance import portion
 from tests.support.drafts import draft
@@ -339,7 +339,7 @@ async def test_the_ledger_outlives_the_segments_it_was_told_in_until_it_is_too_o
     def opened_later(*, days: float) -> LogStore:
         nonlocal now_ms
         now_ms += int(days * day_ms)
-        settings = small(segment_bytes=SEGMENT_BYTES, retention_hours=1, ledger_keep_days=10)
+        settings = small(segment_bytes=SEGMENT_BYTES, retention_hours=1, ledger_retention_days=10)
         return LogStore(tmp_path / "store", settings, now_ms=lambda: now_ms, disk_ratio=lambda _: 0.1)
 
     async def filled_and_trimmed(store: LogStore) -> None:
@@ -396,7 +396,7 @@ async def test_what_is_appended_is_visible_by_policy_and_not_by_its_place_either
 def run_and_kill(path: Path, rng: random.Random) -> int:
     """The number of the last group that a writer said was there, before it was killed at some moment."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, str(Path(group_writer.__file__)), str(path), str(rng.getrandbits(32))]
+    command = [sys.executable, str(Path(atomic_append_writer.__file__)), str(path), str(rng.getrandbits(32))]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, bufsize=0)
     assert child.stdout is not None
     said, deadline = b"", time.monotonic() + 60
@@ -421,20 +421,20 @@ def run_and_kill(path: Path, rng: random.Random) -> int:
 
 async def assert_whole(path: Path, told: int) -> int:
     """Every group up to what the ledger says is there once, and nothing of any other; how far that is."""
-    store = LogStore(path, group_writer.settings())
+    store = LogStore(path, atomic_append_writer.settings())
     try:
         assert store.damage == []
         noted = await store.ledger("query")
         number = -1 if noted is None else noted
         assert number >= told, "what was acknowledged is there"
-        found: dict[Queue, list[bytes]] = {queue: [] for queue in group_writer.QUEUES}
-        for place, data in sorted((await served(store, group_writer.QUEUES)).items()):
+        found: dict[Queue, list[bytes]] = {queue: [] for queue in atomic_append_writer.QUEUES}
+        for place, data in sorted((await served(store, atomic_append_writer.QUEUES)).items()):
             found[place.queue].append(record.decode(data).body)
-        wanted: dict[Queue, list[bytes]] = {queue: [] for queue in group_writer.QUEUES}
+        wanted: dict[Queue, list[bytes]] = {queue: [] for queue in atomic_append_writer.QUEUES}
         for each in range(number + 1):
-            for queue, sent in group_writer.bodies_of(each):
+            for queue, sent in atomic_append_writer.bodies_of(each):
                 wanted[queue] += sent
-        for queue in group_writer.QUEUES:
+        for queue in atomic_append_writer.QUEUES:
             in_groups = [body for body in found[queue] if not body.startswith(b"single")]
             assert in_groups == wanted[queue]
             assert await store.bounds(queue) == QueueBounds(0, len(found[queue]))

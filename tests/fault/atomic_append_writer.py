@@ -1,4 +1,4 @@
-"""The child of `test_group_append`: appends groups, and messages in between, until it is killed.
+"""The child of `test_atomic_append`: appends groups, and messages in between, until it is killed.
 
 It says "open" once the store is open, then the number of every group that was acknowledged.
 """
@@ -33,7 +33,7 @@ def settings() -> LogSettings:
         flush="sync",
         # Short, so that a kill meets every chore at work.
         checkpoint_interval_ms=30,
-        offsets_interval_ms=10,
+        offset_flush_interval_ms=10,
         flush_timeout_ms=60_000,
         warm_bytes=64 * KIB,
     )
