@@ -19,7 +19,17 @@ from sparrow.model.message import LOOPBACK_HOST, Draft, Host
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
 from sparrow.settings import SqlSettings
 from sparrow.store.ledger_limits import checked_number, checked_scope
-from sparrow.store.spi import AppendResult, AtEnd, BrokerStore, Moved, QueueRecords, ReadLimits, ReadResult
+from sparrow.store.spi import (
+    AppendResult,
+    AtEnd,
+    BrokerStore,
+    EncodedAppender,
+    Moved,
+    QueueRecords,
+    ReadLimits,
+    ReadResult,
+    StoreFiles,
+)
 from sparrow.store.sql.append import atomic_append
 from sparrow.store.sql.append.batch_ids import AssignedIds
 from sparrow.store.sql.append.dedup import producer_sequence_of
@@ -53,6 +63,14 @@ class _NothingToChange(Exception):
 
 class SqlStore:
     """An open database."""
+
+    assigns_offsets_at_once = False
+    deduplicates_sends = True
+    remembers_tokens = True
+    records_store_host = False
+    all_topics_have_lanes = True
+    encoded_appender: EncodedAppender | None = None
+    files: StoreFiles | None = None
 
     def __init__(
         self,
