@@ -42,8 +42,8 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
     """).show()
 
     # It is a stream as well. The query commits its progress to the group `groupId`, so that its lag is visible.
-    stream = spark.readStream.format("sparrow").schema(columns)
-    stream = stream.options(**connection, subscribe="orders", startingOffsets="earliest", groupId="revenue").load()
+    reader = spark.readStream.format("sparrow").schema(columns)
+    stream = reader.options(**connection, subscribe="orders", startingOffsets="earliest", groupId="revenue").load()
     windows = (
         stream.withColumn("cents", f.get_json_object("body", "$.cents").cast("bigint"))
         .withWatermark("store_timestamp", "10 seconds")

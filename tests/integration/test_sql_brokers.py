@@ -414,8 +414,11 @@ async def test_a_timed_message_is_taken_back_by_another_broker(two: Crew) -> Non
 
 
 async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they_lead(two: Crew) -> None:
-    lead = two.brokers[0].broker.delay.run_as_leader, two.brokers[1].broker.delay.run_as_leader
-    other = asyncio.create_task(lead[1]())  # type: ignore[arg-type]
+    first, second = (server.broker.delay for server in two.brokers)
+    assert isinstance(first, SqlDelayScheduler)
+    assert isinstance(second, SqlDelayScheduler)
+    lead = first.run_as_leader, second.run_as_leader
+    other = asyncio.create_task(lead[1]())
     due_ms = int(time.time() * 1000) + 300
     await asyncio.gather(
         *(

@@ -47,7 +47,7 @@ async def reading(stand: Stand) -> AsyncIterator[Inbox]:
 
 
 def unfinished(stand: Stand) -> int:
-    return stand.platform.broker.broker.transactions.count
+    return stand.platform.broker.broker.transactions.count  # type: ignore[attr-defined, no-any-return]
 
 
 class Oops(Exception):

@@ -76,7 +76,7 @@ def test_every_option_has_a_default(kind):
 
 def test_an_unknown_option_is_refused_with_the_known_ones():
     with pytest.raises(TypeError, match=r"Producer has no option linger; its options are group, .*linger_ms"):
-        aio.Producer(linger=3)
+        aio.Producer(linger=3)  # type: ignore[call-arg]
 
 
 def test_old_names_of_the_client_warn():
