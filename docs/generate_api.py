@@ -33,6 +33,9 @@ _QUOTED_ANNOTATION = re.compile(r"(: |-> )(['\"])(.*?)\2")
 _MODULE_PREFIX = re.compile(r"\b(?:sparrow|collections|typing|datetime|pathlib)(?:\.[a-z_]+)*\.(?=[A-Za-z])")
 
 
+_FUNCTION_DEFAULT = re.compile(r"<function (\w+) at 0x[0-9a-f]+>")
+
+
 def public_names() -> Iterator[tuple[ModuleType, str, Any]]:
     """Yield (module, name, object) for every public name, module by module, in alphabetical order."""
     for module_name in PUBLIC_MODULES:
@@ -62,7 +65,7 @@ def signature_of(function: Any) -> str:
         text = str(inspect.signature(function))
     except (TypeError, ValueError):
         return ""
-    text = _QUOTED_ANNOTATION.sub(r"\1\3", text)
+    text = _FUNCTION_DEFAULT.sub(r"\1", _QUOTED_ANNOTATION.sub(r"\1\3", text))
     return _MODULE_PREFIX.sub("", text).replace("(self, ", "(").replace("(self)", "()")
 
 
