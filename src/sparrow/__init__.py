@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
     from sparrow.wire.error_codes import RemoteRefused, RemoteUnavailable
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "PROPERTY_SHARDING_KEY",
