@@ -37,7 +37,7 @@ class Naming:
         await self.server.start()
 
     def topics(self):
-        return set(self.server.naming.routes.topics())
+        return set(self.server.context.routes.topics())
 
     async def route(self, topic):
         """As a client sees it: the brokers' addresses, or the code of a refusal."""
@@ -170,7 +170,7 @@ async def test_a_broker_starts_without_its_name_servers_and_finds_them_later(tmp
         assert time.monotonic() - started < 3
         async with channel_to(server.address) as channel:
             await send(channel, "New", b"x")
-        said = [record for record in caplog.records if record.message == "a name server does not know of us"]
+        said = [record for record in caplog.records if record.message == "cannot register with a name server"]
         assert len(said) == 1  # once, not at every turn
         await naming.come_back()
         await eventually(lambda: "New" in naming.topics(), within_s=3)
@@ -205,7 +205,7 @@ async def test_two_brokers_share_a_topic(tmp_path, two):
         assert sorted(await naming.route("Shared")) == sorted([str(a.address), str(b.address)])
         for channel in a._registration._channels.values():
             channel.abort()
-        await eventually(lambda: len(naming.server.naming.routes.clusters().broker_addr_table) == 1, within_s=2)
+        await eventually(lambda: len(naming.server.context.routes.clusters().broker_addr_table) == 1, within_s=2)
         assert await naming.route("Shared") == [str(b.address)]
 
 

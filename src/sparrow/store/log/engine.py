@@ -41,7 +41,7 @@ from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.marks import LogMarks
 from sparrow.store.log.state.tokens import LogTokens
 from sparrow.store.log.state.updates import StateUpdate
-from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult
+from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult, StoreFiles
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,12 @@ _KEY_BACKLOG_BYTES_MAX = 64 << 20
 
 class LogStore:
     """An open store directory. Only one process at a time can open it."""
+
+    assigns_offsets_at_once = True
+    deduplicates_sends = False
+    remembers_tokens = False
+    records_store_host = True
+    all_topics_have_lanes = False
 
     def __init__(
         self,
@@ -139,6 +145,16 @@ class LogStore:
     @property
     def message_bytes_max(self) -> int:
         return self.settings.message_bytes_max
+
+    @property
+    def encoded_appender(self) -> LogStore:
+        """The store itself."""
+        return self
+
+    @property
+    def files(self) -> StoreFiles:
+        """The directory, its settings, and the range of the log on disk."""
+        return StoreFiles(self.path, self.settings, self.first, self.watermark("durable"))
 
     def append_encoded_nowait(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True

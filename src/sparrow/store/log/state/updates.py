@@ -15,8 +15,9 @@ from sparrow.model.errors import CorruptRecord
 from sparrow.model.queue import Queue
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
+from sparrow.store.spi import STATE_TOPIC
 
-STATE_QUEUE = Queue("rmq_sys_SPARROW_STATE", 0)
+STATE_QUEUE = Queue(STATE_TOPIC, 0)
 """RocketMQ treats names that start with `rmq_sys_` as system topics, and leaves them alone."""
 
 _UPDATES_PER_RECORD = 1000
