@@ -153,8 +153,8 @@ class _Copier:
                 raise _not_ours(queue_copy.target)
             queue_copy.at += len(theirs)
 
-    def _mark(self, target: Queue, word: str) -> str:
-        return f"copy:{self._name}:{target}:{word}"
+    def _mark(self, target: Queue, kind: str) -> str:
+        return f"copy:{self._name}:{target}:{kind}"
 
     # -- messages -----------------------------------------------------------------------------------------------------
 

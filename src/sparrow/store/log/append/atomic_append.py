@@ -24,7 +24,7 @@ from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import AtomicAppendBegin, LedgerUpdate
 from sparrow.store.spi import QueueRecords
 
-_FARTHEST = 1 << 62
+_OFFSET_MAX = 1 << 62
 
 
 class AtomicAppends:
@@ -68,29 +68,29 @@ class AtomicAppends:
                 return None
             for run in runs:
                 writer.check_may_append(run.queue)
-            begun = AtomicAppendBegin(scope, number)
-            end_room = self._state.encoded_bytes(LedgerUpdate(scope, number, _FARTHEST, _FARTHEST))
+            begin = AtomicAppendBegin(scope, number)
+            end_bytes = self._state.encoded_bytes(LedgerUpdate(scope, number, _OFFSET_MAX, _OFFSET_MAX))
             if not runs:
                 return self._state.append([LedgerUpdate(scope, number, writer.store_ms())])
-            segment_room = writer.log.segment_bytes - BLANK_RECORD_BYTES
-            room, segments = _taken(self._state.encoded_bytes(begun), writer.log.free_bytes(), segment_room)
-            pieces, more_segments, room = plan_pieces(runs, room, segment_room)
-            _, last_segments = _taken(end_room, room, segment_room)
+            segment_free = writer.log.segment_bytes - BLANK_RECORD_BYTES
+            free, segments = _fit(self._state.encoded_bytes(begin), writer.log.free_bytes(), segment_free)
+            pieces, more_segments, free = plan_pieces(runs, free, segment_free)
+            _, last_segments = _fit(end_bytes, free, segment_free)
             writer.log.reserve(segments + more_segments + last_segments)
             try:
                 with writer.hidden_appends():
-                    begun_at = self._state.append_one(begun)
+                    begin_at = self._state.append_one(begin)
                     offsets = {run.queue: int(run.queue.end) for run in runs}
                     # Extend each queue once: every extension may move the queue's entries in memory.
                     entries: dict[ConsumeQueue, list[memoryview]] = {queue: [] for queue in offsets}
                     for piece in pieces:
                         queue = piece.run.queue
-                        _, laid, store_ms = writer.write_piece(piece, offsets[queue])
+                        _, new_entries, store_ms = writer.write_piece(piece, offsets[queue])
                         offsets[queue] += piece.stop - piece.first
-                        entries[queue].append(laid)
-                    for queue, of_queue in entries.items():
-                        queue.extend(b"".join(of_queue))
-                    self._state.append_one(LedgerUpdate(scope, number, store_ms, begun_at))
+                        entries[queue].append(new_entries)
+                    for queue, queue_entries in entries.items():
+                        queue.extend(b"".join(queue_entries))
+                    self._state.append_one(LedgerUpdate(scope, number, store_ms, begin_at))
             except Exception as cause:
                 raise self._failed(cause) from cause
             end = int(writer.log.written)
@@ -99,6 +99,6 @@ class AtomicAppends:
             return end
 
 
-def _taken(size: int, room: int, segment_room: int) -> tuple[int, int]:
+def _fit(size: int, free: int, segment_free: int) -> tuple[int, int]:
     """Return the bytes left free after a record, and how many new segments it needs."""
-    return (room - size, 0) if size <= room else (segment_room - size, 1)
+    return (free - size, 0) if size <= free else (segment_free - size, 1)

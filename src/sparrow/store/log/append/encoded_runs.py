@@ -69,34 +69,34 @@ def check_body_sizes(run: EncodedRun, bytes_max: int) -> None:
             raise TooLarge("the body", body_bytes, bytes_max)
 
 
-def plan_pieces(runs: Sequence[EncodedRun], room: int, segment_room: int) -> tuple[list[RunPiece], int, int]:
+def plan_pieces(runs: Sequence[EncodedRun], free: int, segment_free: int) -> tuple[list[RunPiece], int, int]:
     """Cut runs into pieces that fill segments; return the pieces, the new segments needed, and the bytes left free.
 
-    `room` is the number of free bytes in the active segment, `segment_room` in a new one.
+    `free` is the number of free bytes in the active segment, `segment_free` in a new one.
     """
-    if sum(len(run.data) for run in runs) <= room:  # as it is nearly always
-        return [RunPiece(run, 0, len(run.starts)) for run in runs], 0, room - sum(len(run.data) for run in runs)
+    if sum(len(run.data) for run in runs) <= free:  # the usual case
+        return [RunPiece(run, 0, len(run.starts)) for run in runs], 0, free - sum(len(run.data) for run in runs)
     pieces, segments = [], 0
     for run in runs:
-        for piece, taken in _cut(run, room, segment_room):
-            if taken > room:
-                segments, room = segments + 1, segment_room
-            room -= taken
+        for piece, taken in _cut(run, free, segment_free):
+            if taken > free:
+                segments, free = segments + 1, segment_free
+            free -= taken
             pieces.append(piece)
-    return pieces, segments, room
+    return pieces, segments, free
 
 
-def _cut(run: EncodedRun, room: int, segment_room: int) -> Iterator[tuple[RunPiece, int]]:
+def _cut(run: EncodedRun, free: int, segment_free: int) -> Iterator[tuple[RunPiece, int]]:
     ends = run.starts + run.entries["size"]
     first, count = 0, len(ends)
     while first < count:
         before = int(run.starts[first])
-        stop = int(np.searchsorted(ends, before + room, side="right"))
+        stop = int(np.searchsorted(ends, before + free, side="right"))
         if stop == first:
-            room = segment_room
-            stop = int(np.searchsorted(ends, before + room, side="right"))
+            free = segment_free
+            stop = int(np.searchsorted(ends, before + free, side="right"))
         if stop == first:
-            raise TooLarge("the message", int(run.entries["size"][first]), segment_room)
+            raise TooLarge("the message", int(run.entries["size"][first]), segment_free)
         yield RunPiece(run, first, stop), int(ends[stop - 1]) - before
         # The rest goes into a new segment.
-        first, room = stop, segment_room
+        first, free = stop, segment_free

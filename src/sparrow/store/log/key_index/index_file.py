@@ -191,10 +191,10 @@ class IndexFile:
             entry = self.read(number, 1)
             if len(entry) == 0:
                 break
-            (filed, offset, seconds, previous) = entry[0].item()
+            (entry_hash, offset, seconds, previous) = entry[0].item()
             at_ms = self.begin_ms + seconds * 1000
             # Times are stored in whole seconds, so allow a second at both ends.
-            if filed == key_hash and begin_ms - 1000 < at_ms <= end_ms:
+            if entry_hash == key_hash and begin_ms - 1000 < at_ms <= end_ms:
                 found.append(offset)
             if previous >= number:
                 break

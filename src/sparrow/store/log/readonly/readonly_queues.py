@@ -28,7 +28,7 @@ from sparrow.store.log.state.updates import STATE_QUEUE, AtomicAppendBegin, Ledg
 from sparrow.wire import columns
 
 BEYOND = 1 << 62
-_KEPT_MAX = 4
+_CACHED_MAX = 4
 
 
 class _Version(NamedTuple):
@@ -44,14 +44,14 @@ class ReadonlyQueueTable:
     def __init__(self, path: Path, sizes: FileSizes, log: CommitLog) -> None:
         self._directory, self._sizes = path / "consumequeue", sizes
         self._queues: dict[Queue, ConsumeQueue | None] = {}
-        self._gone: set[str] = set()
+        self._deleted_topics: set[str] = set()
         """Topics that were deleted behind the checkpoint: their files, if they still exist, are ignored."""
         self._log_first = int(log.first)
-        self._filed_to, self._ends = self._filed(path, log)
-        self.end = self._filed_to
+        self._files_end, self._ends = self._complete_to(path, log)
+        self.end = self._files_end
         """The end of the log for readers."""
 
-    def _filed(self, path: Path, log: CommitLog) -> tuple[int, dict[str, dict[int, int]]]:
+    def _complete_to(self, path: Path, log: CommitLog) -> tuple[int, dict[str, dict[int, int]]]:
         """Return the offset up to which the files are complete, and the ends of the queues at that offset."""
         if not (path / files.LAYOUT_FILE).exists():
             return self._newest(), {}
@@ -75,25 +75,27 @@ class ReadonlyQueueTable:
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
-        filed = {topic for topic in (*list_topics(self._directory), *self._ends) if topic not in self._gone}
-        return filed | {name.topic for name, queue in self._queues.items() if queue is not None}
+        in_files = {
+            topic for topic in (*list_topics(self._directory), *self._ends) if topic not in self._deleted_topics
+        }
+        return in_files | {name.topic for name, queue in self._queues.items() if queue is not None}
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         ids = {name.id for name in self._queues if name.topic == topic}
-        if topic not in self._gone:
+        if topic not in self._deleted_topics:
             ids |= {*list_queue_ids(self._directory / topic), *self._ends.get(topic, {})}
         return [queue for id in sorted(ids) if (queue := self.get(Queue(topic, id))) is not None]
 
     def get(self, name: Queue) -> ConsumeQueue | None:
         """Return the queue, None if it never had a message."""
         if name not in self._queues:
-            self._queues[name] = None if name.topic in self._gone else self._load(name)
+            self._queues[name] = None if name.topic in self._deleted_topics else self._load(name)
         return self._queues[name]
 
     def _load(self, name: Queue) -> ConsumeQueue | None:
         likely_end = self._ends.get(name.topic, {}).get(name.id, 0)
         queue = load_queue(
-            self._directory, name, self._sizes, self._log_first, log_end=self._filed_to, likely_end=likely_end
+            self._directory, name, self._sizes, self._log_first, log_end=self._files_end, likely_end=likely_end
         )
         if queue.end == 0 and likely_end:
             queue.start_at(likely_end)  # retention has deleted its messages and files
@@ -104,7 +106,7 @@ class ReadonlyQueueTable:
     def catch_up(self, log: CommitLog) -> None:
         """Add the records that were appended since the last call."""
         builder = QueueBuilder(self.get, self._of, self._drop_topic, log_first=self._log_first)
-        for part in _whole(_sound(log, self.end, torn_from=self._filed_to)):
+        for part in _complete(_sound(log, self.end, torn_from=self._files_end)):
             builder.add(part.segment.view, part.segment.base, part.starts)
             self.end = part.end
         for queue in self._queues.values():
@@ -114,11 +116,11 @@ class ReadonlyQueueTable:
     def _of(self, name: Queue) -> ConsumeQueue:
         queue = self.get(name)
         if queue is None:
-            queue = self._queues[name] = _unread(self._directory, name, self._sizes)
+            queue = self._queues[name] = _new_queue(self._directory, name, self._sizes)
         return queue
 
     def _drop_topic(self, topic: str) -> None:
-        self._gone.add(topic)
+        self._deleted_topics.add(topic)
         for name in [name for name in self._queues if name.topic == topic]:
             del self._queues[name]
 
@@ -149,28 +151,28 @@ def _sound(log: CommitLog, start: int, *, torn_from: int) -> Iterator[_Part]:
             return
 
 
-def _whole(parts: Iterable[_Part]) -> Iterator[SoundRecords]:
+def _complete(parts: Iterable[_Part]) -> Iterator[SoundRecords]:
     """Yield the parts up to the first incomplete atomic append, where recovery would truncate the log."""
-    held: list[SoundRecords] = []
-    begun_at: int | None = None
+    pending: list[SoundRecords] = []
+    begin_at: int | None = None
     for found, follows_damage in parts:
-        if held and follows_damage:
+        if pending and follows_damage:
             return
         base = found.segment.base
         for row, update in _updates(found):
             place = base + int(found.starts[row])
-            if isinstance(update, AtomicAppendBegin) and begun_at is None:
-                begun_at = place
-            elif isinstance(update, LedgerUpdate) and update.begun == begun_at:
-                begun_at = None
-        if begun_at is not None and begun_at < base + int(found.starts[0]):  # begun in an earlier part
-            held.append(found)
+            if isinstance(update, AtomicAppendBegin) and begin_at is None:
+                begin_at = place
+            elif isinstance(update, LedgerUpdate) and update.begun == begin_at:
+                begin_at = None
+        if begin_at is not None and begin_at < base + int(found.starts[0]):  # begun in an earlier part
+            pending.append(found)
             continue
-        yield from held
-        before = len(found.starts) if begun_at is None else int(np.searchsorted(found.starts, begun_at - base))
+        yield from pending
+        before = len(found.starts) if begin_at is None else int(np.searchsorted(found.starts, begin_at - base))
         if before:
-            yield SoundRecords(found.segment, found.starts[:before], found.end if begun_at is None else begun_at)
-        held = [] if begun_at is None else [SoundRecords(found.segment, found.starts[before:], found.end)]
+            yield SoundRecords(found.segment, found.starts[:before], found.end if begin_at is None else begin_at)
+        pending = [] if begin_at is None else [SoundRecords(found.segment, found.starts[before:], found.end)]
 
 
 def _updates(found: SoundRecords) -> Iterator[tuple[int, StateUpdate]]:
@@ -189,24 +191,24 @@ def load_queue(
     directory: Path, name: Queue, sizes: FileSizes, log_first: int, *, log_end: int = BEYOND, likely_end: int = 0
 ) -> ConsumeQueue:
     """Load a queue as far as its files point into [log_first, log_end)."""
-    queue = _unread(directory, name, sizes)
+    queue = _new_queue(directory, name, sizes)
     queue.load(log_first, log_end, likely_end)
     return queue
 
 
-def _unread(directory: Path, name: Queue, sizes: FileSizes) -> ConsumeQueue:
+def _new_queue(directory: Path, name: Queue, sizes: FileSizes) -> ConsumeQueue:
     return ConsumeQueue(name, directory / name.topic / str(name.id), sizes.queue_file_entries)
 
 
 def list_topics(directory: Path) -> list[str]:
-    return sorted(name for name in _listed(directory) if is_legal_name(name) and list_queue_ids(directory / name))
+    return sorted(name for name in _list_names(directory) if is_legal_name(name) and list_queue_ids(directory / name))
 
 
 def list_queue_ids(directory: Path) -> list[int]:
-    return sorted(int(name) for name in _listed(directory) if name.isascii() and name.isdecimal())
+    return sorted(int(name) for name in _list_names(directory) if name.isascii() and name.isdecimal())
 
 
-def _listed(directory: Path) -> list[str]:
+def _list_names(directory: Path) -> list[str]:
     try:
         return os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -215,23 +217,23 @@ def _listed(directory: Path) -> list[str]:
 
 # -- cache per directory ----------------------------------------------------------------------------------------------
 
-_kept: OrderedDict[Path, tuple[_Version, ReadonlyQueueTable]] = OrderedDict()
+_cache: OrderedDict[Path, tuple[_Version, ReadonlyQueueTable]] = OrderedDict()
 
 
 def open_queue_table(path: Path, sizes: FileSizes, log: CommitLog) -> ReadonlyQueueTable:
     """Return the queues of a directory, up to the end of the log; reuse the cached table if it is still valid."""
     version = _version(path, log)
-    kept = _kept.get(path)
-    if version is None or kept is None or kept[0] != version or kept[1].end > log.written:
+    cached = _cache.get(path)
+    if version is None or cached is None or cached[0] != version or cached[1].end > log.written:
         queues = ReadonlyQueueTable(path, sizes, log)
     else:
-        queues = kept[1]
+        queues = cached[1]
     queues.catch_up(log)
     if version is not None:
-        _kept[path] = (version, queues)
-        _kept.move_to_end(path)
-        while len(_kept) > _KEPT_MAX:
-            _kept.popitem(last=False)
+        _cache[path] = (version, queues)
+        _cache.move_to_end(path)
+        while len(_cache) > _CACHED_MAX:
+            _cache.popitem(last=False)
     return queues
 
 

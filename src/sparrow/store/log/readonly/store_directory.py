@@ -60,32 +60,32 @@ class StoreDirectory:
         self.path = Path(path).absolute()
         self._sizes = readonly_log.read_file_sizes(self.path)
         self._log = readonly_log.open_commit_log(self.path, self._sizes.segment_bytes)
-        self._on_disk: dict[Queue, ConsumeQueue] = {}
+        self._queues_on_disk: dict[Queue, ConsumeQueue] = {}
 
     def __reduce__(self) -> tuple[type[StoreDirectory], tuple[str]]:
         return StoreDirectory, (str(self.path),)
 
     @cached_property
-    def _filed(self) -> ReadonlyQueueTable:
+    def _queues(self) -> ReadonlyQueueTable:
         return open_queue_table(self.path, self._sizes, self._log)
 
     # -- topics and bounds --------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
         """Return all topics that have or had messages, system topics included."""
-        return sorted(self._filed.topics())
+        return sorted(self._queues.topics())
 
     def bounds(self, topic: str) -> dict[int, QueueBounds]:
         """Return the bounds of each queue of the topic that ever had a message."""
-        return {queue.queue.id: queue.bounds for queue in self._filed.of_topic(topic)}
+        return {queue.queue.id: queue.bounds for queue in self._queues.of_topic(topic)}
 
     def physical_bounds(self) -> tuple[int, int]:
         """Return where the log begins, and where its last complete record ends."""
-        return int(self._log.first), self._filed.end
+        return int(self._log.first), self._queues.end
 
     def mean_bytes(self, queue: Queue) -> int:
         """Return the mean size of the newest records; 0 if there are none."""
-        found = self._filed.get(queue)
+        found = self._queues.get(queue)
         if found is None:
             return 0
         first = max(found.first, found.end - _SAMPLE)
@@ -95,7 +95,7 @@ class StoreDirectory:
 
     def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> int:
         """Return the first offset stored at or after a time; with `upper` the last stored at or before it."""
-        found = self._filed.get(queue)
+        found = self._queues.get(queue)
         if found is None:
             return 0
         try:
@@ -119,12 +119,12 @@ class StoreDirectory:
 
     def _reaching(self, name: Queue, start: int, end: int) -> ConsumeQueue:
         """Return the queue, which must contain these offsets; the log's tail is read only if its files do not."""
-        queue: ConsumeQueue | None = self._on_disk.get(name)
+        queue: ConsumeQueue | None = self._queues_on_disk.get(name)
         if queue is None:
             queue = load_queue(self.path / "consumequeue", name, self._sizes, int(self._log.first))
-            self._on_disk[name] = queue
+            self._queues_on_disk[name] = queue
         if not queue.first <= start <= end <= queue.end:
-            queue = self._filed.get(name)
+            queue = self._queues.get(name)
         if queue is None:
             raise Refused(f"{self.path} has no queue {name}")
         if start < queue.first:
@@ -223,7 +223,7 @@ class StoreDirectory:
 
     def first_physical_offset(self, queue: Queue) -> int | None:
         """Return the physical offset of the oldest record in the queue; None if it is empty."""
-        found = self._filed.get(queue)
+        found = self._queues.get(queue)
         bounds = found.bounds if found is not None else QueueBounds(QueueOffset(0), QueueOffset(0))
         for part in self.read(queue, *bounds, rows_max=1):
             if len(part.starts):
