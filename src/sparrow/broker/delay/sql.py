@@ -32,6 +32,7 @@ from sparrow.store.spi import AppendResult
 from sparrow.store.sql.drivers.database import SqlSession
 from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.retries import retry_until_done
 from sparrow.store.sql.row_codec import KEY_BYTES_MAX, row_of_columns, row_of_draft
 from sparrow.store.sql.statements import delays as statements
 from sparrow.wire.properties import property_value, set_properties
@@ -109,7 +110,7 @@ class SqlDelayScheduler:
             # It may have been delivered while the database could not be reached.
             return bool(await self._store.find_by_key(queue.topic, key.decode(), limit=1, begin_ms=due_ms))
 
-        await self._store.retry_until_done(insert, is_stored)
+        await retry_until_done(insert, is_stored, wait_s=self._store.settings.database_wait_ms / 1000)
         # The row has no queue offset or physical offset that a client could use.
         return AppendResult(source, QueueOffset(0), [PhysicalOffset(0)], PhysicalOffset(0), at_ms)
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Unpack
 
 from sparrow import clock
-from sparrow.model.errors import Busy, Closed, Refused, SparrowError, UnknownTopic
+from sparrow.model.errors import Closed, Refused, UnknownTopic
 from sparrow.model.message import LOOPBACK_HOST, Draft, Host
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
 from sparrow.settings import SqlSettings
@@ -33,17 +33,18 @@ from sparrow.store.spi import (
 from sparrow.store.sql.append import atomic_append
 from sparrow.store.sql.append.batch_ids import AssignedIds
 from sparrow.store.sql.append.dedup import producer_sequence_of
+from sparrow.store.sql.append.futures import map_future
 from sparrow.store.sql.append.insert import insert_with_ids
 from sparrow.store.sql.append.lane_writer import LaneWriter
 from sparrow.store.sql.append.validation import validate_draft
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase, open_database
-from sparrow.store.sql.drivers.errors import LockConflict, MissingPartition, StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.errors import LockConflict, MissingPartition
 from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.maintenance import retention
 from sparrow.store.sql.read import search
 from sparrow.store.sql.read.lane_poller import LanePoller
 from sparrow.store.sql.read.lane_view import LaneView
-from sparrow.store.sql.retries import TRIES_MAX, pause, retry_schema_change, retry_until_done
+from sparrow.store.sql.retries import TRIES_MAX, pause, retry_schema_change
 from sparrow.store.sql.row_codec import NewRow, row_of_draft
 from sparrow.store.sql.schema.table_names import is_internal_topic
 from sparrow.store.sql.state.catalog import CatalogHooks, StoreCatalog
@@ -183,23 +184,7 @@ class SqlStore:
         # A message in a retry or dead-letter topic may be a copy: its producer's sequence number is no repeat.
         sequence = None if is_internal_topic(queue.topic) else producer_sequence_of(drafts)
         assigned = self._writer(view.lane).append(rows, sequence)
-        result: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-
-        def complete(future: asyncio.Future[AssignedIds]) -> None:
-            if result.done():
-                return
-            if future.cancelled():
-                result.cancel()
-            elif (failure := future.exception()) is not None:
-                result.set_exception(failure)
-            else:
-                try:
-                    result.set_result(self._append_result(future.result(), len(rows), queue.topic))
-                except SparrowError as error:
-                    result.set_exception(error)
-
-        assigned.add_done_callback(complete)
-        return result
+        return map_future(assigned, lambda ids: self._append_result(ids, len(rows), queue.topic))
 
     async def append_in_transaction(
         self, queue: Queue, rows: Sequence[NewRow], change: Callable[[SqlSession], Awaitable[bool]]
@@ -244,27 +229,15 @@ class SqlStore:
             verify_crc=verify_crc,
         )
         checked = [await asyncio.to_thread(check, views[records.queue].lane, records) for records in portions]
-        may_be_done, tries = False, 0
-        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
-        while True:
-            try:
-                ends = await atomic_append.append_atomically(
-                    self.database, scope, number, checked, token=self.catalog.anonymous_token, now_ms=self._now_ms()
-                )
-                break
-            except (LockConflict, MissingPartition, StoreDatabaseUnreachable) as cause:
-                tries += 1
-                if isinstance(cause, StoreDatabaseUnreachable):
-                    may_be_done = True
-                    if asyncio.get_running_loop().time() > deadline:
-                        raise
-                elif tries > TRIES_MAX:
-                    raise Busy(f"the atomic append met lock conflicts {tries} times; retry later ({cause})") from cause
-                if isinstance(cause, MissingPartition):
-                    for lane, count in atomic_append.count_by_lane(checked).items():
-                        await self.catalog.ensure_partitions(lane, count)
-                else:
-                    await pause(0.01, 0.1)
+        ends, may_be_done = await atomic_append.append_with_retries(
+            self.database,
+            self.catalog,
+            scope,
+            number,
+            checked,
+            now_ms=self._now_ms,
+            wait_s=self.settings.database_wait_ms / 1000,
+        )
         if ends is None:
             if not may_be_done or await self.ledger(scope) != number:
                 return False
@@ -278,12 +251,6 @@ class SqlStore:
 
     async def ledger(self, scope: str) -> int | None:
         return await atomic_append.ledger_position(self.database, scope)
-
-    async def retry_until_done(
-        self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]
-    ) -> None:
-        """Do something once although the connection may fail meanwhile; give up after the senders' waiting time."""
-        await retry_until_done(work, was_done, wait_s=self.settings.database_wait_ms / 1000)
 
     def validate(self, draft: Draft) -> Draft:
         """Return the draft if the store accepts it (`TooLarge`, `Refused`)."""

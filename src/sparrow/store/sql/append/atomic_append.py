@@ -15,14 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparrow.model.errors import ProtocolError, Refused, TooLarge
+from sparrow.model.errors import Busy, ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
 from sparrow.store.spi import QueueRecords
 from sparrow.store.sql.append.bulk_insert import insert_rows
 from sparrow.store.sql.append.insert import take_ids
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.drivers.errors import LockConflict, MissingPartition, StoreDatabaseUnreachable
 from sparrow.store.sql.lanes import Lane
+from sparrow.store.sql.retries import TRIES_MAX, pause
 from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow, row_of_draft
+from sparrow.store.sql.state.catalog import StoreCatalog
 from sparrow.store.sql.statements import ledger as statements
 from sparrow.store.sql.upserts import insert_if_absent
 from sparrow.wire import columns, record
@@ -102,6 +105,44 @@ async def append_atomically(
             lane = part.lane
             next_ids[lane] = await _insert(session, database, part, next_ids[lane], times[lane], token)
     return [LaneEnd(lane, next_id) for lane, next_id in next_ids.items()]
+
+
+async def append_with_retries(
+    database: StoreDatabase,
+    catalog: StoreCatalog,
+    scope: str,
+    number: int,
+    records: Sequence[LaneRecords],
+    *,
+    now_ms: Callable[[], int],
+    wait_s: float,
+) -> tuple[list[LaneEnd] | None, bool]:
+    """Append atomically; repeat after lock conflicts, and for `wait_s` while the database is unreachable.
+
+    Return the ends of the lanes as `append_atomically` does, and whether a try whose answer was lost may be committed.
+    """
+    may_be_done, tries = False, 0
+    deadline = asyncio.get_running_loop().time() + wait_s
+    while True:
+        try:
+            ends = await append_atomically(
+                database, scope, number, records, token=catalog.anonymous_token, now_ms=now_ms()
+            )
+            return ends, may_be_done
+        except StoreDatabaseUnreachable:
+            may_be_done = True
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await pause(0.01, 0.1)
+        except (LockConflict, MissingPartition) as cause:
+            tries += 1
+            if tries > TRIES_MAX:
+                raise Busy(f"the atomic append met lock conflicts {tries} times; retry later ({cause})") from cause
+            if isinstance(cause, LockConflict):
+                await pause(0.01, 0.1)
+                continue
+            for lane, count in count_by_lane(records).items():
+                await catalog.ensure_partitions(lane, count)
 
 
 async def ledger_position(database: StoreDatabase, scope: str) -> int | None:
