@@ -64,7 +64,7 @@ async def test_a_kill_loses_no_popped_message_and_stores_no_repeat_twice(tmp_pat
     async with naming, broker_process("b", tmp_path / "b", str(naming.address)) as broker:
         name_servers = str(naming.address)
         producers = [Producer(name_servers, idempotent=True, retries=10_000, timeout_ms=60_000) for _ in range(4)]
-        consumers = [PopConsumer("g", name_servers, invisible_ms=INVISIBLE_MS) for _ in range(2)]
+        consumers = [PopConsumer(name_servers, group="g", invisible_ms=INVISIBLE_MS) for _ in range(2)]
         for client in (*producers, *consumers):
             await client.open()
         await producers[0].send(Message(TOPIC, "makes the topic"))
@@ -80,7 +80,7 @@ async def test_a_kill_loses_no_popped_message_and_stores_no_repeat_twice(tmp_pat
         for task in popping:
             task.cancel()
         await asyncio.gather(*popping, return_exceptions=True)
-        async with Consumer("reader", name_servers) as reader:
+        async with Consumer(name_servers, group="reader") as reader:
             bodies = (await reader.read_table(TOPIC, columns=["body"]))["body"].to_pylist()
         stored = Counter(body.decode() for body in bodies)
         for client in (*producers, *consumers):

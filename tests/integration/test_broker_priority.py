@@ -211,7 +211,7 @@ async def test_a_part_that_is_not_there_is_refused(desk):
 async def test_an_unknown_priority_is_an_illegal_message_where_there_are_lanes_and_only_there(desk):
     answer = await try_send(desk.channel, "T", b"x", 0, named(PRIORITY="urgent"))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert "say high, middle or low" in (answer.remark or "")
+    assert "use high, middle or low" in (answer.remark or "")
     sent = await send(desk.channel, "ordinary", b"x", 3, named(PRIORITY="urgent"))
     assert sent.queue_id == 3
 

@@ -160,7 +160,7 @@ async def test_an_unknown_topic_is_code_17_and_says_which_topic_and_what_to_do(c
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     first, hint = answer.remark.splitlines()
     assert first == "No topic route info in name server for the topic: nowhere"
-    assert "create it" in hint
+    assert "create the topic" in hint
     error = error_for_response(answer.code, answer.remark)
     assert isinstance(error, UnknownTopic)
     assert error.topic == "nowhere"
@@ -189,7 +189,7 @@ async def test_a_closed_connection_drops_its_broker_at_once(server, broker, clie
     other = await net.connect(server.address)
     await done(register(other, name="broker-b", address="10.0.0.2:10911"))
     broker.abort()
-    await eventually(lambda: server.naming.routes.member_addresses("broker-a") == {})
+    await eventually(lambda: server.context.routes.member_addresses("broker-a") == {})
     assert await addresses(client) == {"broker-b": {0: "10.0.0.2:10911"}}
     other.close()
 
@@ -203,12 +203,12 @@ async def test_a_broker_that_registers_over_a_new_connection_survives_the_end_of
     await eventually(lambda: len(server._listener.channels) == before - 1)
     assert await addresses(client) == {"broker-a": {0: ADDRESS}}
     again.abort()
-    await eventually(lambda: server.naming.routes.topics() == [])
+    await eventually(lambda: server.context.routes.topics() == [])
 
 
 async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_not_taken_in(server, broker, client):
     before = len(server._listener.channels)
-    async with server.naming.registering:
+    async with server.context.registration_lock:
         header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
         broker.send_one_way(
             RequestCode.REGISTER_BROKER, header, write_registration(registration(), is_compressed=False)
@@ -231,11 +231,11 @@ async def test_a_silent_broker_is_dropped_and_one_that_compares_versions_is_not(
         header = headers.QueryDataVersion("broker-b", "10.0.0.2:10911", "DefaultCluster", 0)
         await done(other.request(RequestCode.QUERY_DATA_VERSION, header, bodies.write(DataVersion(1, 1000))))
         clock.now += 900
-        await eventually(lambda: server.naming.routes.member_addresses("broker-a") == {})
+        await eventually(lambda: server.context.routes.member_addresses("broker-a") == {})
         assert await addresses(other) == {"broker-b": {0: "10.0.0.2:10911"}}
         assert broker.is_open
         clock.now += 900
-        await eventually(lambda: server.naming.routes.topics() == [])
+        await eventually(lambda: server.context.routes.topics() == [])
 
 
 async def test_a_broker_may_ask_for_a_silence_of_its_own():
@@ -245,7 +245,7 @@ async def test_a_broker_may_ask_for_a_silence_of_its_own():
         await done(register(broker, heartbeat_timeout_ms=50))
         await done(register(broker, name="broker-b", address="10.0.0.2:10911"))
         clock.now += 51
-        await eventually(lambda: server.naming.routes.member_addresses("broker-a") == {})
+        await eventually(lambda: server.context.routes.member_addresses("broker-a") == {})
         assert await addresses(broker) == {"broker-b": {0: "10.0.0.2:10911"}}
 
 
@@ -274,7 +274,7 @@ async def test_a_heartbeat_is_a_sign_of_life_and_harmless_from_a_stranger():
             heartbeat = headers.BrokerHeartbeat("DefaultCluster", ADDRESS, name)
             await done(broker.request(RequestCode.BROKER_HEARTBEAT, heartbeat))
         clock.now += 900
-        assert server.naming.routes.expire(clock.now) == []
+        assert server.context.routes.expire(clock.now) == []
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ async def test_a_one_way_registration_is_taken_and_not_answered(server, broker, 
     body = write_registration(registration(), is_compressed=False)
     header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
     broker.send_one_way(RequestCode.REGISTER_BROKER, header, body)
-    await eventually(lambda: server.naming.routes.member_addresses("broker-a"))
+    await eventually(lambda: server.context.routes.member_addresses("broker-a"))
     assert await addresses(broker) == {"broker-a": {0: ADDRESS}}
 
 

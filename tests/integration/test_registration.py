@@ -37,7 +37,7 @@ class Naming:
         await self.server.start()
 
     def topics(self):
-        return set(self.server.naming.routes.topics())
+        return set(self.server.context.routes.topics())
 
     async def route(self, topic):
         """As a client sees it: the brokers' addresses, or the code of a refusal."""
@@ -205,7 +205,7 @@ async def test_two_brokers_share_a_topic(tmp_path, two):
         assert sorted(await naming.route("Shared")) == sorted([str(a.address), str(b.address)])
         for channel in a._registration._channels.values():
             channel.abort()
-        await eventually(lambda: len(naming.server.naming.routes.clusters().broker_addr_table) == 1, within_s=2)
+        await eventually(lambda: len(naming.server.context.routes.clusters().broker_addr_table) == 1, within_s=2)
         assert await naming.route("Shared") == [str(b.address)]
 
 

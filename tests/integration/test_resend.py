@@ -346,7 +346,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 
 
 def reader(stand: Stand) -> Consumer:
-    return Consumer("readers", stand.name_servers, commit_interval_ms=10)
+    return Consumer(stand.name_servers, group="readers", commit_interval_ms=10)
 
 
 async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers") -> None:
@@ -357,7 +357,7 @@ async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers"
 async def test_a_consumer_that_is_online_gets_them_again(stand):
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a", "b", "c"])
         inbox = Inbox()
@@ -381,7 +381,7 @@ async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
 
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a"])
         inbox = Hesitant()
@@ -397,7 +397,7 @@ async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
 async def test_a_resent_message_may_be_handled_directly(stand):
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a"])
         inbox = Inbox()
@@ -418,7 +418,7 @@ async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(sta
     async with (
         Admin(stand.name_servers) as admin,
         Producer(stand.name_servers) as producer,
-        PopConsumer("poppers", stand.name_servers, invisible_ms=300) as consumer,
+        PopConsumer(stand.name_servers, group="poppers", invisible_ms=300) as consumer,
     ):
         for number in range(3):
             await producer.send(Message("T", f"m{number}"))
@@ -443,7 +443,7 @@ async def test_a_waiting_pop_gets_what_is_resent(stand):
     async with (
         Admin(stand.name_servers) as admin,
         Producer(stand.name_servers) as producer,
-        PopConsumer("poppers", stand.name_servers) as consumer,
+        PopConsumer(stand.name_servers, group="poppers") as consumer,
     ):
         await producer.send(Message("T", "m"))
         await consumer.ack(await consumer.receive("T"))
@@ -461,7 +461,7 @@ async def test_the_client_says_what_is_refused(stand):
         await stand.put("T", ["a"])
         with pytest.raises(Refused, match="'g' does not exist"):
             await admin.resend("T", group="g", begin=0, end=0)
-        with pytest.raises(Refused, match="nobody to resend to"):
+        with pytest.raises(Refused, match="name the group to resend to"):
             await admin.resend("T", begin=0, end=0)
         with pytest.raises(Refused, match="no master 'elsewhere'"):
             await admin.resend("T", begin=0, end=0, broker="elsewhere")
@@ -513,22 +513,22 @@ async def test_the_command_resends_and_asks_before_it_does_so_to_all(stand):
             await admin.create_group(Group(name=name))
             await admin.reset_offsets(name, "T", "last")
     store = stand.platform.broker.broker.store
-    done = await run(stand, "T", "--group", "g", "--ids", "0", "1", "--dry-run")
+    done = await run(stand, "T", "--group", "g", "--offsets", "0", "1", "--dry-run")
     assert done.stdout == "2 messages would be resent to g.\n", done.stderr
-    done = await run(stand, "T", "--group", "g", "--ids", "0", "1")
+    done = await run(stand, "T", "--group", "g", "--offsets", "0", "1")
     assert done.stdout == "2 messages resent to g.\n", done.stderr
     assert store.bounds_nowait(Queue("%RETRY%g", 0)).end == 2
 
     done = await run(stand, "T", "--time", "2020-01-01", "2100-01-01T10:00+02:00", said="n\n")
-    assert "3 messages would be resent to g, h. Go on?" in done.stdout
+    assert "3 messages would be resent to g, h. Continue?" in done.stdout
     assert done.returncode == 1
     assert store.bounds_nowait(Queue("%RETRY%h", 0)).end == 0
     done = await run(stand, "T", "--time", "0", "99999999999999", "--yes")
     assert done.stdout == "3 messages resent to g, h.\n", done.stderr
 
-    done = await run(stand, "T", "--group", "g", "--ids", "1", "0")
+    done = await run(stand, "T", "--group", "g", "--offsets", "1", "0")
     assert (done.returncode, done.stdout) == (1, "")
     assert "not a range of offsets" in done.stderr
     done = await run(stand, "T", "--group", "g", "--time", "yesterday", "today")
-    assert "'yesterday' is no time" in done.stderr
+    assert "'yesterday' is not a time" in done.stderr
     assert "Examples" in (await run(stand, "--help")).stdout

@@ -34,7 +34,7 @@ class Stage(NamedTuple):
         return Producer(self.name_servers, **{"timeout_ms": 10_000} | options)
 
     def consumer(self, group: str | None = None, **options: Any) -> Consumer:
-        return Consumer(group or self.group, self.name_servers, **{"timeout_ms": 10_000} | options)
+        return Consumer(self.name_servers, group=group or self.group, **{"timeout_ms": 10_000} | options)
 
     def message(
         self, body: str, *, tags: str | None = None, keys: str | Iterable[str] = (), **properties: str

@@ -101,7 +101,7 @@ class RoutesAgainstFacts(RuleBasedStateMachine):
 
     @rule(name=names, address=addresses, connection=connections)
     def heartbeat(self, name, address, connection):
-        known = self.routes.heard(name, address, connection=connection, now_ms=self.now_ms)
+        known = self.routes.touch(name, address, connection=connection, now_ms=self.now_ms)
         fact = next((f for (owner, _), f in self.members.items() if owner == name and f.address == address), None)
         assert known == (fact.version if fact else None)
         if fact:

@@ -56,7 +56,7 @@ def handle(
         calls.append(message.unique_key or "")
         handler(message)
 
-    with client.Consumer(group, platform.name_servers, trace=True, start="first") as consumer:
+    with client.Consumer(platform.name_servers, group=group, trace=True, consume_from="first") as consumer:
         consumer.subscribe(topic)
         consumer.start(counted)
         wait_until(lambda: len(calls) >= count, within_s=30)

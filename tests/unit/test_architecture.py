@@ -156,7 +156,13 @@ def test_imports_are_seen_however_they_are_written() -> None:
 def light_modules() -> list[str]:
     """Return every module of `model` and `wire` but the columnar ones, and both flavours of the client."""
     names = [module_name(path) for package in ("model", "wire") for path in sorted((PACKAGE / package).rglob("*.py"))]
-    return [*(name for name in names if not COLUMNAR.match(name)), "sparrow.client", "sparrow.client.aio"]
+    return [
+        *(name for name in names if not COLUMNAR.match(name)),
+        "sparrow",
+        "sparrow.aio",
+        "sparrow.client",
+        "sparrow.client.aio",
+    ]
 
 
 def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:

@@ -37,7 +37,7 @@ class BackgroundWorker(Protocol):
 class RangeResender(Protocol):
     """Stores ranges of messages to be resent, where the store has tables for them."""
 
-    async def ask(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
+    async def request(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
         """Store that offsets `begin` to before `end` go to a group, or to all readers, once more."""
         ...
 

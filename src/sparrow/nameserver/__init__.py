@@ -1,4 +1,4 @@
-"""The name server: routes that brokers register and that vanish when a broker falls silent."""
+"""The name server: brokers register their topics with it, and clients ask it for routes."""
 
 from sparrow.nameserver.routes import RouteTable
 from sparrow.nameserver.server import NameServer

@@ -1,4 +1,4 @@
-"""The KV configuration, and the name server's own settings as RocketMQ's tools see them."""
+"""Handlers of the KV configuration, and of the name server's own settings in RocketMQ's format."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from sparrow.wire.headers import EmptyHeader, GetKvResponse, KvEntryRequest, Lis
 ORDER_MESSAGE_ENABLE = "orderMessageEnable"
 
 
-async def put(request: PutKv, naming: NameServerContext, _: RequestContext) -> EmptyHeader:
-    await naming.kv.put(request.namespace, request.key, request.value)
+async def put(request: PutKv, context: NameServerContext, _: RequestContext) -> EmptyHeader:
+    await context.kv.put(request.namespace, request.key, request.value)
     return EmptyHeader()
 
 
-async def get(request: KvEntryRequest, naming: NameServerContext, _: RequestContext) -> GetKvResponse | HandlerResponse:
-    value = naming.kv.get(request.namespace, request.key)
+async def get(
+    request: KvEntryRequest, context: NameServerContext, _: RequestContext
+) -> GetKvResponse | HandlerResponse:
+    value = context.kv.get(request.namespace, request.key)
     if value is not None:
         return GetKvResponse(value)
     return _not_found(f"No config item, Namespace: {request.namespace} Key: {request.key}")
 
 
-async def delete(request: KvEntryRequest, naming: NameServerContext, _: RequestContext) -> EmptyHeader:
-    await naming.kv.delete(request.namespace, request.key)
+async def delete(request: KvEntryRequest, context: NameServerContext, _: RequestContext) -> EmptyHeader:
+    await context.kv.delete(request.namespace, request.key)
     return EmptyHeader()
 
 
-async def list_namespace(request: ListKv, naming: NameServerContext, _: RequestContext) -> HandlerResponse:
-    table = naming.kv.table(request.namespace)
+async def list_namespace(request: ListKv, context: NameServerContext, _: RequestContext) -> HandlerResponse:
+    table = context.kv.table(request.namespace)
     if table is not None:
         return HandlerResponse.of(KvTable(dict(table)))
     return _not_found(f"No config item, Namespace: {request.namespace}")
@@ -40,33 +42,33 @@ def _not_found(remark: str) -> HandlerResponse:
     return HandlerResponse(code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
 
 
-async def show_settings(_: EmptyHeader, naming: NameServerContext, __: RequestContext) -> HandlerResponse:
-    """As Java properties, under RocketMQ's names where it has one."""
-    settings = naming.settings
-    shown = {
+async def show_settings(_: EmptyHeader, context: NameServerContext, __: RequestContext) -> HandlerResponse:
+    """Return the settings as Java properties, under RocketMQ's names where it has one."""
+    settings = context.settings
+    properties = {
         "bindAddress": settings.host,
         "brokerSilenceMillis": settings.broker_timeout_ms,
-        "listenPort": naming.address.port,
-        ORDER_MESSAGE_ENABLE: str(naming.is_order_message_enabled).lower(),
+        "listenPort": context.address.port,
+        ORDER_MESSAGE_ENABLE: str(context.is_order_message_enabled).lower(),
         "scanNotActiveBrokerInterval": settings.scan_interval_ms,
     }
-    return HandlerResponse(body="".join(f"{name}={value}\n" for name, value in shown.items()).encode())
+    return HandlerResponse(body="".join(f"{name}={value}\n" for name, value in properties.items()).encode())
 
 
-async def change_settings(_: EmptyHeader, naming: NameServerContext, call: RequestContext) -> EmptyHeader:
-    """Only what can change while we run: all that was asked for, or nothing."""
-    wanted = _properties(call.command.body)
-    fixed = wanted.keys() - {ORDER_MESSAGE_ENABLE}
+async def change_settings(_: EmptyHeader, context: NameServerContext, call: RequestContext) -> EmptyHeader:
+    """Change settings at run time: all of the given ones, or none."""
+    changes = _parse_properties(call.command.body)
+    fixed = changes.keys() - {ORDER_MESSAGE_ENABLE}
     if fixed:
-        why = f"only {ORDER_MESSAGE_ENABLE} can change; for the rest, change the settings and restart"
+        why = f"only {ORDER_MESSAGE_ENABLE} can be changed; for the others, change sparrow.toml and restart"
         raise NotPermitted(f"changing {', '.join(sorted(fixed))} while the name server runs", why)
-    if ORDER_MESSAGE_ENABLE in wanted:
-        naming.is_order_message_enabled = wanted[ORDER_MESSAGE_ENABLE].lower() == "true"
+    if ORDER_MESSAGE_ENABLE in changes:
+        context.is_order_message_enabled = changes[ORDER_MESSAGE_ENABLE].lower() == "true"
     return EmptyHeader()
 
 
-def _properties(body: bytes | memoryview) -> dict[str, str]:
-    """`name=value` lines; `#` opens a comment."""
+def _parse_properties(body: bytes | memoryview) -> dict[str, str]:
+    """Parse `name=value` lines; `#` and `!` start a comment."""
     try:
         lines = str(body, "utf-8").splitlines()
     except UnicodeDecodeError as cause:

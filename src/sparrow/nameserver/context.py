@@ -1,4 +1,4 @@
-"""What the handlers of one name server share."""
+"""The state that the handlers of one name server share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparrow.settings import NameServerSettings
 
 @dataclass(kw_only=True)
 class NameServerContext:
-    """One name server, without its sockets."""
+    """The state of one name server, without its sockets."""
 
     settings: NameServerSettings
     address: Address
@@ -23,6 +23,6 @@ class NameServerContext:
     kv: KvConfig = field(default_factory=KvConfig)
     now_ms: Callable[[], int] = clock.now_ms
     is_order_message_enabled: bool = False
-    """Whether routes tell the order that the KV configuration gives a topic. RocketMQ's `orderMessageEnable`."""
-    registering: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One registration at a time, or a small one could overtake the large one before it."""
+    """Whether routes include the order configuration of ordered topics (RocketMQ's `orderMessageEnable`)."""
+    registration_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Serializes registrations: a small one must not overtake a large one that is still being decoded."""

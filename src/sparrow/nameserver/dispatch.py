@@ -1,4 +1,4 @@
-"""One table of everything a name server can be asked."""
+"""The table of request handlers of a name server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ HANDLERS: dict[int, RequestHandler[NameServerContext]] = {
 }
 
 
-def serving(naming: NameServerContext) -> RequestDispatcher[NameServerContext]:
-    """Serves this name server. Routes are asked for by a plain function; they are most of what it does."""
-    return RequestDispatcher(naming, HANDLERS, {RequestCode.GET_ROUTEINFO_BY_TOPIC: route_lookup.route_handler(naming)})
+def make_dispatcher(context: NameServerContext) -> RequestDispatcher[NameServerContext]:
+    """Return the dispatcher of a name server. Route requests, the most frequent ones, have an inline handler."""
+    return RequestDispatcher(
+        context, HANDLERS, {RequestCode.GET_ROUTEINFO_BY_TOPIC: route_lookup.route_handler(context)}
+    )

@@ -1,7 +1,7 @@
-"""Names and texts that tools leave with the name server, in namespaces. Kept in a file if one is given.
+"""The KV configuration of a name server: namespaces of keys and texts, optionally kept in a file.
 
-1. What `put` or `delete` has returned from is in the file: it is replaced whole before the change can be seen.
-2. The tables have a bound, because any peer may add to them.
+1. When `put` or `delete` returns, the change is in the file: the whole file is replaced before readers see the change.
+2. The tables have a size limit, because any client may add to them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from sparrow.model.errors import StorageError, TooLarge
 
 KV_BYTES_MAX = 8 << 20
-"""Of all tables together, as they are written to the file."""
+"""Size of all tables together, as JSON."""
 
 KvTables = dict[str, dict[str, str]]
 
@@ -24,10 +24,10 @@ _read = msgspec.json.Decoder(KvTables).decode
 
 
 class KvConfig:
-    """Namespace to name to text."""
+    """Texts by namespace and key."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """With a path, what the file holds is taken over; a file that cannot be read is an error, never overwritten."""
+        """Load the file at `path`, if there is one. An unreadable file raises `StorageError` and is not overwritten."""
         self._path = path
         self._tables = _load(path) if path is not None else {}
         self._writing = asyncio.Lock()
@@ -42,26 +42,26 @@ class KvConfig:
     async def put(self, namespace: str, key: str, value: str) -> None:
         async with self._writing:
             if self.get(namespace, key) != value:
-                await self._become({**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}})
+                await self._replace_tables({**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}})
 
     async def delete(self, namespace: str, key: str) -> None:
-        """What is not there is no error: tools repeat themselves."""
+        """Delete a key. A missing key is not an error, because tools repeat their requests."""
         async with self._writing:
             if self.get(namespace, key) is None:
                 return
-            left = {name: text for name, text in self._tables[namespace].items() if name != key}
+            remaining = {name: text for name, text in self._tables[namespace].items() if name != key}
             others = {name: table for name, table in self._tables.items() if name != namespace}
-            await self._become({**others, namespace: left} if left else others)
+            await self._replace_tables({**others, namespace: remaining} if remaining else others)
 
-    async def _become(self, tables: KvTables) -> None:
+    async def _replace_tables(self, tables: KvTables) -> None:
         data = msgspec.json.encode(tables)
         if len(data) > KV_BYTES_MAX:
             raise TooLarge("the KV configuration", len(data), KV_BYTES_MAX)
         if self._path is not None:
             try:
-                await asyncio.to_thread(_replace, self._path, data)
+                await asyncio.to_thread(_replace_file, self._path, data)
             except OSError as cause:
-                raise StorageError(f"{self._path} cannot be written: {cause.strerror or cause}") from cause
+                raise StorageError(f"cannot write {self._path}: {cause.strerror or cause}") from cause
         self._tables = tables
 
 
@@ -71,13 +71,13 @@ def _load(path: Path) -> KvTables:
     except FileNotFoundError:
         return {}
     except OSError as cause:
-        raise StorageError(f"{path} cannot be read: {cause.strerror or cause}") from cause
+        raise StorageError(f"cannot read {path}: {cause.strerror or cause}") from cause
     except ValueError as cause:
-        raise StorageError(f"{path} holds no KV configuration ({cause}): repair it, or move it away") from cause
+        raise StorageError(f"{path} is not a KV configuration ({cause}): repair the file, or move it away") from cause
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """A crash leaves the old file or the new one."""
+def _replace_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically: after a crash there is the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     with open(fresh, "wb") as file:
@@ -87,6 +87,6 @@ def _replace(path: Path, data: bytes) -> None:
     os.replace(fresh, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # or the new name may be lost with the power
+        os.fsync(folder)  # makes the new directory entry durable
     finally:
         os.close(folder)

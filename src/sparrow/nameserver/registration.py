@@ -1,4 +1,4 @@
-"""Brokers say that they are there, that they still are, and that they leave."""
+"""Handlers of brokers: registration, heartbeat, unregistration."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from sparrow.wire.headers import (
 log = logging.getLogger(__name__)
 
 LARGE_REGISTRATION_BYTES = 256 << 10
-"""From here on a registration is read in a thread, so that routes are still answered meanwhile."""
+"""Larger registrations are decoded in a thread, so that route requests are not delayed."""
 
 
-async def register(request: RegisterBroker, naming: NameServerContext, call: RequestContext) -> HandlerResponse:
-    """All topics of a broker. Told in return: where its master is, and the order of ordered topics."""
+async def register(request: RegisterBroker, context: NameServerContext, call: RequestContext) -> HandlerResponse:
+    """Register all topics of a broker. Return the address of its master and the order configuration of topics."""
     for name, value in (
         ("brokerName", request.broker_name),
         ("brokerAddr", request.broker_address),
@@ -47,72 +47,73 @@ async def register(request: RegisterBroker, naming: NameServerContext, call: Req
     ):
         if not value:
             raise BadRequest("RegisterBroker", name, "is empty")
-    async with naming.registering:
-        said = await _read(request, call)
-        if not call.channel.is_open:  # nobody would notice its end any more
-            raise ConnectionLost(call.channel.address, "it closed before the registration was read")
-        asked_ms = request.heartbeat_timeout_ms
-        is_new = request.broker_address not in naming.routes.member_addresses(request.broker_name).values()
-        registered = naming.routes.register(
+    async with context.registration_lock:
+        registration = await _decode_registration(request, call)
+        if not call.channel.is_open:  # its close event has already been handled
+            raise ConnectionLost(call.channel.address, "it closed before the registration was decoded")
+        timeout_ms = request.heartbeat_timeout_ms
+        is_new = request.broker_address not in context.routes.member_addresses(request.broker_name).values()
+        registered = context.routes.register(
             broker_name=request.broker_name,
             broker_id=request.broker_id,
             address=request.broker_address,
             ha_address=request.ha_address,
             cluster=request.cluster,
-            topics=said.topics,
+            topics=registration.topics,
             acting_master=request.acting_master,
-            heartbeat_timeout_ms=asked_ms if asked_ms and asked_ms > 0 else naming.settings.broker_timeout_ms,
+            heartbeat_timeout_ms=timeout_ms if timeout_ms and timeout_ms > 0 else context.settings.broker_timeout_ms,
             connection=call.channel,
-            now_ms=naming.now_ms(),
+            now_ms=context.now_ms(),
         )
     if is_new:
         log.info("broker registered", extra={"broker": request.broker_name, "address": request.broker_address})
     header = RegisterBrokerResponse(registered.ha_address, registered.master_address)
-    orders = naming.kv.table(ORDER_TOPIC_NAMESPACE)
+    orders = context.kv.table(ORDER_TOPIC_NAMESPACE)
     return HandlerResponse.of(KvTable(dict(orders)), header) if orders is not None else HandlerResponse(header)
 
 
-async def _read(request: RegisterBroker, call: RequestContext) -> BrokerRegistration:
+async def _decode_registration(request: RegisterBroker, call: RequestContext) -> BrokerRegistration:
     body = call.command.body
     if request.body_crc not in (0, body_crc(body)):
-        raise BadRequest("Registration", "bodyCrc32", "does not match the body: damaged on its way, send it again")
+        raise BadRequest("Registration", "bodyCrc32", "does not match the body: send the registration again")
     if len(body) < LARGE_REGISTRATION_BYTES:
         return read_registration(body, is_compressed=request.is_compressed)
     return await asyncio.to_thread(read_registration, body, is_compressed=request.is_compressed)
 
 
-async def unregister(request: UnregisterBroker, naming: NameServerContext, _: RequestContext) -> EmptyHeader:
-    # The number is not looked at: the address says who leaves, and its number may have changed since.
-    log_removed_brokers(naming.routes.unregister(request.broker_name, request.broker_address), why="it said so")
+async def unregister(request: UnregisterBroker, context: NameServerContext, _: RequestContext) -> EmptyHeader:
+    # The address identifies the broker; its id may have changed since it registered.
+    log_removed_brokers(context.routes.unregister(request.broker_name, request.broker_address), why="it unregistered")
     return EmptyHeader()
 
 
 async def compare_version(
-    request: QueryDataVersion, naming: NameServerContext, call: RequestContext
+    request: QueryDataVersion, context: NameServerContext, call: RequestContext
 ) -> HandlerResponse:
-    """Whether a broker needs to register: its topics changed, or it is not known. Counts as a sign of life."""
-    asked = call.body(DataVersion)
-    known = naming.routes.heard(
-        request.broker_name, request.broker_address, connection=call.channel, now_ms=naming.now_ms()
+    """Tell a broker whether it must register: it is unknown, or its topics changed. Counts as a heartbeat."""
+    version = call.body(DataVersion)
+    known = context.routes.touch(
+        request.broker_name, request.broker_address, connection=call.channel, now_ms=context.now_ms()
     )
     if known is None:
         return HandlerResponse(QueryDataVersionResponse(changed=True))
-    return HandlerResponse.of(known, QueryDataVersionResponse(changed=not is_same_version(known, asked)))
+    return HandlerResponse.of(known, QueryDataVersionResponse(changed=not is_same_version(known, version)))
 
 
-async def heartbeat(request: BrokerHeartbeat, naming: NameServerContext, call: RequestContext) -> EmptyHeader:
-    naming.routes.heard(request.broker_name, request.broker_address, connection=call.channel, now_ms=naming.now_ms())
+async def heartbeat(request: BrokerHeartbeat, context: NameServerContext, call: RequestContext) -> EmptyHeader:
+    context.routes.touch(request.broker_name, request.broker_address, connection=call.channel, now_ms=context.now_ms())
     return EmptyHeader()
 
 
-async def member_group(request: GetBrokerMembers, naming: NameServerContext, _: RequestContext) -> HandlerResponse:
-    addresses = naming.routes.member_addresses(request.broker_name)
+async def member_group(request: GetBrokerMembers, context: NameServerContext, _: RequestContext) -> HandlerResponse:
+    addresses = context.routes.member_addresses(request.broker_name)
     return HandlerResponse.of(BrokerMemberGroup(BrokerMembers(request.cluster, request.broker_name, addresses)))
 
 
-def log_removed_brokers(gone: Iterable[RemovedBroker], *, why: str) -> None:
-    for name, number, address in gone:
-        log.info("broker dropped", extra={"broker": name, "broker_id": number, "address": address, "why": why})
+def log_removed_brokers(removed: Iterable[RemovedBroker], *, why: str) -> None:
+    """Log brokers that are no longer in any route."""
+    for name, broker_id, address in removed:
+        log.info("broker removed", extra={"broker": name, "broker_id": broker_id, "address": address, "why": why})
 
 
 HANDLERS: dict[int, RequestHandler[NameServerContext]] = {

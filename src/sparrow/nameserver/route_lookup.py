@@ -1,4 +1,4 @@
-"""Who holds a topic, and what topics, brokers and clusters there are. Tools also change topics here."""
+"""Handlers of clients and tools: routes, lists of topics and clusters, and changes of topics."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from sparrow.wire.headers import (
 _TOPIC_CHARS_SHOWN = 255
 
 
-def route_handler(naming: NameServerContext) -> InlineHandler:
-    """What every client asks for every topic every 30 s: a plain function, and the body is mostly made already."""
+def route_handler(context: NameServerContext) -> InlineHandler:
+    """Return the inline handler of route requests.
+
+    Every client sends one per topic every 30 s, and the encoded body is usually cached.
+    """
 
     def route(command: RemotingCommand, _: Channel) -> bytes | None:
         topic = headers.read(GetRoute, command.ext).topic
-        order = naming.kv.get(ORDER_TOPIC_NAMESPACE, topic) if naming.is_order_message_enabled else None
-        body = naming.routes.encoded_route(topic, order)
+        order = context.kv.get(ORDER_TOPIC_NAMESPACE, topic) if context.is_order_message_enabled else None
+        body = context.routes.encoded_route(topic, order)
         return encode_response(
             command, HandlerResponse(body=body) if body is not None else _unknown(topic[:_TOPIC_CHARS_SHOWN])
         )
@@ -39,61 +42,63 @@ def route_handler(naming: NameServerContext) -> InlineHandler:
 
 
 def _unknown(topic: str) -> HandlerResponse:
-    # Producers rely on the code to try the template topic instead; the first line is RocketMQ's.
+    # On this code producers try the auto-create topic instead. The first line is RocketMQ's.
     remark = (
         f"No topic route info in name server for the topic: {topic}\n"
-        f"No broker has registered {topic!r}: create it, or switch on automatic creation at the brokers"
+        f"No broker has registered {topic!r}: create the topic, or set auto_create_topics on the brokers"
     )
     return HandlerResponse(code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
 
 
-async def clusters(_: EmptyHeader, naming: NameServerContext, __: RequestContext) -> HandlerResponse:
-    return HandlerResponse.of(naming.routes.clusters())
+async def clusters(_: EmptyHeader, context: NameServerContext, __: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(context.routes.clusters())
 
 
-async def topics(_: EmptyHeader, naming: NameServerContext, __: RequestContext) -> HandlerResponse:
-    return HandlerResponse.of(TopicList(naming.routes.topics()))
+async def topics(_: EmptyHeader, context: NameServerContext, __: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(TopicList(context.routes.topics()))
 
 
-async def topics_of_cluster(request: GetClusterTopics, naming: NameServerContext, _: RequestContext) -> HandlerResponse:
-    return HandlerResponse.of(TopicList(naming.routes.topics_of_cluster(request.cluster)))
+async def topics_of_cluster(
+    request: GetClusterTopics, context: NameServerContext, _: RequestContext
+) -> HandlerResponse:
+    return HandlerResponse.of(TopicList(context.routes.topics_of_cluster(request.cluster)))
 
 
-async def system_topics(_: EmptyHeader, naming: NameServerContext, __: RequestContext) -> HandlerResponse:
-    """The topics by which tools find all brokers of a cluster, or one broker; and some broker to ask for more."""
-    table = naming.routes.clusters()
+async def system_topics(_: EmptyHeader, context: NameServerContext, __: RequestContext) -> HandlerResponse:
+    """Return the topics through which tools find the brokers of a cluster, and the address of one broker."""
+    table = context.routes.clusters()
     names = [name for cluster, brokers in table.cluster_addr_table.items() for name in (cluster, *brokers)]
-    some = next(iter(table.broker_addr_table.values()), None)
-    return HandlerResponse.of(TopicList(names, next(iter(some.broker_addrs.values())) if some is not None else None))
+    first = next(iter(table.broker_addr_table.values()), None)
+    return HandlerResponse.of(TopicList(names, next(iter(first.broker_addrs.values())) if first is not None else None))
 
 
 async def unit_topics(_: EmptyHeader, __: NameServerContext, ___: RequestContext) -> HandlerResponse:
-    """There are none: units are a routing scheme of RocketMQ's that nothing here takes part in."""
+    """Return an empty list: Sparrow does not support RocketMQ's units."""
     return HandlerResponse.of(TopicList())
 
 
-async def delete_topic(request: DeleteTopic, naming: NameServerContext, _: RequestContext) -> EmptyHeader:
-    naming.routes.delete_topic(request.topic, request.cluster or None)
+async def delete_topic(request: DeleteTopic, context: NameServerContext, _: RequestContext) -> EmptyHeader:
+    context.routes.delete_topic(request.topic, request.cluster or None)
     return EmptyHeader()
 
 
-async def register_topic(request: TopicRequest, naming: NameServerContext, call: RequestContext) -> EmptyHeader:
-    """A topic of brokers that are not known is passed over, as RocketMQ does: they bring it when they register."""
+async def register_topic(request: TopicRequest, context: NameServerContext, call: RequestContext) -> EmptyHeader:
+    """Add a topic. Topics of unknown brokers are ignored, as in RocketMQ: the brokers register them later."""
     if call.command.body:
-        naming.routes.register_topic(request.topic, call.body(RouteData).queue_datas)
+        context.routes.register_topic(request.topic, call.body(RouteData).queue_datas)
     return EmptyHeader()
 
 
 async def forbid_writes(
-    request: ChangeWritePermission, naming: NameServerContext, _: RequestContext
+    request: ChangeWritePermission, context: NameServerContext, _: RequestContext
 ) -> WipeWritePermissionResponse:
-    return WipeWritePermissionResponse(naming.routes.forbid_writes(request.broker_name))
+    return WipeWritePermissionResponse(context.routes.forbid_writes(request.broker_name))
 
 
 async def allow_writes(
-    request: ChangeWritePermission, naming: NameServerContext, _: RequestContext
+    request: ChangeWritePermission, context: NameServerContext, _: RequestContext
 ) -> AddWritePermissionResponse:
-    return AddWritePermissionResponse(naming.routes.allow_writes(request.broker_name))
+    return AddWritePermissionResponse(context.routes.allow_writes(request.broker_name))
 
 
 HANDLERS: dict[int, RequestHandler[NameServerContext]] = {

@@ -1,9 +1,9 @@
-"""Which brokers hold a topic: soft state, made of what brokers say about themselves. Time is an argument.
+"""The route table: which brokers hold a topic. Soft state, built from registrations; time is an argument.
 
-1. Topics belong to a broker group. They stay as long as one member does, even if a registration leaves one out.
-2. A member goes when it is unregistered, falls silent, or loses the connection it last spoke over. That a connection it
-   has left behind closes later does not matter.
-3. A route costs what its brokers cost, and nothing as long as nothing changed: the encoded answer is kept.
+1. Topics belong to a broker group. They stay while one member is registered, even if a registration omits them.
+2. A member is removed when it unregisters, when it sends no heartbeat in time, or when the connection of its last
+   request closes. Closing an older connection has no effect.
+3. The encoded route of a topic is cached until one of its brokers changes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sparrow.wire.bodies import ClusterTable, DataVersion, QueueData, RouteData,
 
 
 class RegistrationResult(NamedTuple):
-    """What a slave is told: where its master is. Nothing, for the master itself."""
+    """The address of the master, for a slave; empty for the master itself."""
 
     master_address: str | None = None
     ha_address: str | None = None
 
 
 class RemovedBroker(NamedTuple):
-    """A member that is no longer in any route."""
+    """A broker that was removed from all routes."""
 
     broker_name: str
     broker_id: int
@@ -35,16 +35,16 @@ class RemovedBroker(NamedTuple):
 
 
 class RouteTable:
-    """Everything a name server knows of brokers and topics."""
+    """All registered brokers and their topics."""
 
     def __init__(self) -> None:
         self._brokers = BrokerTable()
         self._queues: dict[str, dict[str, QueueData]] = {}
-        """Topic to broker name to its queues. A topic is here exactly if it is in its groups' `topics`."""
+        """Topic to broker name to queues. It holds exactly the topics in the `topics` of the groups."""
         self._encoded: dict[str, tuple[str | None, bytes]] = {}
-        """Topic to the order it was asked with, and the answer."""
+        """Topic to the order configuration of the request and the encoded route."""
 
-    # -- brokers come and go ------------------------------------------------------------------------------------------
+    # -- registration of brokers --------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -60,30 +60,30 @@ class RouteTable:
         connection: Hashable,
         now_ms: int,
     ) -> RegistrationResult:
-        """Take a member and its topics in. `acting_master` is None for brokers before 5.0, which do not know of it."""
+        """Add or update a member and its topics. `acting_master` is None for brokers before 5.0."""
         known = self._brokers.get(broker_name)
         shown = known.data() if known is not None else None
         previous = known.members.get(broker_id) if known is not None else None
         version, configs = topics.data_version, topics.topic_config_table.values()
         if previous is None and len(configs) == 1:
-            # 5.x sends single topics as they change. Of a broker never heard of before, one would pass for all it has.
-            problem = "has one topic only, of a broker that is not known yet: register all topics first"
+            # 5.x sends single topics when they change. From an unknown broker, one topic would count as all of them.
+            problem = "has only one topic of an unknown broker: register all topics first"
             raise BadRequest("Registration", "topicConfigTable", problem)
         has_moved = previous is not None and previous.address != address
         if previous is not None and has_moved and _state(previous.version) > _state(version):
-            return RegistrationResult()  # another has taken this number since; who lost it is not refused, only ignored
+            return RegistrationResult()  # another broker has taken the id since; RocketMQ ignores the old one silently
         member = BrokerMember(broker_id, address, ha_address, version, connection, now_ms, heartbeat_timeout_ms)
         group = self._brokers.put(broker_name, cluster, member)
         group.has_acting_master = bool(acting_master)
-        # A slave that became master comes back under another number: one address must not be there twice.
+        # A slave that became master registers with another id; each address may be registered once.
         for other in [other for other in group.members.values() if other.address == address and other is not member]:
             self._brokers.remove(group, other)
         if group.data() != shown:
-            self._forget(group.topics)
-        # The master knows the topics; without one, the first of the slaves does. A 4.9 slave is never asked.
+            self._invalidate(group.topics)
+        # Topics are taken from the master; without one, from the first slave. Topics of a 4.9 slave are ignored.
         if broker_id == MASTER_BROKER_ID or (acting_master is not None and broker_id == min(group.members)):
-            is_news = previous is None or has_moved or not is_same_version(previous.version, version)
-            self._take_topics(group, configs, is_news=is_news)
+            is_changed = previous is None or has_moved or not is_same_version(previous.version, version)
+            self._update_topics(group, configs, is_changed=is_changed)
         master = group.members.get(MASTER_BROKER_ID)
         return (
             RegistrationResult()
@@ -91,10 +91,10 @@ class RouteTable:
             else RegistrationResult(master.address, master.ha_address)
         )
 
-    def _take_topics(self, group: BrokerGroup, configs: Iterable[TopicConfig], *, is_news: bool) -> None:
-        """Without news only what is missing is added: write permissions wiped by hand stay wiped."""
+    def _update_topics(self, group: BrokerGroup, configs: Iterable[TopicConfig], *, is_changed: bool) -> None:
+        """Without a change, add only missing topics: write permissions that a tool removed stay removed."""
         for config in configs:
-            if is_news or config.topic_name not in group.topics:
+            if is_changed or config.topic_name not in group.topics:
                 queues = QueueData(
                     broker_name=group.name,
                     read_queue_nums=config.read_queue_nums,
@@ -104,60 +104,61 @@ class RouteTable:
                 )
                 self._set_queues(group, config.topic_name, queues)
 
-    def heard(self, broker_name: str, address: str, *, connection: Hashable, now_ms: int) -> DataVersion | None:
-        """A sign of life. The version of the broker's topics that is known here; None: it must register first."""
+    def touch(self, broker_name: str, address: str, *, connection: Hashable, now_ms: int) -> DataVersion | None:
+        """Record a heartbeat. Return the registered version of the topics, or None if the broker must register."""
         group = self._brokers.get(broker_name)
-        member = group.at(address) if group is not None else None
+        member = group.member_at(address) if group is not None else None
         if group is None or member is None:
             return None
-        self._brokers.heard(group, member, connection=connection, now_ms=now_ms)
+        self._brokers.touch(group, member, connection=connection, now_ms=now_ms)
         return member.version
 
     def unregister(self, broker_name: str, address: str) -> list[RemovedBroker]:
         group = self._brokers.get(broker_name)
-        member = group.at(address) if group is not None else None
-        return self._drop([(group, member)]) if group is not None and member is not None else []
+        member = group.member_at(address) if group is not None else None
+        return self._remove([(group, member)]) if group is not None and member is not None else []
 
     def connection_closed(self, connection: Hashable) -> list[RemovedBroker]:
-        """Those who last spoke over it are gone."""
-        return self._drop(self._brokers.heard_over(connection))
+        """Remove the members whose last request came over this connection."""
+        return self._remove(self._brokers.members_on(connection))
 
     def expire(self, now_ms: int) -> list[RemovedBroker]:
-        """Those who have said nothing for longer than they may are gone."""
-        return self._drop(self._brokers.silent(now_ms))
+        """Remove the members whose heartbeat is overdue."""
+        return self._remove(self._brokers.expired(now_ms))
 
-    def _drop(self, leaving: list[tuple[BrokerGroup, BrokerMember]]) -> list[RemovedBroker]:
+    def _remove(self, leaving: list[tuple[BrokerGroup, BrokerMember]]) -> list[RemovedBroker]:
         for group, member in leaving:
-            self._forget(group.topics)
+            self._invalidate(group.topics)
             self._brokers.remove(group, member)
             if not group.members:
                 for topic in list(group.topics):
                     self._remove_queues(group, topic)
-        return [RemovedBroker(group.name, member.number, member.address) for group, member in leaving]
+        return [RemovedBroker(group.name, member.broker_id, member.address) for group, member in leaving]
 
-    # -- topics come and go -------------------------------------------------------------------------------------------
+    # -- changes of topics -------------------------------------------------------------------------------------------
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> bool:
-        """Add a topic by hand: all of it, or nothing if one of its brokers is not known."""
-        wanted = list(queues)
-        if not all(some.broker_name in self._brokers for some in wanted):
+        """Add a topic for a tool: on all its brokers, or on none if one of them is unknown."""
+        queues = list(queues)
+        if not all(data.broker_name in self._brokers for data in queues):
             return False
-        for some in wanted:
-            self._set_queues(self._brokers[some.broker_name], topic, some)
+        for data in queues:
+            self._set_queues(self._brokers[data.broker_name], topic, data)
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Everywhere, or in one cluster. A broker that still has it brings it back when it registers next."""
+        """Delete a topic everywhere, or in one cluster. A broker that still has it registers it again."""
         for name in list(self._queues.get(topic, ())):
             group = self._brokers[name]
             if cluster is None or group.cluster == cluster:
                 self._remove_queues(group, topic)
 
     def forbid_writes(self, broker_name: str) -> int:
-        """Until its topics change. How many topics the broker has."""
+        """Remove the write permission of all topics of a broker until they change. Return their number."""
         return self._set_permission(broker_name, keep=~PERM_WRITE, add=0)
 
     def allow_writes(self, broker_name: str) -> int:
+        """Restore the write permission of all topics of a broker. Return their number."""
         return self._set_permission(broker_name, keep=0, add=PERM_READ | PERM_WRITE)
 
     def _set_permission(self, broker_name: str, *, keep: int, add: int) -> int:
@@ -184,32 +185,32 @@ class RouteTable:
         group.topics.discard(topic)
         self._encoded.pop(topic, None)
 
-    def _forget(self, topics: Iterable[str]) -> None:
+    def _invalidate(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self._encoded.pop(topic, None)
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def route(self, topic: str, order: str | None = None) -> RouteData | None:
-        """Who holds the topic, or None if nobody does. `order` is handed on to publishers of an ordered topic."""
+        """Return the route of a topic, or None if no broker holds it. `order` is included for ordered topics."""
         by_broker = self._queues.get(topic)
         if by_broker is None:
             return None
         shows_acting = not topic.startswith(BROKER_SYNC_TOPIC_PREFIX)
         brokers, queues = [], []
         for name in sorted(by_broker):
-            group, some = self._brokers[name], by_broker[name]
+            group, data = self._brokers[name], by_broker[name]
             if shows_acting and group.is_led_by_slave:
-                some = msgspec.structs.replace(some, perm=some.perm & ~PERM_WRITE)  # a slave can be read from, no more
+                data = msgspec.structs.replace(data, perm=data.perm & ~PERM_WRITE)  # slaves are read-only
             brokers.append(group.data(shows_acting_master=shows_acting))
-            queues.append(some)
+            queues.append(data)
         return RouteData(broker_datas=brokers, queue_datas=queues, order_topic_conf=order)
 
     def encoded_route(self, topic: str, order: str | None = None) -> bytes | None:
-        """The same as it goes out."""
-        kept = self._encoded.get(topic)
-        if kept is not None and kept[0] == order:
-            return kept[1]
+        """Return the encoded route of a topic, from the cache if possible."""
+        cached = self._encoded.get(topic)
+        if cached is not None and cached[0] == order:
+            return cached[1]
         route = self.route(topic, order)
         if route is None:
             return None
@@ -228,18 +229,18 @@ class RouteTable:
         return ClusterTable(dict(sorted(groups.items())), self._brokers.clusters())
 
     def member_addresses(self, broker_name: str) -> dict[int, str]:
-        """The members of a group by their real numbers; none if it is not known."""
+        """Return the addresses of a broker group by broker id; empty if it is unknown."""
         group = self._brokers.get(broker_name)
         return group.data().broker_addrs if group is not None else {}
 
 
 def is_same_version(version: DataVersion, other: DataVersion) -> bool:
-    """Whether both stand for one state of a broker's topics."""
+    """Return whether both denote the same state of a broker's topics."""
     if (version.counter, version.timestamp) != (other.counter, other.timestamp):
         return False
     return _state(version) == _state(other)
 
 
 def _state(version: DataVersion) -> int:
-    """How often mastership has changed. 4.9 does not say, 5.x starts at 0."""
+    """Return the count of master changes. 4.9 does not send it, 5.x starts at 0."""
     return version.state_version or 0

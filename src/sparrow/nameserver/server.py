@@ -1,4 +1,7 @@
-"""A name server with its sockets. It keeps nothing but the KV configuration: routes come back with the brokers."""
+"""The name server: listener, dispatcher and the scan for expired brokers.
+
+Only the KV configuration is persistent. Routes return with the next registration of each broker.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from sparrow.wire.frame import RemotingCommand
 
 
 class NameServer:
-    """`async with NameServer(settings) as server:` and it serves until the block ends."""
+    """A running name server: `async with NameServer(settings) as server:` serves until the block ends."""
 
     def __init__(
         self,
@@ -31,40 +34,41 @@ class NameServer:
         self.settings = settings
         self._kv_path, self._now_ms = kv_path, now_ms
         self._scan: asyncio.TimerHandle | None = None
-        self.naming: NameServerContext
+        self.context: NameServerContext
         self.address: Address
-        """Where it listens, with the port it got."""
+        """The address that clients connect to, with the actual port."""
 
     async def start(self) -> None:
+        """Load the KV configuration and listen."""
         kv = await asyncio.to_thread(KvConfig, self._kv_path)
         self._listener = Listener(self._serve, self.settings.net, on_close=self._closed)
         port = self._listener.bind(self.settings.host, self.settings.port)
         self.address = advertised_address(self.settings.host, port)
-        self.naming = NameServerContext(settings=self.settings, address=self.address, kv=kv, now_ms=self._now_ms)
-        self._serving: RequestDispatcher[NameServerContext] = dispatch.serving(self.naming)
+        self.context = NameServerContext(settings=self.settings, address=self.address, kv=kv, now_ms=self._now_ms)
+        self._dispatcher: RequestDispatcher[NameServerContext] = dispatch.make_dispatcher(self.context)
         await self._listener.start()
-        self._scan_later()
+        self._schedule_scan()
 
     def _serve(self, command: RemotingCommand, channel: Channel) -> None:
-        self._serving(command, channel)
+        self._dispatcher(command, channel)
 
     def _closed(self, channel: Channel) -> None:
-        log_removed_brokers(self.naming.routes.connection_closed(channel), why="its connection closed")
+        log_removed_brokers(self.context.routes.connection_closed(channel), why="its connection closed")
 
-    def _scan_later(self) -> None:
+    def _schedule_scan(self) -> None:
         loop = asyncio.get_running_loop()
-        self._scan = loop.call_later(self.settings.scan_interval_ms / 1000, self._drop_silent)
+        self._scan = loop.call_later(self.settings.scan_interval_ms / 1000, self._remove_expired)
 
-    def _drop_silent(self) -> None:
-        self._scan_later()
-        log_removed_brokers(self.naming.routes.expire(self._now_ms()), why="it fell silent")
+    def _remove_expired(self) -> None:
+        self._schedule_scan()
+        log_removed_brokers(self.context.routes.expire(self._now_ms()), why="its heartbeat timed out")
 
     async def stop(self) -> None:
-        """Refuse what is new, finish what is in hand, hang up."""
+        """Stop accepting, finish requests in progress, close all connections."""
         if self._scan is not None:
             self._scan.cancel()
         self._listener.stop_accepting()
-        await self._serving.stop(self.settings.net.stop_grace_ms / 1000)
+        await self._dispatcher.stop(self.settings.net.stop_grace_ms / 1000)
         await self._listener.stop()
 
     async def __aenter__(self) -> NameServer:

@@ -41,7 +41,7 @@ async def test_a_new_one_takes_over_what_the_file_holds(tmp_path):
 async def test_a_damaged_file_is_an_error_and_stays_as_it_is(tmp_path):
     path = tmp_path / "kv.json"
     path.write_bytes(b'{"ns":')
-    with pytest.raises(StorageError, match="repair it"):
+    with pytest.raises(StorageError, match="repair the file"):
         KvConfig(path)
     assert path.read_bytes() == b'{"ns":'
 
@@ -49,7 +49,7 @@ async def test_a_damaged_file_is_an_error_and_stays_as_it_is(tmp_path):
 async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path):
     kv = KvConfig(tmp_path / "folder" / "kv.json")
     (tmp_path / "folder").touch()  # a file in its way
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot write"):
         await kv.put("ns", "k", "v")
     assert kv.get("ns", "k") is None
 

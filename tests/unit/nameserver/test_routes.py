@@ -206,15 +206,15 @@ def test_a_broker_on_a_new_connection_outlives_its_old_one(routes):
 
 def test_a_sign_of_life_over_a_new_connection_is_enough_to_outlive_the_old_one(routes):
     register(routes, connection="old")
-    assert routes.heard("a", "a-0:10911", connection="new", now_ms=1) == DataVersion(1, 1000)
+    assert routes.touch("a", "a-0:10911", connection="new", now_ms=1) == DataVersion(1, 1000)
     assert routes.connection_closed("old") == []
     assert len(routes.connection_closed("new")) == 1
 
 
 def test_a_broker_that_is_not_known_must_register(routes):
     register(routes)
-    assert routes.heard("b", "a-0:10911", connection="c", now_ms=0) is None
-    assert routes.heard("a", "elsewhere:1", connection="c", now_ms=0) is None
+    assert routes.touch("b", "a-0:10911", connection="c", now_ms=0) is None
+    assert routes.touch("a", "elsewhere:1", connection="c", now_ms=0) is None
 
 
 def test_a_broker_silent_for_longer_than_it_may_be_is_dropped(routes):
@@ -222,7 +222,7 @@ def test_a_broker_silent_for_longer_than_it_may_be_is_dropped(routes):
     register(routes, "b", now_ms=0, heartbeat_timeout_ms=10, connection="cb")
     assert routes.expire(10) == []
     assert routes.expire(11) == [RemovedBroker("b", 0, "b-0:10911")]
-    routes.heard("a", "a-0:10911", connection="ca", now_ms=100)
+    routes.touch("a", "a-0:10911", connection="ca", now_ms=100)
     assert routes.expire(SILENCE_MS + 100) == []
     assert routes.expire(SILENCE_MS + 101) == [RemovedBroker("a", 0, "a-0:10911")]
     assert routes.topics() == []

@@ -87,7 +87,7 @@ async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> 
             missing += span.end - span.begin - found
             if broker.resender is not None and not request.is_dry_run:
                 readers = [target.group.name for target in targets]
-                await broker.resender.ask(span.queue, span.begin, span.end, group=request.group, readers=readers)
+                await broker.resender.request(span.queue, span.begin, span.end, group=request.group, readers=readers)
     return ResendMessagesResponse(count, missing, ",".join(target.group.name for target in targets))
 
 

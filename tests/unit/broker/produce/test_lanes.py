@@ -74,7 +74,7 @@ def test_a_property_whose_name_only_ends_alike_is_no_priority():
 
 @pytest.mark.parametrize("word", ["HIGH", "urgent", "0", " high"])
 def test_another_word_is_an_illegal_message(word):
-    with pytest.raises(IllegalMessage, match="say high, middle or low"):
+    with pytest.raises(IllegalMessage, match="use high, middle or low"):
         lane_queue(Queue("T", 0), encode({"PRIORITY": word}).decode())
 
 
