@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
 from sparrow.broker.produce.lanes import has_lanes
-from sparrow.broker.produce.send import broker_only_topic
+from sparrow.broker.produce.queue_choice import broker_only_topic
 from sparrow.model.errors import IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge, UnknownTopic
 from sparrow.model.priority import Priority, parse_priority, read_queue_id
 from sparrow.model.protocol import (

@@ -11,7 +11,7 @@ import logging
 from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
 from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.send import broker_only_topic, choose_queue
+from sparrow.broker.produce.queue_choice import broker_only_topic, choose_queue
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import PROPERTY_CLUSTER, PROPERTY_REPLY_TO_CLIENT, PROPERTY_UNIQUE_KEY

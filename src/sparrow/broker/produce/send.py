@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from random import randrange
-from struct import Struct
 
 from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
 from sparrow.broker.consume import retry
 from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
-from sparrow.broker.delay.recall import recall_handle
 from sparrow.broker.produce.dedup import ProducerSequence, SendDeduplicator, producer_sequence_of
-from sparrow.broker.produce.lanes import has_lanes, lane_queue, lane_queue_for_batch
-from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
+from sparrow.broker.produce.lanes import has_lanes, lane_queue_for_batch
+from sparrow.broker.produce.queue_choice import broker_only_topic, choose_queue
+from sparrow.broker.produce.send_response import SendResponseEncoder
+from sparrow.model.errors import FlushTimeout, IllegalMessage, ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     DEFAULT_REGION,
@@ -29,40 +28,29 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_S,
     PROPERTY_TIMER_DELIVER_MS,
-    PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORED,
     RETRY_TOPIC_PREFIX,
-    TIMER_TOPIC,
 )
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
+from sparrow.net.dispatcher import InlineHandler, encode_error
 from sparrow.store.spi import AppendResult, PendingAppend
 from sparrow.wire import batch, headers
-from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode, ResponseCode
+from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.columns import batch as columns_batch
-from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, Serialization, decode_ext_fields
-from sparrow.wire.headers import SendMessage, SendMessageResponse, SendMessageV2
-from sparrow.wire.message_ids import UniqueIdGenerator, offset_id_prefix
+from sparrow.wire.frame import RemotingCommand, decode_ext_fields
+from sparrow.wire.headers import SendMessage, SendMessageV2
+from sparrow.wire.message_ids import UniqueIdGenerator
 from sparrow.wire.properties import encode, has_property, property_value, set_properties
 from sparrow.wire.record import HIDDEN_FLAG, pack_host
 
 _COLUMNAR_BATCH_MIN = 400
 """From so many messages in a batch on, encoding columns is faster than encoding messages."""
 _DELIVERY_TIME_PROPERTIES = (PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
-_JSON = Serialization.JSON
-_START = Struct(">II")
-_SUCCESS_HEADER = (
-    b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":'
-    + str(ADVERTISED_VERSION).encode()
-    + b',"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
-    b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}}'
-)
-"""The header of a successful answer."""
 
 FrameResult = bytes | Awaitable[bytes | None] | None
 
@@ -80,8 +68,7 @@ class SendHandler:
             self._deduplicator = SendDeduplicator(broker.store, now_ms=broker.now_ms)
         self._remembers_tokens = broker.store.remembers_tokens and broker.settings.auth
         host = broker.address.as_host()
-        self._id_prefix = offset_id_prefix(host)
-        self._id_prefix_bytes = self._id_prefix.encode()
+        self._encode_sent = SendResponseEncoder(host, broker.name).encode
         self._unique_ids = UniqueIdGenerator(host.ip, host.port, id(self), broker.now_ms)
         # Replies need the cluster. Clients of 5.x trace only messages with a region.
         stamp = {
@@ -330,7 +317,7 @@ class SendHandler:
         self._counters.count_send(request.topic, len(appended.physical_offsets), len(command.body))
         durable = self._store.when_durable(appended.end)
         if durable is None or (PROPERTY_WAIT_STORED in request.properties and _wants_no_wait(request)):
-            return self._sent(command, queue, appended, properties)
+            return self._encode_sent(command, queue, appended, properties)
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
         def done(future: asyncio.Future[None]) -> None:
@@ -338,9 +325,11 @@ class SendHandler:
             if answered.done():
                 return
             if error is None:
-                frame = self._sent(command, queue, appended, properties)
+                frame = self._encode_sent(command, queue, appended, properties)
             elif isinstance(error, FlushTimeout):  # it is written nevertheless, and the sender gets its offset
-                frame = self._sent(command, queue, appended, properties, ResponseCode.FLUSH_DISK_TIMEOUT, str(error))
+                frame = self._encode_sent(
+                    command, queue, appended, properties, ResponseCode.FLUSH_DISK_TIMEOUT, str(error)
+                )
             else:
                 frame = encode_error(command, error)
             answered.set_result(frame)
@@ -363,66 +352,6 @@ class SendHandler:
             queue = appended.queue
         frame = self._answer(request, command, channel, queue, appended, properties)
         return frame if isinstance(frame, bytes) or frame is None else await frame
-
-    def _sent(
-        self,
-        command: RemotingCommand,
-        queue: Queue,
-        appended: AppendResult,
-        properties: bytes | None,
-        code: int = ResponseCode.SUCCESS,
-        remark: str | None = None,
-    ) -> bytes | None:
-        """Return the frame of the answer. `properties` are those of a single message; None for a batch."""
-        if properties is not None and not code and command.serialization is _JSON and not command.flag & ONE_WAY_FLAG:
-            frame = self._sent_one(command, queue, appended, properties)
-            if frame is not None:
-                return frame
-        ids = columns_batch.joined_offset_ids(self._id_prefix, appended.physical_offsets)
-        unique = property_value(properties, PROPERTY_UNIQUE_KEY) if properties is not None else None
-        handle = None
-        due_ms = (
-            _number(properties, PROPERTY_TIMER_OUT_MS) if properties and appended.queue.topic == TIMER_TOPIC else None
-        )
-        if due_ms is not None:
-            handle = recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
-        header = SendMessageResponse(ids, queue.id, appended.offset, unique, DEFAULT_REGION, True, recall_handle=handle)
-        return encode_response(command, HandlerResponse(header, code=code, remark=remark))
-
-    def _sent_one(
-        self, command: RemotingCommand, queue: Queue, appended: AppendResult, properties: bytes
-    ) -> bytes | None:
-        """Return the frame of the common case from a template: an encoder would take as long as the append."""
-        at = properties.find(b"UNIQ_KEY\x01") + 9
-        unique = properties[at : properties.find(b"\x02", at)]
-        if not unique.isalnum() or (at > 9 and properties[at - 10] != 2) or appended.queue.topic == TIMER_TOPIC:
-            return None  # an id that needs escaping, another property with the same ending, or more fields to send
-        header = _SUCCESS_HEADER % (
-            command.opaque,
-            self._id_prefix_bytes,
-            appended.physical_offsets[0],
-            queue.id,
-            appended.offset,
-            unique,
-        )
-        size = len(header)
-        return b"%b%b" % (_START.pack(size + 4, size), header)
-
-
-def broker_only_topic(topic: str) -> NotPermitted:
-    return NotPermitted(f"sending to topic {topic!r}", "only the broker itself writes to it")
-
-
-def choose_queue(request: SendMessage, topic: Topic) -> Queue:
-    """Return the queue in the request, or a random one; in a topic with lanes, the lane of the message's priority."""
-    if not topic.is_writable:
-        raise NotPermitted(f"sending to topic {topic.name!r}", "the topic has no write permission")
-    queue_id, in_lanes = request.queue_id, has_lanes(topic)
-    if queue_id < 0:
-        queue_id = randrange(topic.write_queues)
-    elif queue_id >= (topic.write_queues if in_lanes else max(topic.write_queues, topic.read_queues)):
-        raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {topic.write_queues}")
-    return lane_queue(Queue(topic.name, queue_id), request.properties) if in_lanes else Queue(topic.name, queue_id)
 
 
 def _terminated(properties: bytes) -> bytes:
