@@ -1,8 +1,8 @@
-"""The wall clock, in the unit the wire uses. Pure code takes time as an argument instead."""
+"""The wall clock in milliseconds, the unit of the protocol. Pure code takes the time as an argument instead."""
 
 import time
 
 
 def now_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return the milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

@@ -176,9 +176,9 @@ async def test_a_reply_that_cannot_be_pushed_is_stored_and_its_sender_told(tmp_p
     async with running_broker(tmp_path) as server, asker(server.address, ResponseCode.SYSTEM_ERROR):
         channel = await connect(server.address)
         for words, why in (
-            ({}, "who asked"),
-            ({"REPLY_TO_CLIENT": "nobody@1"}, "'nobody@1', who asked, is not online"),
-            ({"REPLY_TO_CLIENT": "me@1"}, "did not take the reply: no, thanks"),
+            ({}, "the reply has no requester"),
+            ({"REPLY_TO_CLIENT": "nobody@1"}, "the requesting client 'nobody@1' is not online"),
+            ({"REPLY_TO_CLIENT": "me@1"}, "did not accept the reply: no, thanks"),
         ):
             code, remark, sent = await reply(channel, RequestCode.SEND_REPLY_MESSAGE_V2, **words)
             assert code == ResponseCode.SYSTEM_ERROR

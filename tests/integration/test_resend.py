@@ -207,7 +207,7 @@ async def test_groups_that_could_not_read_them_are_left_out_or_refused(desk):
     await desk.broker.groups.put(Group(name="forbidden", may_consume=False))
     await desk.commit("forbidden", T, 10)
     assert (await desk.resend(group=None, begin=0, end=1)).groups == "g"
-    assert "forbids it to consume" in await desk.refuses(group="forbidden", begin=0, end=1)
+    assert "forbids consuming" in await desk.refuses(group="forbidden", begin=0, end=1)
     screens = bodies.ConsumerData("screens", message_model="BROADCASTING")
     beat = bodies.HeartbeatData("client@1", [], [screens])
     await desk.done(RequestCode.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
@@ -248,18 +248,18 @@ async def test_a_dry_run_counts_and_stores_nothing(desk):
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({}, "which messages"),
-        ({"begin": 5, "end": 4}, "no range"),
-        ({"begin": -1, "end": 4}, "no range"),
+        ({}, "no messages selected"),
+        ({"begin": 5, "end": 4}, "not a range"),
+        ({"begin": -1, "end": 4}, "not a range"),
         ({"begin": 5}, "both begin and end"),
-        ({"begin": 10, "end": 12}, "nothing is there yet"),
+        ({"begin": 10, "end": 12}, "does not exist yet"),
         ({"begin": 0, "end": 1, "keys": "k"}, "not both"),
-        ({"begin": 0, "end": 1, "from_ms": 0}, "which messages"),
+        ({"begin": 0, "end": 1, "from_ms": 0}, "no messages selected"),
         ({"from_ms": 5, "to_ms": 4}, "before it begins"),
-        ({"from_ms": 0, "queue_id": 0}, "a queue goes with offsets"),
+        ({"from_ms": 0, "queue_id": 0}, "only be given with offsets"),
         ({"begin": 0, "end": 1, "queue_id": 7}, "no queue 7"),
         ({"begin": 0, "end": 1, "priority": "low"}, "no priorities"),
-        ({"keys": "  "}, "which keys"),
+        ({"keys": "  "}, "list of keys is empty"),
         ({"begin": 0, "end": 1, "topic": "nowhere"}, "topic 'nowhere' does not exist"),
         ({"begin": 0, "end": 1, "group": "nobody"}, "group 'nobody' does not exist"),
         ({"begin": 0, "end": 1, "topic": "SCHEDULE_TOPIC_XXXX"}, "cannot be resent"),
@@ -273,7 +273,7 @@ async def test_retry_topics_and_dead_letters_are_not_resent(desk):
     await desk.resend(begin=0, end=0)
     assert "cannot be resent" in await desk.refuses(topic=RETRY.topic, begin=0, end=0)
     await desk.broker.topics.put(Topic(name=DEAD.topic))
-    assert "redriven" in await desk.refuses(topic=DEAD.topic, begin=0, end=0)
+    assert "redrive" in await desk.refuses(topic=DEAD.topic, begin=0, end=0)
 
 
 # -- what becomes of a resent message ---------------------------------------------------------------------------------
@@ -513,22 +513,22 @@ async def test_the_command_resends_and_asks_before_it_does_so_to_all(stand):
             await admin.create_group(Group(name=name))
             await admin.reset_offsets(name, "T", "last")
     store = stand.platform.broker.broker.store
-    done = await run(stand, "T", "--group", "g", "--ids", "0", "1", "--dry-run")
+    done = await run(stand, "T", "--group", "g", "--offsets", "0", "1", "--dry-run")
     assert done.stdout == "2 messages would be resent to g.\n", done.stderr
-    done = await run(stand, "T", "--group", "g", "--ids", "0", "1")
+    done = await run(stand, "T", "--group", "g", "--offsets", "0", "1")
     assert done.stdout == "2 messages resent to g.\n", done.stderr
     assert store.bounds_nowait(Queue("%RETRY%g", 0)).end == 2
 
     done = await run(stand, "T", "--time", "2020-01-01", "2100-01-01T10:00+02:00", said="n\n")
-    assert "3 messages would be resent to g, h. Go on?" in done.stdout
+    assert "3 messages would be resent to g, h. Continue?" in done.stdout
     assert done.returncode == 1
     assert store.bounds_nowait(Queue("%RETRY%h", 0)).end == 0
     done = await run(stand, "T", "--time", "0", "99999999999999", "--yes")
     assert done.stdout == "3 messages resent to g, h.\n", done.stderr
 
-    done = await run(stand, "T", "--group", "g", "--ids", "1", "0")
+    done = await run(stand, "T", "--group", "g", "--offsets", "1", "0")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no range of offsets" in done.stderr
+    assert "not a range of offsets" in done.stderr
     done = await run(stand, "T", "--group", "g", "--time", "yesterday", "today")
-    assert "'yesterday' is no time" in done.stderr
+    assert "'yesterday' is not a time" in done.stderr
     assert "Examples" in (await run(stand, "--help")).stdout

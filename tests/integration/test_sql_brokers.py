@@ -141,7 +141,7 @@ async def test_a_stopped_broker_stays_out_of_the_routes(tmp_path: Path, database
     async with crew(tmp_path, database_url, 2) as running:
         leaving = running.brokers[1]
         await leaving._registration.stop()
-        await leaving.broker.topics.told()
+        await leaving.broker.topics.announce()
         assert str(leaving.address) not in (await running.masters()).values()
 
 

@@ -721,6 +721,6 @@ async def test_a_database_that_was_started_anew_hands_out_again_what_is_not_ackn
     await popper.fill(each=4, queues=1)
     got = await popper.pop()
     await popper.acked(*got[:2])
-    await store_of(popper.server)._restarted()
+    await store_of(popper.server)._handle_server_restart()
     assert len(popper.pops.in_flight) == 0
     assert bodies_of(await popper.pop()) == [b"0-2", b"0-3"]

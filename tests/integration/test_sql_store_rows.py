@@ -1,7 +1,6 @@
-"""What the SQL store was asked to be, row by row: tables (T), columns (C), operations (S), and ids without holes (P).
+"""The tables and operations of the SQL store: tables, columns, reading and committing, and ids without holes.
 
-Each test is named after its row, and runs on every database. Where a row speaks of tables and columns, the database is
-asked, not the store.
+Each test runs on every database. Where a test is about tables and columns, it queries the database, not the store.
 """
 
 from __future__ import annotations
@@ -850,7 +849,7 @@ async def test_a_group_and_a_single_consumer_do_not_touch_each_other(store):
 
 
 @pytest.mark.parametrize("outcome", ["done", "rolled back"])
-async def test_p1_ids_are_given_out_committed_and_seen_in_one_order(store, open_store, outcome):
+async def test_ids_are_given_out_committed_and_seen_in_one_order(store, open_store, outcome):
     """Whoever has taken ids and has not committed keeps the next one waiting; a rollback gives its ids back."""
     other, reader = await open_store(), await open_store()
     of = lane(store, HIGH)
@@ -879,7 +878,7 @@ async def test_p1_ids_are_given_out_committed_and_seen_in_one_order(store, open_
     assert await next_id(store, of) == len(found) + 1
 
 
-async def test_p1_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(store, open_store):
+async def test_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(store, open_store):
     writers = [await open_store() for _ in range(4)]
     reader = await open_store()
     total, seen = 4 * 15 * 3, []
@@ -898,7 +897,7 @@ async def test_p1_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(s
     assert seen == list(range(1, total + 1))
 
 
-async def test_p2_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_the_next_append(store, open_store):
+async def test_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_the_next_append(store, open_store):
     await store.append(HIGH, numbers(2))
     if store.database.dialect == "sqlite":  # fills the id in
         assert await insert_message(store, body=b"by hand") == 1
@@ -914,7 +913,7 @@ async def test_p2_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_t
 
 
 @pytest.mark.parametrize("hole", [{1}, {3}, {3, 4, 5}, {10}, {1, 3, 5, 7, 9}])
-async def test_p3_readers_get_past_a_hole_that_an_accident_made(store, open_store, hole):
+async def test_readers_get_past_a_hole_that_an_accident_made(store, open_store, hole):
     await store.append(HIGH, numbers(10))
     places = ", ".join(map(str, hole))
     await store.database.execute(f"DELETE FROM msg_high_testtopic WHERE id IN ({places})")

@@ -33,11 +33,17 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def send(
-    platform: RunningPlatform, topic: str, bodies: Sequence[str], *, traced: bool = True, **more: str
+    platform: RunningPlatform,
+    topic: str,
+    bodies: Sequence[str],
+    *,
+    traced: bool = True,
+    tags: str | None = None,
+    **properties: str,
 ) -> list[str]:
     """The ids that the messages got."""
     with client.Producer(platform.name_servers, group="shop", trace=traced) as producer:
-        return [producer.send(Message(topic, body, properties=more)).message_id for body in bodies]
+        return [producer.send(Message(topic, body, tags=tags, properties=properties)).message_id for body in bodies]
 
 
 def handle(

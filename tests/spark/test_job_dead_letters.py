@@ -98,7 +98,7 @@ def test_the_command_reports_by_group_topic_tag_cause_and_hour(
     assert most["first"] <= most["last"]
     assert spark.read.parquet(str(folder)).selectExpr("sum(count)").first()[0] == 9
     assert "no stock" in done.stdout
-    assert "1 of them do not say" in done.stdout
+    assert "1 dead letter without an original topic" in done.stdout
 
     chosen = [*words[:3], "--where", "group = 'cashier'", "--redrive", "--checkpoint", str(tmp_path / "checkpoint")]
     assert CliRunner().invoke(app, ["pipeline", *chosen], input="n\n").exit_code == 1

@@ -116,7 +116,7 @@ def test_the_command_says_how_many_were_dropped(spark: SparkSession, platform: R
     words = ["dedupe", "orders", "--to", "once", "-n", platform.name_servers, "--by", "properties['order']"]
     done = CliRunner().invoke(app, ["pipeline", *words, "--checkpoint", str(tmp_path / "checkpoint")])
     assert done.exit_code == 0, done.output
-    assert "3 messages read, 1 of them repeats" in done.output
+    assert "3 messages read, 1 repeats dropped" in done.output
     assert len(bodies(platform, "once")) == 2
 
 

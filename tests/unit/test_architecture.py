@@ -185,3 +185,11 @@ def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_unit_tests_mirror_the_packages() -> None:
+    folders = {
+        path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")
+    }
+    strange = [str(folder) for folder in folders if not (PACKAGE / folder).is_dir()]
+    assert not strange, f"tests/unit has folders that src/sparrow has not: {sorted(strange)}"

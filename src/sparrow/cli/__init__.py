@@ -1,1 +1,1 @@
-"""The command line: the only place that puts the pieces together."""
+"""The command line: one folder per noun. Only this package assembles the parts of Sparrow."""

@@ -1,4 +1,4 @@
-"""Runs servers until somebody asks to stop: Ctrl-C, or SIGTERM. A second Ctrl-C does not wait."""
+"""Run a server until Ctrl-C or SIGTERM. A second Ctrl-C ends the process at once."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ import uvloop
 ServeUntilStopped = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Serves until the event is set, then stops in order."""
 
+_INTERRUPTED_EXIT_CODE = 130
+
 
 def run_until_stopped(serve: ServeUntilStopped) -> None:
-    uvloop.run(_until_stopped(serve))
+    """Run `serve` on an event loop of its own, and set its event on the first signal."""
+    uvloop.run(_serve_with_signals(serve))
 
 
-async def _until_stopped(serve: ServeUntilStopped) -> None:
+async def _serve_with_signals(serve: ServeUntilStopped) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def asked() -> None:
+    def on_signal() -> None:
         if stop.is_set():
-            raise SystemExit(130)
-        typer.echo("\nstopping: what is in hand is finished first", err=True)
+            raise SystemExit(_INTERRUPTED_EXIT_CODE)
+        typer.echo("\nStopping; finishing requests in progress (Ctrl-C again to stop now).", err=True)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(number, on_signal)
     await serve(stop)

@@ -1,4 +1,4 @@
-"""`sparrow`: one command, one file a verb."""
+"""The `sparrow` command. Each subcommand is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ COMMAND_MODULES = {
     "store": "store.commands",
     "token": "token",
 }
-"""The module of each, with an `app` of verbs of its own or a function of its name."""
+"""The module of each command below `sparrow.cli`. It has an `app` with subcommands, or a function named like it."""
 
 
 class LazyCommandGroup(TyperGroup):
-    """Loads a verb when it is asked for: who wants one need not wait for all the others."""
+    """A command group that imports a command when it is used, so that `--help` and short commands start fast."""
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, in the order of the help page."""
         return list(COMMAND_MODULES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for verb in (
-            [cmd_name] if cmd_name in COMMAND_MODULES else COMMAND_MODULES
-        ):  # all: what was meant is sought among them
-            if verb not in self.commands:
-                loaded = typer.main.get_command(_app_with(verb))
-                assert isinstance(loaded, TyperGroup), "it has a callback"
-                self.commands[verb] = loaded.commands[verb]
+        """Import and return a command; for an unknown name, import all, so that the error suggests a close one."""
+        for name in [cmd_name] if cmd_name in COMMAND_MODULES else COMMAND_MODULES:
+            if name not in self.commands:
+                loaded = typer.main.get_command(_app_with(name))
+                assert isinstance(loaded, TyperGroup), "an app with a callback is a group"
+                self.commands[name] = loaded.commands[name]
         return super().get_command(ctx, cmd_name)
 
 
-def _app_with(verb: str) -> typer.Typer:
-    module = import_module(f"sparrow.cli.{COMMAND_MODULES[verb]}")
-    holding = typer.Typer(callback=lambda: None, rich_markup_mode="rich", add_completion=False)
+def _app_with(name: str) -> typer.Typer:
+    module = import_module(f"sparrow.cli.{COMMAND_MODULES[name]}")
+    parent = typer.Typer(callback=lambda: None, rich_markup_mode="rich", add_completion=False)
     if hasattr(module, "app"):
-        holding.add_typer(module.app, name=verb)
+        parent.add_typer(module.app, name=name)
     else:
-        function = getattr(module, verb.replace("-", "_"))
-        holding.command(verb, epilog=getattr(module, "EXAMPLES", None))(function)
-    return holding
+        function = getattr(module, name.replace("-", "_"))
+        parent.command(name, epilog=getattr(module, "EXAMPLES", None))(function)
+    return parent
 
 
 app = typer.Typer(
@@ -64,8 +64,8 @@ app = typer.Typer(
 )
 
 
-def _version(is_wanted: bool) -> None:
-    if is_wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"sparrow {__version__}")
         raise typer.Exit()
 
@@ -73,9 +73,9 @@ def _version(is_wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what happens inside.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at debug level.")] = False,
 ) -> None:
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
@@ -83,7 +83,7 @@ def main(
 
 
 def entry() -> None:
-    """What the `sparrow` script runs: our own errors are a sentence, not a traceback."""
+    """Run the `sparrow` script. Sparrow's own errors are printed as a sentence, without a traceback."""
     try:
         app()
     except SparrowError as error:

@@ -1,4 +1,4 @@
-"""`sparrow resend`: messages of a topic once more, to a group or to all that read it."""
+"""`sparrow resend`: deliver messages of a topic again, to one group or to all groups that read it."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from typing import Annotated
 
 import typer
 
+from sparrow.cli.admin_client import LOCAL_NAME_SERVER, NameServersOption, open_admin
 from sparrow.client.aio.admin.resend import ResendResult
-from sparrow.client.blocking import Admin
 
 EXAMPLES = """
 Examples:
 
 [bold]sparrow resend orders --group billing --time 2024-05-01T10:00 2024-05-01T11:00 --dry-run[/bold]
 
-[bold]sparrow resend orders --group billing --ids 1200 1299 --queue 3[/bold]
+[bold]sparrow resend orders --group billing --offsets 1200 1299 --queue 3[/bold]
 
-[bold]sparrow resend orders --group billing --ids 1 5 --priority low[/bold]
+[bold]sparrow resend orders --group billing --offsets 1 5 --priority low[/bold]
 
 [bold]sparrow resend orders --key order-7 --key order-9 --yes[/bold]
 """
 
 
 def resend(
-    topic: Annotated[str, typer.Argument(help="The topic they were sent to.")],
+    topic: Annotated[str, typer.Argument(help="Topic of the messages.")],
     group: Annotated[
-        str | None, typer.Option(help="Who gets them. Without: every group that has committed an offset on the topic.")
+        str | None,
+        typer.Option(help="Group that receives them. Without it: all groups with a committed offset on the topic."),
     ] = None,
-    ids: Annotated[
-        tuple[int, int] | None, typer.Option(help="First and last queue offset, both included.", metavar="FIRST LAST")
+    offsets: Annotated[
+        tuple[int, int] | None,
+        typer.Option("--offsets", "--ids", help="First and last queue offset, both included.", metavar="FIRST LAST"),
     ] = None,
     time: Annotated[
         tuple[str, str] | None,
-        typer.Option(help="Stored from then on, and before: ISO 8601, or ms since 1970.", metavar="FROM TO"),
+        typer.Option(help="Store time from FROM to before TO: ISO 8601, or ms since 1970.", metavar="FROM TO"),
     ] = None,
-    key: Annotated[list[str] | None, typer.Option(help="With this key, or this unique id; may be repeated.")] = None,
-    queue: Annotated[int | None, typer.Option(help="The queue that --ids is about.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="A key or unique id; may be repeated.")] = None,
+    queue: Annotated[int | None, typer.Option(help="The queue of --offsets.")] = None,
     priority: Annotated[
         str | None, typer.Option(help="Only this lane of a topic with lanes: high, middle or low.")
     ] = None,
-    broker: Annotated[str | None, typer.Option(help="Only from this broker, by its name.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Only messages of the broker with this name.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also messages that the group has still before it: they come twice.")
+        bool, typer.Option("--force", help="Include messages that the group has not read yet; it gets them twice.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before resending to all groups.")] = False,
-    name_servers: Annotated[
-        str, typer.Option(help="Where to find the brokers: host:port, several parted by ';'.")
-    ] = "127.0.0.1:9876",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Resend to all groups without confirmation.")] = False,
+    name_servers: NameServersOption = LOCAL_NAME_SERVER,
 ) -> None:
-    """Deliver messages of a topic once more, without copying them."""
-    begin, end = ids or (None, None)
-    from_ms, to_ms = map(_ms, time) if time else (None, None)
-    with Admin(name_servers) as admin:
+    """Deliver messages of a topic again, without copying them."""
+    begin, end = offsets or (None, None)
+    from_ms, to_ms = map(_parse_ms, time) if time else (None, None)
+    with open_admin(name_servers) as admin:
 
-        def ask(*, is_dry: bool) -> ResendResult:
+        def request(*, dry_run: bool) -> ResendResult:
             return admin.resend(
                 topic,
                 group=group,
@@ -67,24 +67,24 @@ def resend(
                 keys=key or None,
                 from_ms=from_ms,
                 to_ms=to_ms,
-                dry_run=is_dry,
+                dry_run=dry_run,
                 force=force,
             )
 
         if group is None and not dry_run and not yes:
-            typer.confirm(f"{_told(ask(is_dry=True), 'would be resent')} Go on?", abort=True)
-        typer.echo(_told(ask(is_dry=dry_run), "would be resent" if dry_run else "resent"))
+            typer.confirm(f"{_summary(request(dry_run=True), 'would be resent')} Continue?", abort=True)
+        typer.echo(_summary(request(dry_run=dry_run), "would be resent" if dry_run else "resent"))
 
 
-def _told(resent: ResendResult, what: str) -> str:
-    gone = f" {resent.missing:,} are no longer there." if resent.missing else ""
-    return f"{resent.count:,} messages {what} to {', '.join(resent.groups)}.{gone}"
+def _summary(result: ResendResult, verb: str) -> str:
+    missing = f" {result.missing:,} are already deleted." if result.missing else ""
+    return f"{result.count:,} messages {verb} to {', '.join(result.groups)}.{missing}"
 
 
-def _ms(text: str) -> int:
+def _parse_ms(text: str) -> int:
     if text.isdecimal():
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError as cause:
-        raise typer.BadParameter(f"{text!r} is no time: write 2024-05-01T10:00 (local), or ms since 1970") from cause
+        raise typer.BadParameter(f"{text!r} is not a time: use 2024-05-01T10:00 (local), or ms since 1970") from cause

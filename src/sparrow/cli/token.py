@@ -1,4 +1,4 @@
-"""`sparrow token`: who may produce and who may consume, on brokers that ask (`auth = true`)."""
+"""`sparrow token`: issue, list and revoke tokens for brokers with `auth = true`."""
 
 from __future__ import annotations
 
@@ -9,37 +9,29 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sparrow.client import Admin
-from sparrow.model.token import Credentials, parse_token_kind
+from sparrow.cli.admin_client import LOCAL_NAME_SERVER, AccessKeyOption, NameServersOption, SecretKeyOption, open_admin
+from sparrow.model.token import parse_token_kind
 
 app = typer.Typer(help="Issue, list and revoke tokens.", no_args_is_help=True)
 
-TokenNameArgument = Annotated[str, typer.Argument(help="The token's name, which clients give as their access key.")]
-NameServersOption = Annotated[str, typer.Option(help="TokenNameArgument servers: host:port, several parted by ';'.")]
-AccessKeyOption = Annotated[
-    str | None, typer.Option(help="An admin token of the brokers', if they ask.", envvar="SPARROW_ACCESS_KEY")
-]
-SecretKeyOption = Annotated[
-    str | None, typer.Option(help="Its secret. Better in the environment.", envvar="SPARROW_SECRET_KEY")
-]
-LOCAL_NAME_SERVER = "127.0.0.1:9876"
+TokenNameArgument = Annotated[str, typer.Argument(help="Name of the token, which clients use as their access key.")]
 
 
 @app.command()
 def issue(
     name: TokenNameArgument,
-    kind: Annotated[str, typer.Option("--type", help="p: it may produce; c: it may consume.")],
+    kind: Annotated[str, typer.Option("--type", help="p: the token may produce; c: it may consume.")],
     name_servers: NameServersOption = LOCAL_NAME_SERVER,
     access_key: AccessKeyOption = None,
     secret_key: SecretKeyOption = None,
 ) -> None:
-    """Issue a token on all brokers, or show again the one of that name.
+    """Issue a token on all brokers. If the name exists, print its keys again.
 
     Example: [bold]sparrow token issue billing --type c[/bold]
     """
-    known = parse_token_kind(kind)
-    with _admin(name_servers, access_key, secret_key) as admin:
-        issued = admin.issue_token(name, known)
+    token_kind = parse_token_kind(kind)
+    with open_admin(name_servers, access_key, secret_key) as admin:
+        issued = admin.issue_token(name, token_kind)
     typer.echo(f"access key {issued.access_key}")
     typer.echo(f"secret key {issued.secret_key}")
 
@@ -50,11 +42,11 @@ def list_all(
     access_key: AccessKeyOption = None,
     secret_key: SecretKeyOption = None,
 ) -> None:
-    """List all tokens, without their secrets.
+    """List all tokens, without their secret keys.
 
     Example: [bold]sparrow token list[/bold]
     """
-    with _admin(name_servers, access_key, secret_key) as admin:
+    with open_admin(name_servers, access_key, secret_key) as admin:
         tokens = admin.tokens()
     table = Table("token", "type", "issued", "revoked")
     for token in tokens:
@@ -69,19 +61,13 @@ def revoke(
     access_key: AccessKeyOption = None,
     secret_key: SecretKeyOption = None,
 ) -> None:
-    """Revoke a token, for good: its name stays taken.
+    """Revoke a token. Its name cannot be used again.
 
     Example: [bold]sparrow token revoke billing[/bold]
     """
-    with _admin(name_servers, access_key, secret_key) as admin:
+    with open_admin(name_servers, access_key, secret_key) as admin:
         admin.revoke_token(name)
-    typer.echo(f"token {name} is revoked")
-
-
-def _admin(name_servers: str, access_key: str | None, secret_key: str | None) -> Admin:
-    if access_key is None and secret_key is None:
-        return Admin(name_servers)
-    return Admin(name_servers, credentials=Credentials(access_key or "", secret_key or ""))
+    typer.echo(f"revoked the token {name}")
 
 
 def _time(ms: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Starts and stops a platform on a loop thread of its own, so that blocking and asyncio tests can use it alike."""
+"""A platform for tests, on an event loop in its own thread, so that blocking and asyncio tests can use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # pytest imports us at every start: what is heavy comes with the first platform
+if TYPE_CHECKING:  # pytest imports this module at every start; heavy modules are imported with the first platform
     from sparrow.cli.server.platform import Platform
     from sparrow.client.blocking.loop_thread import LoopThread
 
@@ -19,33 +19,33 @@ SMALL_LOG_SETTINGS: dict[str, Any] = {
     "index_slots": 1 << 14,
     "index_entries": 1 << 16,
     "warm_bytes": 0,
-    # A developer's disk may be nearly full: that is no reason for a test to fail.
+    # Tests must not fail because the disk of the developer is nearly full.
     "disk_clean_ratio": 1,
     "disk_force_ratio": 1,
     "disk_refuse_ratio": 1,
 }
-"""A log store whose files are made in no time."""
+"""Settings of a log store whose files are created fast."""
 
 
 STORE_ENVIRONMENT_VARIABLE = "SPARROW_TEST_STORE"
-"""Where every platform keeps its messages that is not told otherwise."""
+"""Environment variable with the default store URL of all platforms."""
 
 
 class RunningPlatform:
-    """A name server and a broker that run until `stop`."""
+    """A running name server and broker."""
 
     def __init__(self, platform: Platform, loop: LoopThread, folder: Path) -> None:
         self._platform, self._loop = platform, loop
         self._is_stopped = False
         self.folder = folder
-        """Where everything is kept."""
+        """The data folder."""
         self.name_servers = platform.name_servers
-        """What clients are told: `host:port`."""
+        """The address of the name server, for clients: `host:port`."""
         self.address = str(platform.address)
-        """The broker's `host:port`."""
+        """The address of the broker: `host:port`."""
 
     def stop(self) -> None:
-        """What clients see from now on is an outage."""
+        """Stop the platform; clients then see an outage."""
         if not self._is_stopped:
             self._is_stopped = True
             try:
@@ -62,11 +62,10 @@ def run_platform(
     broker: dict[str, Any] | None = None,
     log: dict[str, Any] | None = None,
 ) -> Iterator[RunningPlatform]:
-    """A platform on free ports. Without a folder, it leaves nothing behind.
+    """Run a platform on free ports. Without `folder`, its data is deleted at the end.
 
-    With a `store`, messages are kept in that database (`sqlite:///path`, `mysql://…`, `postgresql://…`).
-
-    `broker` and `log` are settings that differ: `run_platform(broker={"auto_create_topics": False})`.
+    `store` is a database for the messages (`sqlite:///path`, `mysql://…`, `postgresql://…`). `broker` and `log` are
+    settings that differ from the defaults: `run_platform(broker={"auto_create_topics": False})`.
     """
     if folder is None:
         with (
@@ -85,6 +84,7 @@ def run_platform(
 
 
 def start_platform(folder: Path, broker: dict[str, Any], log: dict[str, Any]) -> RunningPlatform:
+    """Start a platform in a folder, with settings that differ from the defaults."""
     from sparrow.cli.server.platform import Platform
     from sparrow.client.blocking.loop_thread import LoopThread
     from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings

@@ -1,4 +1,4 @@
-"""The pytest plugin: installed with Sparrow, and nothing but three fixtures."""
+"""The pytest plugin, which is installed with Sparrow: three fixtures."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pytest
 
 from sparrow.testing.platform import RunningPlatform, run_platform
 
-if TYPE_CHECKING:  # only who asks for a bus needs SQLAlchemy
+if TYPE_CHECKING:  # only `event_bus` needs SQLAlchemy
     from sparrow.bus import EventBus
 
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[RunningPlatform]:
-    """A name server and a broker for this test alone."""
+    """Provide a name server and a broker for one test."""
     with run_platform(tmp_path / "sparrow") as platform:
         yield platform
 
 
 @pytest.fixture(scope="session")
 def sparrow_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatform]:
-    """A name server and a broker for the whole run: use topics and groups of your own."""
+    """Provide a name server and a broker for the whole run; tests must use different topics and groups."""
     with run_platform(tmp_path_factory.mktemp("sparrow")) as platform:
         yield platform
 
 
 @pytest.fixture
 def event_bus(tmp_path: Path) -> Iterator[EventBus]:
-    """An event bus for one test, on SQLite and a broker in memory, with its tables.
+    """Provide an event bus for one test, on SQLite and an in-memory broker, with its tables.
 
     `with event_bus:` or `async with event_bus.aio:` starts it.
     """

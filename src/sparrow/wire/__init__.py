@@ -1,1 +1,1 @@
-"""Bytes <-> values, without I/O: frames, headers, records, columns. Pure functions, made to be fuzzed."""
+"""Codecs of the protocol, without I/O: frames, headers, bodies, records and columns."""

@@ -1,7 +1,7 @@
-"""The body of a batch (request 320): messages of one topic laid end to end.
+"""Encode and decode the body of a batch send (request 320): messages of one topic, end to end.
 
 bytes   field
-4       size of this member, itself included
+4       size of this message, including this field
 8       magic and CRC, both unused and 0
 4       flag
 4 + n   body
@@ -23,15 +23,18 @@ BATCH_MESSAGE_BYTES_MIN = _FIXED.size + _LENGTH.size
 
 
 class BatchMessage(NamedTuple):
+    """One message of a batch."""
+
     flag: int
     body: bytes
     properties: bytes
-    """The property string, undecoded."""
+    """The property string, not decoded."""
 
 
-def encode(members: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+def encode(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Encode messages, each given as flag, body and property string."""
     parts: list[bytes] = []
-    for flag, body, properties in members:
+    for flag, body, properties in messages:
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise TooLarge("the property string", len(properties), PROPERTIES_BYTES_MAX)
         size = BATCH_MESSAGE_BYTES_MIN + len(body) + len(properties)
@@ -40,9 +43,9 @@ def encode(members: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode(batch: bytes | memoryview) -> list[BatchMessage]:
-    """The members. Any bytes give a list or a `ProtocolError`; nothing is read past a member's own size."""
+    """Decode the messages. Any bytes give a list or a `ProtocolError`; no read crosses the end of a message."""
     batch = bytes(batch)
-    members, at, end = [], 0, len(batch)
+    messages, at, end = [], 0, len(batch)
     while at < end:
         if end - at < BATCH_MESSAGE_BYTES_MIN:
             raise ProtocolError(f"no message of a batch fits into the {end - at} bytes from byte {at} on")
@@ -54,6 +57,6 @@ def decode(batch: bytes | memoryview) -> list[BatchMessage]:
         properties_bytes = _LENGTH.unpack_from(batch, properties_at - _LENGTH.size)[0]
         if properties_bytes < 0 or properties_at + properties_bytes != next_at:
             raise ProtocolError(f"the parts of the message at byte {at} of the batch do not add up to its {size} bytes")
-        members.append(BatchMessage(flag, batch[body_at : body_at + body_bytes], batch[properties_at:next_at]))
+        messages.append(BatchMessage(flag, batch[body_at : body_at + body_bytes], batch[properties_at:next_at]))
         at = next_at
-    return members
+    return messages

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. Names are RocketMQ's, so that its documents stay readable beside ours."""
+    """Request codes, under RocketMQ's names."""
 
     # Send
     SEND_MESSAGE = 10
@@ -105,7 +105,7 @@ class RequestCode(IntEnum):
     SET_MESSAGE_REQUEST_MODE = 401
     GET_ALL_MESSAGE_REQUEST_MODE = 402
 
-    # What a slave copies from its master
+    # Sent by slaves to their master
     GET_ALL_CONSUMER_OFFSET = 43
     GET_ALL_DELAY_OFFSET = 45
     GET_TIMER_CHECK_POINT = 60
@@ -187,11 +187,11 @@ class RequestCode(IntEnum):
 
 
 REQUEST_CODE_ALIASES = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF} | {200056 & 0xFFFF: 200056}
-"""Pop codes as a binary header's 16 bits leave them (200050 arrives as 3442), and what was meant."""
+"""Pop codes truncated to the 16 bits of a binary header (200050 arrives as 3442), and the full codes."""
 
 
 class ResponseCode(IntEnum):
-    """How a request went. None is above 32767: Go decodes it into 16 bits."""
+    """Response codes. None is above 32767, because Go decodes 16 bits."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -258,7 +258,7 @@ class ResponseCode(IntEnum):
 
 
 class Language(IntEnum):
-    """Who speaks. Java 4.9 knows the names up to RUST."""
+    """The language of a client. Java 4.9 knows the names up to RUST."""
 
     JAVA = 0
     CPP = 1
@@ -277,7 +277,7 @@ class Language(IntEnum):
 
 
 class RocketMQVersion(IntEnum):
-    """Releases that somebody compares with. The number is an ordinal: +2 a patch, +20 a minor since 4.9."""
+    """RocketMQ releases that clients or Sparrow compare with. The ordinal grows by 2 per patch, by 20 per minor."""
 
     V3_0_11 = 37
     V3_4_9 = 121
@@ -298,13 +298,13 @@ class RocketMQVersion(IntEnum):
 
 
 ADVERTISED_VERSION = int(RocketMQVersion.V4_9_7)
-"""What Sparrow says it is. At least 233, or Java clients refuse to pull with SQL92."""
+"""The version in Sparrow's headers. Below 233, Java clients refuse SQL92 subscriptions."""
 
 STANDARD_JSON_SINCE_VERSION = RocketMQVersion.V4_9_4
-"""From here on a client asking for a route reads strict JSON."""
+"""Clients from this version on accept strict JSON in routes."""
 RETRY_LIMIT_SINCE_VERSION = RocketMQVersion.V3_4_9
-"""From here on a consumer's own limit of retries counts, not only its group's."""
+"""Consumers from this version on send their own retry limit, which overrides that of the group."""
 GO_AWAY_AFTER_VERSION = RocketMQVersion.V5_3_1
-"""Only clients above this understand `ResponseCode.GO_AWAY`."""
+"""Only clients above this version understand `ResponseCode.GO_AWAY`."""
 QUEUE_MAPPINGS_SINCE_VERSION = RocketMQVersion.V5_0_0
-"""From here on a compressed registration ends with queue mappings."""
+"""Compressed registrations from this version on end with queue mappings."""

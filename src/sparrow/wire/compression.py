@@ -1,4 +1,4 @@
-"""Compressed bodies: which way is said by bits of the record's sys flag. Brokers never look inside."""
+"""Compress and decompress bodies. Bits of the record's sys flag say how; brokers do not decompress."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sparrow.model.errors import ProtocolError
 COMPRESSED_FLAG = 0x1
 COMPRESSION_TYPE_MASK = 0x700
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-"""No body may grow past this, whatever its compressed bytes claim."""
+"""Limit of a decompressed body, against decompression bombs."""
 _ZSTD_WINDOW_MAX = 1 << 27
-_ZSTD_BITE = 256
+_ZSTD_PIECE_BYTES = 256
 
 
 class Compression(IntEnum):
-    """The kind bits of the sys flag. Old clients write zlib with no kind bits at all."""
+    """The compression types in the sys flag. Old clients write zlib without type bits."""
 
     LZ4 = 0x100
     ZSTD = 0x200
@@ -25,9 +25,9 @@ class Compression(IntEnum):
 
 
 def compress(body: bytes, kind: Compression = Compression.ZLIB, *, level: int = 5) -> tuple[bytes, int]:
-    """The compressed body, and the sys-flag bits that tell readers so."""
+    """Return the compressed body and its sys-flag bits."""
     if kind is Compression.ZLIB:
-        # No kind bits: RocketMQ 4.9.3 and older, and Go, know zlib only under that name.
+        # No type bits: RocketMQ up to 4.9.3, and Go, know zlib only without them.
         return zlib.compress(body, level), COMPRESSED_FLAG
     if kind is Compression.LZ4:
         import lz4.frame
@@ -39,11 +39,11 @@ def compress(body: bytes, kind: Compression = Compression.ZLIB, *, level: int = 
 
 
 def decompress(body: bytes, sys_flag: int, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> tuple[bytes, int]:
-    """The expanded body, and the sys flag without its compression bits."""
+    """Return the decompressed body and the sys flag without compression bits."""
     kind = sys_flag & COMPRESSION_TYPE_MASK or Compression.ZLIB
     expand = _EXPAND.get(kind)
     if expand is None:
-        raise ProtocolError(f"unknown compression kind {kind >> 8}")
+        raise ProtocolError(f"unknown compression type {kind >> 8}")
     expanded = expand(body, limit_bytes)
     return expanded, sys_flag & ~(COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
 
@@ -53,7 +53,7 @@ def _expand_zlib(body: bytes, limit_bytes: int) -> bytes:
     try:
         expanded = stream.decompress(body, limit_bytes)
     except zlib.error as cause:
-        raise ProtocolError(f"the body is not the zlib stream its flag claims: {cause}") from cause
+        raise ProtocolError(f"the body is not a valid zlib stream: {cause}") from cause
     return _whole(expanded, stream.eof, stream.unconsumed_tail, limit_bytes)
 
 
@@ -64,7 +64,7 @@ def _expand_lz4(body: bytes, limit_bytes: int) -> bytes:
     try:
         expanded = stream.decompress(body, limit_bytes)
     except (RuntimeError, ValueError) as cause:
-        raise ProtocolError(f"the body is not the LZ4 frame its flag claims: {cause}") from cause
+        raise ProtocolError(f"the body is not a valid LZ4 frame: {cause}") from cause
     return _whole(expanded, stream.eof, b"more" if not stream.needs_input else b"", limit_bytes)
 
 
@@ -74,22 +74,22 @@ def _expand_zstd(body: bytes, limit_bytes: int) -> bytes:
     stream = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).decompressobj()
     parts, taken = [], 0
     try:
-        # It offers no bound on what one call gives, so it is fed in bites that cannot give much.
-        for at in range(0, len(body), _ZSTD_BITE):
-            parts.append(stream.decompress(body[at : at + _ZSTD_BITE]))
+        # A call has no output limit, so the input is fed in small pieces with limited output.
+        for at in range(0, len(body), _ZSTD_PIECE_BYTES):
+            parts.append(stream.decompress(body[at : at + _ZSTD_PIECE_BYTES]))
             taken += len(parts[-1])
             if stream.eof or taken > limit_bytes:
                 break
     except (zstandard.ZstdError, MemoryError) as cause:
-        raise ProtocolError(f"the body is not the Zstandard frame its flag claims: {cause}") from cause
+        raise ProtocolError(f"the body is not a valid Zstandard frame: {cause}") from cause
     return _whole(b"".join(parts), stream.eof, b"", limit_bytes)
 
 
 def _whole(expanded: bytes, at_end: bool, rest: bytes, limit_bytes: int) -> bytes:
     if len(expanded) > limit_bytes or (rest and len(expanded) >= limit_bytes):
-        raise ProtocolError(f"the body expands past {limit_bytes} bytes")
+        raise ProtocolError(f"the decompressed body is larger than {limit_bytes} bytes")
     if not at_end:
-        raise ProtocolError("the compressed body ends too early")
+        raise ProtocolError("the compressed body is truncated")
     return expanded
 
 

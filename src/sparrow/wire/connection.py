@@ -1,9 +1,9 @@
-"""The byte stream of one peer: fed as it arrives, whole commands come out. No sockets here.
+"""The incoming byte stream of a connection, without a socket: bytes in, complete commands out.
 
-1. However the stream is cut, the same commands come out in the same order.
-2. At most one unfinished frame is held, and a frame's size is checked as soon as its first 8 bytes are there.
-3. A byte of a body is copied once, into the body. (Crumbs below 4 KiB are gathered first, and so are copied twice.)
-4. A stream that broke the protocol stays broken: nothing after the break can be trusted to start a frame.
+1. The same commands come out in the same order, however the stream is split.
+2. At most one incomplete frame is buffered, and its size is checked as soon as its first 8 bytes have arrived.
+3. A byte of a body is copied once, into the body. (Pieces below 4 KiB are joined first, and so are copied twice.)
+4. After a protocol error no more commands come out: no later byte can be trusted to start a frame.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from sparrow.wire.frame import (
 )
 
 SMALL_PIECE_BYTES = 4096
-"""Pieces below this are gathered: a peer that sends byte by byte cannot make us keep millions of objects."""
+"""Smaller pieces are joined, so that a peer that sends single bytes cannot cause millions of objects."""
 
 
 class Connection:
-    """Bytes of one peer to commands. Not for several threads at once."""
+    """Decodes the byte stream of one peer into commands. Not thread-safe."""
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._start = bytearray()  # of the unfinished frame, at most 8 bytes
-        self._pieces: list[bytearray | memoryview] = []  # what follows its start
-        self._missing = 0  # bytes until it is whole, once the start is
+        self._start = bytearray()  # prefix of the incomplete frame, at most 8 bytes
+        self._pieces: list[bytearray | memoryview] = []  # what follows the prefix
+        self._missing = 0  # bytes until the frame is complete, once its prefix is
         self._shape = (0, 0, 0)  # its size, serialization and header length
         self.error: ProtocolError | None = None
-        """What broke the stream. The commands before it were good and have come out."""
+        """The protocol error that ended the stream. Commands before it have been returned."""
 
     @property
     def held_bytes(self) -> int:
-        """How much of an unfinished frame is here. Not 0 when the peer hangs up: it was cut off."""
+        """The buffered bytes of an incomplete frame. If not 0 when the peer closes, a frame was cut off."""
         return len(self._start) + sum(map(len, self._pieces))
 
     def feed(self, data: bytes) -> list[RemotingCommand]:
-        """The commands that `data` completes. Once `fault` is set no more will come: answer these and hang up."""
+        """Return the commands that `data` completes. Once `error` is set, answer these and close the connection."""
         commands: list[RemotingCommand] = []
         if self.error is not None:
             return commands
@@ -67,7 +67,7 @@ class Connection:
         return commands
 
     def _resume(self, data: bytes, commands: list[RemotingCommand]) -> int:
-        """Go on with the unfinished frame. Answers where in `data` the next one starts."""
+        """Continue the incomplete frame. Return the position in `data` where the next one starts."""
         at = 0
         if len(self._start) < FRAME_PREFIX_BYTES:
             at = self._take_start(data, 0)
@@ -80,7 +80,7 @@ class Connection:
         return until
 
     def _keep(self, data: bytes, at: int) -> None:
-        """Hold the rest of `data`, which is the beginning of a frame."""
+        """Buffer the rest of `data`, which is the start of a frame."""
         at = self._take_start(data, at)
         self._take_piece(data, at, len(data))
 

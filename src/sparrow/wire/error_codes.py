@@ -1,4 +1,4 @@
-"""Errors and response codes: one table, read by the broker in one direction and by the client in the other."""
+"""The mapping between errors and response codes, used by brokers in one direction and by clients in the other."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from sparrow.model.errors import (
 from sparrow.wire.codes import ResponseCode
 
 REMARK_CHARS_MAX = 1024
-"""An error may quote what it was given; an answer need not carry all of it back."""
+"""Longer remarks are cut: an error may quote long input."""
 
 
 class RemoteRefused(Refused):
-    """A peer refused, in its own words."""
+    """A broker or name server refused the request; `remark` is its explanation."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
@@ -46,7 +46,7 @@ class RemoteRefused(Refused):
 
 
 class RemoteUnavailable(Unavailable):
-    """A peer could not just now, in its own words: trying again, perhaps elsewhere, may work."""
+    """A broker or name server cannot serve the request now; another attempt, or another broker, may succeed."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
@@ -57,17 +57,19 @@ class RemoteUnavailable(Unavailable):
 
 
 class ErrorMapping(NamedTuple):
+    """One row of the mapping: an error class and its response code."""
+
     error: type[SparrowError]
     code: ResponseCode
-    told: Callable[[str], SparrowError] | None = None
-    """Makes the error from a peer's remark, where a remark holds enough to do so."""
+    from_remark: Callable[[str], SparrowError] | None = None
+    """Makes the error from a remark, where the remark contains enough for that."""
 
 
 def _unknown_topic(remark: str) -> SparrowError:
     return UnknownTopic(_quoted(remark))
 
 
-# Narrower classes first; of several rows with one code, the first that can be told from a remark is read back.
+# Subclasses first. Of several rows with one code, the first with `from_remark` is used for decoding.
 ERROR_MAPPINGS = (
     ErrorMapping(UnknownTopic, ResponseCode.TOPIC_NOT_EXIST, _unknown_topic),
     ErrorMapping(UnknownGroup, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
@@ -76,7 +78,7 @@ ERROR_MAPPINGS = (
     ErrorMapping(IllegalMessage, ResponseCode.MESSAGE_ILLEGAL),
     ErrorMapping(UnknownOffset, ResponseCode.QUERY_NOT_FOUND),
     ErrorMapping(IllegalName, ResponseCode.INVALID_PARAMETER),
-    # RocketMQ answers a header it cannot decode with its catch-all, and tools know it as such.
+    # RocketMQ answers an undecodable header with SYSTEM_ERROR, and its tools expect that.
     ErrorMapping(BadRequest, ResponseCode.SYSTEM_ERROR),
     ErrorMapping(Refused, ResponseCode.INVALID_PARAMETER),
     ErrorMapping(Busy, ResponseCode.SYSTEM_BUSY, Busy),
@@ -111,31 +113,33 @@ RETRYABLE_CODES = frozenset(
         ResponseCode.CONTROLLER_NOT_LEADER,
     }
 )
-"""Codes that mean "not now, or not here"."""
+"""Codes of temporary errors, or of errors of one broker only."""
 
 
 def response_for_error(error: BaseException) -> tuple[int, str]:
-    """The code and the remark that tell a peer of this error."""
+    """Return the response code and the remark for an error."""
     if isinstance(error, RemoteRefused | RemoteUnavailable):
         return error.code, error.remark
-    for fault in ERROR_MAPPINGS:
-        if isinstance(error, fault.error):
-            return fault.code, str(error)[:REMARK_CHARS_MAX]
-    # Our own mistake. The class alone says little and the message may quote anything; still, it is what RocketMQ sends.
+    for mapping in ERROR_MAPPINGS:
+        if isinstance(error, mapping.error):
+            return mapping.code, str(error)[:REMARK_CHARS_MAX]
+    # A bug in Sparrow. Class and message are what RocketMQ sends, too.
     return ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:REMARK_CHARS_MAX]
 
 
 def error_for_response(code: int, remark: str | None = None) -> SparrowError:
-    """The error a response stands for. Its `response_for_error` gives the code back."""
-    assert code != ResponseCode.SUCCESS, "a success is no error"
-    words = remark or ""
-    told = _TOLD.get(code)
-    if told is not None:
-        return told(words)
-    return RemoteUnavailable(code, words) if code in RETRYABLE_CODES else RemoteRefused(code, words)
+    """Return the error of a response. `response_for_error` returns the same code for it."""
+    assert code != ResponseCode.SUCCESS, "SUCCESS is not an error"
+    text = remark or ""
+    from_remark = _FROM_REMARK.get(code)
+    if from_remark is not None:
+        return from_remark(text)
+    return RemoteUnavailable(code, text) if code in RETRYABLE_CODES else RemoteRefused(code, text)
 
 
-_TOLD = {int(fault.code): fault.told for fault in reversed(ERROR_MAPPINGS) if fault.told is not None}
+_FROM_REMARK = {
+    int(mapping.code): mapping.from_remark for mapping in reversed(ERROR_MAPPINGS) if mapping.from_remark is not None
+}
 
 
 def _name_of(code: int) -> str:
@@ -146,6 +150,6 @@ def _name_of(code: int) -> str:
 
 
 def _quoted(remark: str) -> str:
-    """The name in a remark: ours has it in quotes, Java's brokers in brackets, its name server after a colon."""
+    """Return the name in a remark: Sparrow quotes it, Java's brokers use brackets, its name server a colon."""
     found = re.search(r"'([^']+)'|\[([^\]]+)\]|: *([%|a-zA-Z0-9_-]+)\s*(?:\n|$)", remark)
     return next(filter(None, found.groups())) if found else remark

@@ -1,12 +1,12 @@
-"""JSON as fastjson 1.x writes it: integer keys without quotes, and maps whose keys are objects.
+"""The JSON dialect of fastjson 1.x: integer keys without quotes, and maps with objects as keys.
 
     {"brokerAddrs":{0:"10.0.0.1:10911"}}
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}
 
-1. Read: all of that, and plain JSON. An integer key becomes its text, so both spellings mean the same.
-2. Written: no spaces (Go splits routes by hand), integer keys in quotes (every reader takes them), object keys as they
-   are (nothing else is understood), members that are None left out.
-3. Nesting is bounded: any text gives a value or a `ProtocolError`, in time and memory in proportion to its length.
+1. `parse` accepts both, and plain JSON. An integer key becomes text, so both spellings are equal.
+2. `emit` writes no spaces (Go splits routes by hand), integer keys in quotes (all clients accept them), object keys
+   as objects (clients accept nothing else), and omits members that are None.
+3. Nesting is limited: any text gives a value or a `ProtocolError`, in linear time and memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import msgspec
 from sparrow.model.errors import ProtocolError
 
 NESTING_MAX = 64
-"""The deepest body we know has 6 levels."""
+"""The deepest known body has 6 levels."""
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NUMBER = re.compile(r"-?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,4})?")
-_WORDS = {"true": True, "false": False, "null": None}
-_WORD = re.compile("true|false|null")
+_LITERALS = {"true": True, "false": False, "null": None}
+_LITERAL = re.compile("true|false|null")
 
 _read_plain = msgspec.json.Decoder().decode
 _read_string = msgspec.json.Decoder(str).decode
@@ -36,16 +36,16 @@ ObjectKeyDecoder = Callable[[dict[str, Any]], Hashable]
 
 
 def object_key(members: dict[str, Any]) -> Hashable:
-    """An object key whose meaning is not known here: its members, in order of their names."""
+    """Return a hashable key for an object: its members, sorted by name."""
     return tuple(sorted(members.items(), key=lambda member: member[0]))
 
 
 def parse(text: bytes | memoryview, key_of: ObjectKeyDecoder = object_key) -> Any:
-    """The value of a text in the dialect. `key_of` makes a map's key of the object that stands in its place."""
+    """Decode a text. `key_of` converts an object that is used as a key."""
     try:
         return _read_plain(text)
     except (ValueError, RecursionError):
-        pass  # not plain JSON: the usual case for a few bodies, and for nonsense
+        pass  # not plain JSON: the dialect, or invalid
     try:
         return _Reader(str(text, "utf-8"), key_of).whole()
     except UnicodeDecodeError as cause:
@@ -53,11 +53,11 @@ def parse(text: bytes | memoryview, key_of: ObjectKeyDecoder = object_key) -> An
 
 
 def emit(value: Any) -> bytes:
-    """The value as compact text. Structs become objects under their wire names."""
+    """Encode a value as compact text. Structs become objects with their wire names."""
     try:
         return _emit(value)
     except UnicodeEncodeError as cause:
-        raise ProtocolError("a text holds half of a surrogate pair") from cause
+        raise ProtocolError("a text contains an unpaired surrogate") from cause
 
 
 def _emit(value: Any) -> bytes:
@@ -80,7 +80,7 @@ def _emit_key(key: Any) -> bytes:
 
 
 class _Reader:
-    """Recursive descent over one text."""
+    """A recursive-descent parser of one text."""
 
     def __init__(self, text: str, key_of: ObjectKeyDecoder) -> None:
         self._text, self._key_of, self._at = text, key_of, 0
@@ -102,7 +102,7 @@ class _Reader:
             case '"':
                 return self._string()
             case "t" | "f" | "n":
-                return _WORDS[self._match(_WORD, "true, false or null")]
+                return _LITERALS[self._match(_LITERAL, "true, false or null")]
             case _:
                 return self._number()
 
@@ -118,7 +118,7 @@ class _Reader:
             try:
                 members[key] = self._value(depth + 1)
             except TypeError as cause:  # a key whose members are lists or maps
-                raise ProtocolError("a map has a key that cannot be one") from cause
+                raise ProtocolError("a map has a key that is not hashable") from cause
             if self._skip("}"):
                 return members
             if not self._skip(","):
@@ -162,8 +162,8 @@ class _Reader:
         return int(written) if written.lstrip("-").isdigit() else float(written)
 
     def _peek(self) -> str:
-        """The next character that is no blank, or nothing at the end."""
-        self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]  # matches always, perhaps nothing
+        """Return the next character that is not blank, or an empty string at the end."""
+        self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]  # always matches, perhaps an empty string
         return self._text[self._at : self._at + 1]
 
     def _skip(self, mark: str) -> bool:

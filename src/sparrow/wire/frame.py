@@ -1,8 +1,8 @@
-"""One frame of the remoting protocol: a command, as bytes and as a value.
+"""Encode and decode frames of the remoting protocol: one command per frame.
 
     bytes   field
     4       length of what follows
-    4       top byte: how the header is written (0 JSON, 1 binary); low 24 bits: header length
+    4       top byte: serialization of the header (0 JSON, 1 binary); low 24 bits: header length
     n       header
     rest    body
 
@@ -14,10 +14,11 @@ A binary header:
     2       version                     4 + n   ext fields: (2 + n name, 4 + n value), repeated
     4       opaque
 
-1. Length and header length are checked before anything is read or kept.
-2. Ext fields are text on both wires. In JSON numbers and booleans go out as strings: Go decodes `map[string]string`.
-3. In a binary header an empty remark, name or value is the same as none, as Java's `RocketMQSerializable` reads it.
-4. A JSON header is decoded in one pass and its ext fields stay raw until `wire.headers` types them.
+1. Length and header length are checked before anything is decoded or buffered.
+2. Ext fields are text in both serializations. JSON has numbers and booleans as strings: Go decodes
+   `map[string]string`.
+3. In a binary header an empty remark, name or value means none, as in Java's `RocketMQSerializable`.
+4. A JSON header is decoded in one pass; its ext fields stay raw JSON until `wire.headers` decodes them.
 """
 
 from __future__ import annotations
@@ -35,28 +36,30 @@ from sparrow.model.errors import BadRequest, ProtocolError, Refused, TooLarge
 from sparrow.wire.codes import ADVERTISED_VERSION, REQUEST_CODE_ALIASES, Language
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Java's decoder closes the connection on a longer one (`com.rocketmq.remoting.frameMaxLength`)."""
+"""Java's decoder closes the connection on a longer frame (`com.rocketmq.remoting.frameMaxLength`)."""
 FRAME_PREFIX_BYTES: Final = 8
 
 RESPONSE_FLAG: Final = 0x1
 ONE_WAY_FLAG: Final = 0x2
 
 ExtFields = Mapping[str, str] | Raw | None
-"""Ext fields: raw JSON when they came in a JSON header, a mapping otherwise, None when there were none."""
+"""Ext fields: raw JSON if received in a JSON header, else a mapping; None without any."""
 
 
 class Serialization(IntEnum):
+    """The format of a header."""
+
     JSON = 0
     BINARY = 1
 
 
-# Looking a member up on an enum costs more than parsing an integer does; the hot path uses these.
+# Accessing an enum member costs more than parsing an integer; the hot path uses these.
 _JSON, _BINARY = Serialization.JSON, Serialization.BINARY
 _JAVA, _OTHER = Language.JAVA, Language.OTHER
 
 
 class RemotingCommand(msgspec.Struct, frozen=True, gc=False):
-    """A request or a response."""
+    """A request or a response, with its header fields and body."""
 
     code: int
     opaque: int = 0
@@ -77,7 +80,7 @@ class RemotingCommand(msgspec.Struct, frozen=True, gc=False):
         return bool(self.flag & ONE_WAY_FLAG)
 
     def fields(self) -> Mapping[str, str]:
-        """All ext fields, also those no header knows: signatures are made over them."""
+        """Return all ext fields, including unknown ones: signatures cover them."""
         return decode_ext_fields(self.ext)
 
 
@@ -88,8 +91,8 @@ def response_to(
     body: bytes | memoryview = b"",
     remark: str | None = None,
 ) -> RemotingCommand:
-    """The response to a request, in the request's own serialization."""
-    # JAVA, because it is the one name every client has met in an answer.
+    """Return the response to a request, in the serialization of the request."""
+    # The language is JAVA because every client knows it.
     return RemotingCommand(
         code, request.opaque, RESPONSE_FLAG, _JAVA, ADVERTISED_VERSION, remark, ext, body, request.serialization
     )
@@ -99,6 +102,7 @@ def response_to(
 
 
 def decode_ext_fields(ext: ExtFields) -> Mapping[str, str]:
+    """Return ext fields as a mapping of texts."""
     if ext is None:
         return {}
     if not isinstance(ext, Raw):
@@ -106,12 +110,12 @@ def decode_ext_fields(ext: ExtFields) -> Mapping[str, str]:
     try:
         found = _read_fields(ext)
     except (ValueError, RecursionError) as cause:
-        raise BadRequest("the header", "extFields", f"is no map of texts: {cause}") from cause
+        raise BadRequest("the header", "extFields", f"is not a map of texts: {cause}") from cause
     return {name: _text(value) for name, value in (found or {}).items() if value is not None}
 
 
 def _text(value: str | int | float | bool) -> str:
-    """fastjson reads numbers and booleans into a map of strings; so do we."""
+    """Convert a value to text, as fastjson does for a map of strings."""
     if isinstance(value, str):
         return value
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
@@ -124,7 +128,7 @@ _read_fields = msgspec.json.Decoder(dict[str, str | int | float | bool | None] |
 
 
 def encode(command: RemotingCommand, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
-    """The whole frame, body included."""
+    """Return the whole frame, including the body."""
     start = encode_without_body(command, frame_bytes_max=frame_bytes_max)
     return b"".join((start, command.body)) if command.body else start
 
@@ -132,14 +136,16 @@ def encode(command: RemotingCommand, *, frame_bytes_max: int = FRAME_BYTES_MAX) 
 def encode_without_body(
     command: RemotingCommand, *, body_bytes: int | None = None, frame_bytes_max: int = FRAME_BYTES_MAX
 ) -> bytes:
-    """The frame up to its body, of `body_bytes` if the command does not hold it: who sends records as they lie on disk
-    writes those behind it."""
+    """Return the frame without its body.
+
+    `body_bytes` is the size of a body that the command does not hold, such as records that are sent from disk.
+    """
     try:
-        header = _json_out(command) if command.serialization is _JSON else _binary_out(command)
+        header = _encode_json(command) if command.serialization is _JSON else _encode_binary(command)
     except UnicodeEncodeError as cause:
-        raise Refused("the header holds half of a surrogate pair, which is not text") from cause
+        raise Refused("the header contains an unpaired surrogate, which is not valid text") from cause
     except StructError as cause:
-        raise Refused(f"a number of the header does not fit its bytes: {cause}") from cause
+        raise Refused(f"a number in the header is out of range: {cause}") from cause
     length = 4 + len(header) + (len(command.body) if body_bytes is None else body_bytes)
     if length + 4 > frame_bytes_max:
         raise TooLarge("the frame", length + 4, frame_bytes_max)
@@ -147,21 +153,21 @@ def encode_without_body(
 
 
 def decode(frame: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> RemotingCommand:
-    """The command of exactly one whole frame. Any bytes give a command or a `ProtocolError`."""
+    """Decode exactly one frame. Any bytes give a command or a `ProtocolError`."""
     if len(frame) < FRAME_PREFIX_BYTES:
         raise ProtocolError(f"a frame has at least {FRAME_PREFIX_BYTES} bytes, not {len(frame)}")
     frame_bytes, serialization, header_bytes = read_frame_prefix(frame, 0, frame_bytes_max)
     if frame_bytes != len(frame):
-        raise ProtocolError(f"the frame claims {frame_bytes} bytes and has {len(frame)}")
+        raise ProtocolError(f"the frame declares {frame_bytes} bytes and has {len(frame)}")
     body_at = FRAME_PREFIX_BYTES + header_bytes
     return decode_header_and_body(serialization, frame[FRAME_PREFIX_BYTES:body_at], frame[body_at:])
 
 
 def read_frame_prefix(buffer: bytes | bytearray, at: int, frame_bytes_max: int) -> tuple[int, int, int]:
-    """Size of the whole frame, serialization and header length, from the 8 bytes at `at`."""
+    """Return frame size, serialization and header length from the 8 bytes at `at`."""
     length, mark = _unpack_start(buffer, at)
     if length + 4 > frame_bytes_max:
-        raise ProtocolError(f"a frame of {length + 4} bytes is announced; the limit is {frame_bytes_max}")
+        raise ProtocolError(f"the frame has {length + 4} bytes; the limit is {frame_bytes_max}")
     serialization, header_bytes = mark >> 24, mark & 0xFFFFFF
     if serialization > 1:
         raise ProtocolError(f"unknown header serialization {serialization}")
@@ -171,15 +177,15 @@ def read_frame_prefix(buffer: bytes | bytearray, at: int, frame_bytes_max: int) 
 
 
 def decode_header_and_body(serialization: int, header: bytes, body: bytes) -> RemotingCommand:
-    """The command of a header and a body that `read_frame_prefix` has told apart."""
+    """Return the command of a header and a body that were split according to `read_frame_prefix`."""
     if serialization:
-        return _binary_in(header, body)
+        return _decode_binary(header, body)
     try:
         found = _read_header(header)
     except (ValueError, RecursionError) as cause:
-        raise ProtocolError(f"the header is not the JSON it claims to be: {cause}") from cause
+        raise ProtocolError(f"the header is not valid JSON: {cause}") from cause
     code, flag = found.code, found.flag
-    # Some releases of RocketMQ have the short pop codes in their table of requests, and so send them in JSON too.
+    # Some releases of RocketMQ have the 16-bit pop codes in their code table and send them in JSON, too.
     if not flag & RESPONSE_FLAG and code in REQUEST_CODE_ALIASES:
         code = REQUEST_CODE_ALIASES[code]
     return RemotingCommand(
@@ -218,7 +224,7 @@ class _Header(msgspec.Struct, gc=False):
     ext: Raw = msgspec.field(default=_NO_EXT, name="extFields")
 
 
-class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
+class _JsonHeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
     code: int
     flag: int
     language: str
@@ -233,9 +239,9 @@ _write_header = msgspec.json.Encoder().encode
 _LANGUAGE_NAMES = {int(language): language.name for language in Language}
 
 
-def _json_out(command: RemotingCommand) -> bytes:
+def _encode_json(command: RemotingCommand) -> bytes:
     return _write_header(
-        _HeaderOut(
+        _JsonHeaderOut(
             command.code,
             command.flag,
             _LANGUAGE_NAMES[command.language],
@@ -253,43 +259,43 @@ _FIXED = Struct(">hBhii")
 _SHORT, _INT = Struct(">h"), Struct(">i")
 
 
-def _binary_out(command: RemotingCommand) -> bytes:
+def _encode_binary(command: RemotingCommand) -> bytes:
     remark = (command.remark or "").encode()
     ext = b"".join(
         part
         for name, value in decode_ext_fields(command.ext).items()
         if name and value
-        for part in _entry(name.encode(), value.encode())
+        for part in _encode_field(name.encode(), value.encode())
     )
     code = (command.code + 0x8000 & 0xFFFF) - 0x8000
     fixed = _FIXED.pack(code, command.language, command.version, command.opaque, command.flag)
     return b"".join((fixed, _INT.pack(len(remark)), remark, _INT.pack(len(ext)), ext))
 
 
-def _entry(name: bytes, value: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+def _encode_field(name: bytes, value: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     if len(name) > 0x7FFF:
         raise TooLarge("the name of an ext field", len(name), 0x7FFF)
     return _SHORT.pack(len(name)), name, _INT.pack(len(value)), value
 
 
-def _binary_in(header: bytes, body: bytes) -> RemotingCommand:
+def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
     try:
         code, language, version, opaque, flag = _FIXED.unpack_from(header)
-        remark, at = _piece(header, _FIXED.size, _INT)
+        remark, at = _read_text(header, _FIXED.size, _INT)
         ext_bytes = _INT.unpack_from(header, at)[0]
         at += 4
         if ext_bytes < 0 or at + ext_bytes != len(header):
-            raise ProtocolError(f"ext fields of {ext_bytes} bytes are announced, {len(header) - at} follow")
+            raise ProtocolError(f"the ext fields declare {ext_bytes} bytes and have {len(header) - at}")
         ext: dict[str, str] = {}
         while at < len(header):
-            name, at = _piece(header, at, _SHORT)
-            value, at = _piece(header, at, _INT)
+            name, at = _read_text(header, at, _SHORT)
+            value, at = _read_text(header, at, _INT)
             if name and value:
                 ext[name] = value
     except StructError as cause:
-        raise ProtocolError("the binary header ends too early") from cause
+        raise ProtocolError("the binary header is truncated") from cause
     except UnicodeDecodeError as cause:
-        raise ProtocolError("the binary header holds a text that is not UTF-8") from cause
+        raise ProtocolError("the binary header contains text that is not UTF-8") from cause
     if not flag & RESPONSE_FLAG:
         code = REQUEST_CODE_ALIASES.get(code, code)
     return RemotingCommand(
@@ -305,10 +311,10 @@ def _binary_in(header: bytes, body: bytes) -> RemotingCommand:
     )
 
 
-def _piece(header: bytes, at: int, length: Struct) -> tuple[str, int]:
-    """A text and where the next one starts."""
+def _read_text(header: bytes, at: int, length: Struct) -> tuple[str, int]:
+    """Return a text and the position after it."""
     size = length.unpack_from(header, at)[0]
     at += length.size
     if size < 0 or at + size > len(header):
-        raise ProtocolError(f"a text of {size} bytes is announced, {len(header) - at} are left")
+        raise ProtocolError(f"a text declares {size} bytes and has {len(header) - at}")
     return header[at : at + size].decode(), at + size

@@ -1,4 +1,4 @@
-"""Java's `String.hashCode`, which tags and index keys are filed under."""
+"""Java's `String.hashCode`, for the tags codes of consume queues and the hashes of the key index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparrow.wire.properties import property_value
 
 @lru_cache(maxsize=8192)
 def java_hash(text: str) -> int:
-    """`h = 31 * h + unit` over UTF-16 units, as a signed 32-bit integer."""
+    """Return `h = 31 * h + unit` over the UTF-16 units, as a signed 32-bit integer."""
     code = 0
     if text.isascii():
         for unit in text.encode():
@@ -22,12 +22,12 @@ def java_hash(text: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """What a consume queue keeps for a tag; 0 stands for no tag."""
+    """Return the tags code of a consume-queue entry; 0 without a tag."""
     return java_hash(tags) if tags else 0
 
 
 def tags_code_in(properties: bytes) -> int:
-    """The tags code of a record with these properties: the broker's quick look, without decoding them."""
+    """Return the tags code of a property string without decoding all of it (hot path)."""
     at = properties.find(b"TAGS\x01")
     if at < 0:
         return 0
@@ -43,6 +43,6 @@ def _code_of(tags: bytes) -> int:
 
 
 def index_hash(topic: str, key: str) -> int:
-    """The hash a key is filed under in the key index: never negative, and -2^31 becomes 0 as Java's abs does not."""
+    """Return the hash of a key in the key index. It is not negative; -2^31 becomes 0, which Java's abs leaves as is."""
     code = java_hash(f"{topic}#{key}")
     return 0 if code == -0x8000_0000 else abs(code)

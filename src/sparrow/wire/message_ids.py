@@ -1,16 +1,16 @@
-"""Message ids: the one that says where a record lies, and the one its sender gave it.
+"""Message ids: the offset id, which locates a record, and the unique id, which its sender assigns.
 
-Both are hexadecimal and, with IPv4, 32 characters long; only whoever made an id knows which kind it is.
+Both are hexadecimal and, with IPv4, 32 characters long; an id does not tell its kind.
 
     offset id                           unique id, as Java makes it
     bytes   field                       bytes   field
     4 / 16  address of the store        4 / 16  address of the client
     4       port                        2       low half of the process id
-    8       physical offset             4       tells two class loaders, here two makers, apart
-                                        4       ms since the month began
+    8       physical offset             4       class loader in Java, generator in Sparrow
+                                        4       ms since the start of the month
                                         2       counter
 
-A unique id read back is opaque and case-sensitive (Go writes half of it in lower case); only its time is looked at.
+A received unique id is opaque and case-sensitive (Go writes half of it in lower case); only its time is decoded.
 """
 
 from __future__ import annotations
@@ -26,36 +26,40 @@ from sparrow.model.message import Host
 from sparrow.model.queue import PhysicalOffset
 
 _IPV4_CHARS, _IPV6_CHARS = 32, 56
-_PLACE = Struct(">iq")
+_PORT_AND_OFFSET = Struct(">iq")
 _TAIL = Struct(">IH")
 _MS_MAX = 0xFFFF_FFFF
 
 
 class OffsetId(NamedTuple):
-    """What an offset id says. Clients connect to that host."""
+    """The contents of an offset id. Clients connect to its host."""
 
     host: Host
     physical_offset: PhysicalOffset
 
 
 def format_offset_id(host: Host, physical_offset: int) -> str:
-    return (host.ip + _PLACE.pack(host.port, physical_offset)).hex().upper()
+    """Return the offset id of the record at a physical offset."""
+    return (host.ip + _PORT_AND_OFFSET.pack(host.port, physical_offset)).hex().upper()
 
 
 def offset_id_prefix(host: Host) -> str:
-    """All of a broker's ids start alike: `prefix + f"{physical_offset:016X}"` is the quick way to make one."""
-    return (host.ip + _PLACE.pack(host.port, 0)[:4]).hex().upper()
+    """Return the prefix of all offset ids of a broker: `prefix + f"{physical_offset:016X}"` is the fastest way."""
+    return (host.ip + _PORT_AND_OFFSET.pack(host.port, 0)[:4]).hex().upper()
 
 
 def parse_offset_id(text: str) -> OffsetId:
+    """Parse an offset id, or raise `ProtocolError`."""
     raw = _unhex(text, "an offset message id")
-    port, physical_offset = _PLACE.unpack(raw[-_PLACE.size :])
+    port, physical_offset = _PORT_AND_OFFSET.unpack(raw[-_PORT_AND_OFFSET.size :])
     if not 0 <= port <= 0xFFFF or physical_offset < 0:
-        raise ProtocolError(f"{text!r} is no offset message id: port {port}, offset {physical_offset}")
-    return OffsetId(Host(raw[: -_PLACE.size], port), PhysicalOffset(physical_offset))
+        raise ProtocolError(f"{text!r} is not an offset message id: port {port}, offset {physical_offset}")
+    return OffsetId(Host(raw[: -_PORT_AND_OFFSET.size], port), PhysicalOffset(physical_offset))
 
 
 class UniqueId(NamedTuple):
+    """The contents of a unique id in Java's format."""
+
     ip: bytes
     pid: int
     generator_id: int
@@ -64,7 +68,7 @@ class UniqueId(NamedTuple):
 
 
 def parse_unique_id(text: str) -> UniqueId:
-    """The parts, if it is made as Java makes it."""
+    """Parse a unique id in Java's format, or raise `ProtocolError`."""
     raw = _unhex(text, "a unique message id")
     ms_of_month, counter = _TAIL.unpack(raw[-6:])
     return UniqueId(
@@ -73,12 +77,13 @@ def parse_unique_id(text: str) -> UniqueId:
 
 
 def format_unique_id(parts: UniqueId) -> str:
+    """Return the unique id with these contents."""
     fixed = parts.ip + parts.pid.to_bytes(2, "big") + parts.generator_id.to_bytes(4, "big")
     return (fixed + _TAIL.pack(parts.ms_of_month, parts.counter)).hex().upper()
 
 
 def unique_id_time(text: str, now: datetime) -> datetime:
-    """When a unique id was made. The month is not in it: this one, or the one before if this one is ahead of now."""
+    """Return when a unique id was made. It has no month: use that of `now`, or the one before if the time is ahead."""
     month = _month_of(now)
     made = month + timedelta(milliseconds=parse_unique_id(text).ms_of_month)
     if made > now:
@@ -106,22 +111,23 @@ class UniqueIdGenerator:
         self._month_ms = self._next_month_ms = 0
 
     def make(self) -> str:
+        """Return a new unique id."""
         with self._lock:
             now_ms = self._clock_ms()
             if not self._month_ms <= now_ms < self._next_month_ms:
-                self._turn_page(now_ms)
+                self._start_month(now_ms)
             counter = self._counter
             self._counter = counter + 1 & 0xFFFF
             return f"{self._prefix}{now_ms - self._month_ms & _MS_MAX:08X}{counter:04X}"
 
-    def _turn_page(self, now_ms: int) -> None:
+    def _start_month(self, now_ms: int) -> None:
         month = _month_of(datetime.fromtimestamp(now_ms / 1000, UTC))
         self._month_ms = int(month.timestamp() * 1000)
         self._next_month_ms = int(_month_of(month + timedelta(days=32)).timestamp() * 1000)
 
 
 def _month_of(moment: datetime) -> datetime:
-    # UTC, where Java takes local time: nobody compares the two, and UTC has no hour that comes twice.
+    # UTC, where Java uses local time: the two are never compared, and UTC has no repeated hour.
     return moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
 
@@ -132,6 +138,6 @@ def _unhex(text: str, what: str) -> bytes:
         raw = bytes.fromhex(text)
     except ValueError as cause:
         raise ProtocolError(f"{text!r} is not {what}: it is not hexadecimal") from cause
-    if len(raw) * 2 != len(text):  # fromhex passes over spaces
+    if len(raw) * 2 != len(text):  # fromhex ignores spaces
         raise ProtocolError(f"{text!r} is not {what}: it is not hexadecimal")
     return raw

@@ -1,7 +1,7 @@
-"""Property strings: `name 0x01 value 0x02`, repeated.
+"""Encode and decode property strings: `name 0x01 value 0x02`, repeated.
 
-Readers follow Java's: the first 0x01 of an entry parts name from value, the last 0x02 may be missing, an entry without
-a separator, name or value is passed over, and of two entries with one name the later counts.
+The rules are Java's: the first 0x01 of an entry separates name and value, the last 0x02 may be missing, an entry
+without a separator, name or value is ignored, and of two entries with one name the later one wins.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from functools import lru_cache
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
 
 PROPERTIES_BYTES_MAX = 32767
-"""A record keeps their length in a signed short."""
+"""A record stores the length in a signed short."""
 
 NAME_SEPARATOR, VALUE_SEPARATOR = "\x01", "\x02"
 
 
 def encode(properties: Mapping[str, str]) -> bytes:
-    """The property string of a mapping. Entries that no reader would see are not written."""
+    """Encode a mapping. Entries that readers would ignore are not written."""
     parts = []
     for name, value in properties.items():
         if not name or not value:
             continue
         if NAME_SEPARATOR in name or VALUE_SEPARATOR in name or VALUE_SEPARATOR in value:
-            raise Refused(f"property {name!r} holds a separator (U+0001 or U+0002), which would cut it in two")
+            raise Refused(f"property {name!r} contains a separator (U+0001 or U+0002), which would split it")
         parts.append(f"{name}\x01{value}\x02")
     try:
         encoded = "".join(parts).encode()
     except UnicodeEncodeError as cause:
-        raise Refused("a property holds half of a surrogate pair, which is not text") from cause
+        raise Refused("a property contains an unpaired surrogate, which is not valid text") from cause
     if len(encoded) > PROPERTIES_BYTES_MAX:
         raise TooLarge("the property string", len(encoded), PROPERTIES_BYTES_MAX)
     return encoded
 
 
 def decode(encoded: bytes | memoryview) -> dict[str, str]:
-    """The mapping a property string stands for."""
+    """Decode a property string."""
     try:
         text = str(encoded, "utf-8")
     except UnicodeDecodeError as cause:
@@ -56,7 +56,7 @@ def _name_mark(name: str) -> bytes:
 
 
 def has_property(encoded: bytes, name: str) -> bool:
-    """Whether there is such a property: a quick look, on the broker's hot path."""
+    """Return whether a property is set, without decoding the string (hot path)."""
     mark = _name_mark(name)
     at = encoded.find(mark)
     while at > 0 and encoded[at - 1] != 2:
@@ -65,7 +65,7 @@ def has_property(encoded: bytes, name: str) -> bool:
 
 
 def property_value(encoded: bytes, name: str) -> str | None:
-    """One property, without decoding the others: the broker's quick look at TAGS or KEYS."""
+    """Return one property without decoding the others (hot path); None if it is not set."""
     mark = _name_mark(name)
     found: str | None = None
     at = encoded.find(mark)
@@ -84,14 +84,14 @@ def property_value(encoded: bytes, name: str) -> str | None:
 
 
 def set_properties(encoded: bytes, values: Mapping[str, str]) -> bytes:
-    """The string with these properties set: of two entries with one name the later counts, so they go to the end.
+    """Return the property string with these properties set, at its end.
 
-    An empty value stands for none; an earlier entry of that name is then taken out.
+    An empty value removes the property.
     """
-    gone = [name for name in values if f"{name}\x01".encode() in encoded]
-    if gone:
+    replaced = [name for name in values if f"{name}\x01".encode() in encoded]
+    if replaced:
         kept = decode(encoded)
-        for name in gone:
+        for name in replaced:
             kept.pop(name, None)
         encoded = encode(kept)
     elif encoded and encoded[-1] != 2:

@@ -1,17 +1,17 @@
-"""Records for several queues in one body: what is staged, or appended once.
+"""Batches of records for several queues in one body: the body of staged and idempotent appends.
 
     bytes       field
-    4           how many portions follow
-                each portion:
+    4           number of batches
+                each batch:
     2 + n       topic
     4           queue id
-    4           records, how many
-    4           bytes of them all
+    4           number of records
+    4           size of all records
     4 * r       size of each record
-    b           the records, end to end, as `columns.encode` lays them
+    b           the records, end to end, as `columns.encode` lays them out
 
-1. All numbers are big-endian. A portion has at least one record.
-2. Any bytes give portions that account for every byte, or a `ProtocolError`. What is inside a record is not looked at.
+1. All numbers are big-endian. A batch has at least one record.
+2. Any bytes give batches that cover every byte, or a `ProtocolError`. The contents of records are not checked.
 3. Records are not copied.
 """
 
@@ -40,11 +40,11 @@ class QueueBatch(NamedTuple):
     queue: Queue
     data: memoryview
     sizes: NDArray[np.int32]
-    """Of each record."""
+    """The size of each record."""
 
 
-class _Place(NamedTuple):
-    """Where the parts of a portion lie."""
+class _Positions(NamedTuple):
+    """The positions of the parts of a batch."""
 
     queue: Queue
     sizes_at: int
@@ -52,13 +52,13 @@ class _Place(NamedTuple):
     end: int
 
 
-def encode(portions: Iterable[tuple[Queue, bytes | memoryview, NDArray[np.int32]]]) -> bytes:
-    """Portions as one body. What comes first is appended first."""
+def encode(batches: Iterable[tuple[Queue, bytes | memoryview, NDArray[np.int32]]]) -> bytes:
+    """Encode batches as one body. They are appended in this order."""
     parts: list[bytes | memoryview] = [b""]
-    for queue, data, sizes in portions:
+    for queue, data, sizes in batches:
         topic, view = queue.topic.encode(), memoryview(data).cast("B")
-        assert len(sizes), "a portion has at least one record"
-        assert int(np.sum(sizes, dtype=np.int64)) == len(view), "sizes add up to the bytes there are"
+        assert len(sizes), "a batch has at least one record"
+        assert int(np.sum(sizes, dtype=np.int64)) == len(view), "the sizes add up to the length of the data"
         parts += (
             _TOPIC_BYTES.pack(len(topic)),
             topic,
@@ -71,7 +71,7 @@ def encode(portions: Iterable[tuple[Queue, bytes | memoryview, NDArray[np.int32]
 
 
 def decode(body: bytes | memoryview) -> list[QueueBatch]:
-    """The portions of a body, over its own bytes."""
+    """Decode the batches of a body, without copying its bytes."""
     view = memoryview(body).cast("B")
     found = []
     for queue, sizes_at, records_at, end in _walk(view):
@@ -83,35 +83,35 @@ def decode(body: bytes | memoryview) -> list[QueueBatch]:
 
 
 def topics_in(body: bytes | memoryview) -> set[str]:
-    """Those a body has records for, without a look at the records."""
-    return {place.queue.topic for place in _walk(memoryview(body).cast("B"))}
+    """Return the topics of all batches, without decoding the records."""
+    return {positions.queue.topic for positions in _walk(memoryview(body).cast("B"))}
 
 
-def _walk(view: memoryview) -> Iterator[_Place]:
+def _walk(view: memoryview) -> Iterator[_Positions]:
     if len(view) < _COUNT.size:
-        raise ProtocolError(f"{len(view)} bytes hold no portions")
+        raise ProtocolError(f"{len(view)} bytes are too few for a batch count")
     (count,) = _COUNT.unpack_from(view)
     at, total = _COUNT.size, len(view)
     if count > (total - at) // _SMALLEST:
-        raise ProtocolError(f"{total} bytes cannot hold {count} portions")
+        raise ProtocolError(f"{total} bytes cannot hold {count} batches")
     for number in range(count):
         if total - at < _SMALLEST:
-            raise ProtocolError(f"the body ends within portion {number}")
+            raise ProtocolError(f"the body ends within batch {number}")
         (topic_bytes,) = _TOPIC_BYTES.unpack_from(view, at)
         at += _TOPIC_BYTES.size
         numbers_at = at + topic_bytes
         if not topic_bytes or numbers_at + _NUMBERS.size > total:
-            raise ProtocolError(f"the topic of portion {number} has {topic_bytes} bytes")
+            raise ProtocolError(f"the topic of batch {number} has {topic_bytes} bytes")
         try:
             topic = str(view[at:numbers_at], "utf-8")
         except UnicodeDecodeError as cause:
-            raise ProtocolError(f"the topic of portion {number} is not UTF-8") from cause
+            raise ProtocolError(f"the topic of batch {number} is not UTF-8") from cause
         queue_id, records, size = _NUMBERS.unpack_from(view, numbers_at)
         sizes_at = numbers_at + _NUMBERS.size
         records_at = sizes_at + 4 * records
         if queue_id < 0 or not records or records_at + size > total:
-            raise ProtocolError(f"portion {number}, {records} records of {size} bytes for queue {queue_id}, cannot be")
+            raise ProtocolError(f"batch {number} is invalid: {records} records of {size} bytes for queue {queue_id}")
         at = records_at + size
-        yield _Place(Queue(topic, queue_id), sizes_at, records_at, at)
+        yield _Positions(Queue(topic, queue_id), sizes_at, records_at, at)
     if at != total:
-        raise ProtocolError(f"{total - at} bytes lie behind the last portion")
+        raise ProtocolError(f"{total - at} bytes follow the last batch")

@@ -1,4 +1,4 @@
-"""One record of the commit log, which is also what a pull answers with: bytes <-> messages.
+"""Encode and decode records of the commit log, which are also the body of a pull response.
 
 All integers are big-endian and signed. A host is 4 or 16 bytes of address and a 4-byte port.
 
@@ -7,15 +7,15 @@ All integers are big-endian and signed. A host is 4 or 16 bytes of address and a
      4  4       magic                       48  8 / 20  born host
      8  4       CRC of the body, 31 bits    56  8       store time, ms
     12  4       queue id                    64  8 / 20  store host
-    16  4       flag, the user's own        72  4       times consumed before
-    20  8       queue offset                76  8       offset of the half message
+    16  4       flag, set by the user       72  4       reconsume times
+    20  8       queue offset                76  8       physical offset of the half message
     28  8       physical offset             84  4 + n   body
     36  4       sys flag                     .  1 + n   topic (V2: 2 + n)
                                              .  2 + n   properties
 
 1. The total size is exactly the sum of the parts.
-2. Sys-flag bits say which hosts are IPv6; each makes all that follows 12 bytes later.
-3. The CRC covers the body alone; that is all the format protects besides its own structure.
+2. Sys-flag bits say which hosts are IPv6; each shifts the following fields by 12 bytes.
+3. The CRC covers only the body.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from sparrow.wire.compression import COMPRESSED_FLAG, decompress
 
 MAGIC_V1 = 0xDAA320A7 - 0x1_0000_0000
 MAGIC_V2 = 0xDAA320AB - 0x1_0000_0000
-"""V2 has two bytes for the topic's length. Read, never written: RocketMQ 4.9 and Go clients do not know it."""
+"""V2 has two bytes for the topic length. Sparrow only reads it: RocketMQ 4.9 and Go clients do not know it."""
 MAGIC_BLANK = 0xCBD43194 - 0x1_0000_0000
 """Marks the unused rest of a segment."""
 
 BORN_HOST_IPV6_FLAG, STORE_HOST_IPV6_FLAG = 0x10, 0x20
 TRANSACTION_TYPE_MASK, TRANSACTION_PREPARED, TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK = 0xC, 0x4, 0x8, 0xC
 HIDDEN_FLAG = 0x4
-"""Set in half messages and roll-backs, and in nothing else: they are in the log only, consumers never see them."""
+"""Set only in half messages and rollbacks, which are in the log but in no consume queue of a topic."""
 
 FIXED_HEADER_BYTES = 88
-"""Everything before the body, with two IPv4 hosts."""
+"""Size of the fields before the body, with two IPv4 hosts."""
 RECORD_BYTES_MIN = FIXED_HEADER_BYTES + 3
 _WITHOUT_HOSTS = FIXED_HEADER_BYTES - 16 + 2
 QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, PHYSICAL_OFFSET_POSITION, SYS_FLAG_POSITION, STORE_TIME_POSITION = (
@@ -70,18 +70,19 @@ _pack_properties_length = _PROPERTIES_LENGTH.pack
 
 
 def pack_host(host: Host) -> bytes:
-    """A host as a record keeps it: 8 bytes for IPv4, 20 for IPv6."""
+    """Encode a host: 8 bytes for IPv4, 20 for IPv6."""
     if len(host.ip) not in (4, 16):
         raise ProtocolError(f"an address has 4 or 16 bytes, not {len(host.ip)}")
     return host.ip + _PORT.pack(host.port)
 
 
 def unpack_host(packed: bytes) -> Host:
+    """Decode a host of 8 or 20 bytes."""
     return Host(packed[:-4], _PORT.unpack(packed[-4:])[0])
 
 
 def record_size(draft: Draft, topic: bytes, store_host: bytes) -> int:
-    """How many bytes the draft's record will take. `topic` is what `topic_field` made."""
+    """Return the size of the record of a draft. `topic` is the result of `topic_field`."""
     hosts = len(draft.born_host) + len(store_host)
     return _WITHOUT_HOSTS + hosts + len(draft.body) + len(topic) + len(draft.properties)
 
@@ -97,7 +98,7 @@ def encode(
     store_ms: int,
     store_host: bytes,
 ) -> bytes:
-    """The V1 record of a draft that is given its place, from what `topic_field` made and `record_size` said."""
+    """Encode the V1 record of a draft at its offsets. `topic` comes from `topic_field`, `size` from `record_size`."""
     body, props = draft.body, draft.properties
     sys_flag = draft.sys_flag & ~(BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)
     pack = _pack_ipv4
@@ -127,14 +128,14 @@ def encode(
 
 
 def topic_field(topic: bytes) -> bytes:
-    """Length and name, as a V1 record keeps them."""
+    """Encode the topic field of a V1 record: length and name."""
     if len(topic) > 255:
         raise TooLarge("the topic name", len(topic), 255)
     return len(topic).to_bytes(1, "big") + topic
 
 
 def encode_message(message: StoredMessage) -> bytes:
-    """The record of a message whose place is already known. The inverse of `decode`."""
+    """Encode a stored message. The inverse of `decode`."""
     draft = Draft(
         body=message.body,
         properties=properties.encode(message.properties),
@@ -165,9 +166,9 @@ def decode(
     verify_crc: bool = True,
     expand: bool = True,
 ) -> StoredMessage:
-    """The message whose record starts at `at`. Any bytes give a message or a `ProtocolError`.
+    """Decode the record at `at`. Any bytes give a message or a `ProtocolError`.
 
-    `expand` decompresses the body and clears the compression bits of the sys flag, as consumers want it.
+    `expand` decompresses the body and clears the compression bits of the sys flag.
     """
     size, magic, sys_flag = _checked_start(buffer, at)
     layout = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)]
@@ -231,17 +232,17 @@ def decode(
 
 
 def decode_all(buffer: bytes | memoryview, *, verify_crc: bool = True, expand: bool = True) -> list[StoredMessage]:
-    """The messages of records laid end to end, as a pull answers them.
+    """Decode records that are laid end to end, as in a pull response.
 
-    The usual kind of record (V1, IPv4, not compressed) is read here, in one loop; every other, and every one that is
-    not sound, by `decode`.
+    The common kind of record (V1, IPv4, not compressed) is decoded in this loop; all others, and invalid ones, by
+    `decode`.
     """
     data = bytes(buffer)
     messages: list[StoredMessage] = []
     keep = messages.append
     at, end = 0, len(data)
     unpack, layout_bytes = _LAYOUT[0].unpack_from, _LAYOUT[0].size
-    unusual = BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG | (COMPRESSED_FLAG if expand else 0)
+    uncommon = BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG | (COMPRESSED_FLAG if expand else 0)
     while at < end:
         if end - at >= RECORD_BYTES_MIN:
             (
@@ -264,7 +265,7 @@ def decode_all(buffer: bytes | memoryview, *, verify_crc: bool = True, expand: b
             body_at = at + layout_bytes
             topic_at = body_at + body_bytes
             record_end = at + size
-            if magic == MAGIC_V1 and not sys_flag & unusual and body_bytes >= 0 and topic_at + 3 <= record_end <= end:
+            if magic == MAGIC_V1 and not sys_flag & uncommon and body_bytes >= 0 and topic_at + 3 <= record_end <= end:
                 name_end = topic_at + 1 + data[topic_at]
                 properties_at = name_end + 2
                 body = data[body_at:topic_at]
@@ -310,7 +311,7 @@ _host_of = lru_cache(maxsize=4096)(unpack_host)
 
 
 def _checked_start(buffer: bytes | memoryview, at: int) -> tuple[int, int, int]:
-    """Size, magic and sys flag of a record that lies wholly inside the buffer."""
+    """Return size, magic and sys flag of a record that is completely inside the buffer."""
     if len(buffer) - at < RECORD_BYTES_MIN:
         raise ProtocolError(f"no record fits into the {len(buffer) - at} bytes from byte {at} on")
     size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
@@ -322,7 +323,7 @@ def _checked_start(buffer: bytes | memoryview, at: int) -> tuple[int, int, int]:
 
 
 def decode_valid(buffer: bytes | memoryview) -> Iterator[StoredMessage]:
-    """The messages of records laid end to end, without those that cannot be read, as far as sizes can be followed."""
+    """Decode records that are laid end to end, skip invalid ones, and stop at an invalid size."""
     at, end = 0, len(buffer)
     while end - at >= RECORD_BYTES_MIN:
         size = _INT.unpack_from(buffer, at)[0]
@@ -336,7 +337,7 @@ def decode_valid(buffer: bytes | memoryview) -> Iterator[StoredMessage]:
 
 
 def draft_from_record(record: bytes | memoryview) -> Draft:
-    """What a record holds, to be stored once more elsewhere. Body and property string stay as they are, undecoded."""
+    """Return the contents of a record as a draft, to store it elsewhere. Body and properties are not decoded."""
     size, magic, sys_flag = _checked_start(record, 0)
     layout = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)]
     _, _, _, _, flag, _, _, _, born_ms, born_host, _, _, times, prepared, body_bytes = layout.unpack_from(record)
@@ -358,7 +359,7 @@ def draft_from_record(record: bytes | memoryview) -> Draft:
 
 
 def properties_of(record: bytes | memoryview) -> bytes:
-    """The property string of a sound record, undecoded."""
+    """Return the property string of a valid record, not decoded."""
     sys_flag = _INT.unpack_from(record, SYS_FLAG_POSITION)[0]
     body_at = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)].size
     topic_at = body_at + _INT.unpack_from(record, body_at - 4)[0]
@@ -368,5 +369,5 @@ def properties_of(record: bytes | memoryview) -> bytes:
 
 
 def queue_offset_of(record: bytes | memoryview) -> int:
-    """The queue offset in a record."""
+    """Return the queue offset in a record."""
     return int.from_bytes(record[QUEUE_OFFSET_POSITION : QUEUE_OFFSET_POSITION + 8], "big")

@@ -1,12 +1,12 @@
-"""Tokens on the wire: how a request is signed, and the requests that issue, list and revoke tokens.
+"""Sign requests, and verify signatures.
 
 The signature is RocketMQ's (`AclUtils`, `AclClientRPCHook`, Go's `ACLInterceptor`):
 
-    Signature = base64(HMAC-SHA1(secret key, values of all ext fields but Signature, by name, then the body))
+    Signature = base64(HMAC-SHA1(secret key, values of all ext fields but Signature, sorted by name, then the body))
 
-1. Names are sorted as Java sorts them, by UTF-16 units. Key and values are UTF-8.
-2. The code and the number of a request are not signed, and there is neither time nor nonce: a signature shows who made
-   a request, not that it is new. Whoever can read the connection can say it again.
+1. Names are sorted by UTF-16 units, as in Java. Key and values are UTF-8.
+2. Code and opaque number are not signed, and there is neither a time nor a nonce: a signature proves who made a
+   request, not that it is new. An attacker who reads the connection can replay it.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from sparrow.wire.headers import EmptyHeader, Header, write
 ACCESS_KEY_FIELD, SIGNATURE_FIELD = "AccessKey", "Signature"
 
 _MAY_BE_UNSIGNED = (
-    ("_UNIQUE_KEY_QUERY",),  # clients before 4.9.4 add it to a query that is signed already
-    ("__ZONE_NAME", "__ZONE_MODE"),  # Java's zone hook comes after the signing one
-    ("SecurityToken",),  # Go adds it and leaves it out of what it signs
+    ("_UNIQUE_KEY_QUERY",),  # clients before 4.9.4 add it after signing
+    ("__ZONE_NAME", "__ZONE_MODE"),  # Java's zone hook runs after the signing hook
+    ("SecurityToken",),  # Go does not sign it
 )
-"""Fields that some clients add after signing. They are no part of what a request asks for."""
+"""Fields that some clients add after signing. They do not affect what a request does."""
 
 
 def signature(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> str:
-    """Of a request with these ext fields; one that is there already does not count."""
-    said = "".join([fields[name] for name in sorted(fields, key=_as_java_sorts) if name != SIGNATURE_FIELD])
-    # Half of a surrogate pair is a question mark to Java's encoder, as it is to this one.
-    made = hmac.new(secret_key.encode(), said.encode("utf-8", "replace"), "sha1")
-    made.update(body)
-    return base64.b64encode(made.digest()).decode()
+    """Return the signature of a request with these ext fields, ignoring an existing one."""
+    signed_text = "".join([fields[name] for name in sorted(fields, key=_java_sort_key) if name != SIGNATURE_FIELD])
+    # An unpaired surrogate becomes a question mark, as in Java.
+    digest = hmac.new(secret_key.encode(), signed_text.encode("utf-8", "replace"), "sha1")
+    digest.update(body)
+    return base64.b64encode(digest.digest()).decode()
 
 
 def has_valid_signature(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> bool:
-    """Whether the signature among the fields is right."""
-    told = fields.get(SIGNATURE_FIELD, "").encode()
-    if hmac.compare_digest(signature(fields, body, secret_key).encode(), told):
+    """Return whether the signature among the fields is valid."""
+    given = fields.get(SIGNATURE_FIELD, "").encode()
+    if hmac.compare_digest(signature(fields, body, secret_key).encode(), given):
         return True
     added = [names for names in _MAY_BE_UNSIGNED if any(name in fields for name in names)]
     for count in range(1, len(added) + 1):
         for chosen in combinations(added, count):
             left_out = {name for names in chosen for name in names}
             rest = {name: value for name, value in fields.items() if name not in left_out}
-            if hmac.compare_digest(signature(rest, body, secret_key).encode(), told):
+            if hmac.compare_digest(signature(rest, body, secret_key).encode(), given):
                 return True
     return False
 
 
 def sign(header: Header | None, body: bytes | memoryview, credentials: Credentials) -> Header:
-    """The header with the two fields that a broker checks."""
+    """Return the header with access key and signature."""
     plain = header if header is not None else EmptyHeader()
     fields = write(plain)
     fields[ACCESS_KEY_FIELD] = credentials.access_key
@@ -80,5 +80,5 @@ def _signed_kind(kind: type[Header]) -> type[Header]:
     return cast(type[Header], made)
 
 
-def _as_java_sorts(name: str) -> bytes:
+def _java_sort_key(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")

@@ -1,210 +1,193 @@
-"""What can be done to messages from the command line: by number, or by filter after a question."""
+"""Commands of `sparrow bus` that change messages: given by id, or by filter after a confirmation."""
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 
-from sparrow.cli.bus.filters import (
-    Content,
-    Correlation,
-    ErrorText,
-    GroupName,
-    Json,
-    Key,
-    Name,
-    Parked,
-    SideArgument,
-    Since,
-    Status,
-    Tenant,
-    Until,
-    where_of,
-    with_bus,
-)
-from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption
+from sparrow.cli.bus.filters import JsonOption, MessageFilter, SideArgument
+from sparrow.cli.bus.location import BusLocation
+from sparrow.cli.parameter_groups import with_parameter_groups
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
     from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import OperationResult
 
-Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of messages; or say which by the options below.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
-LimitOption = Annotated[int | None, typer.Option(help="At most so many.", min=1)]
-Rate = Annotated[float | None, typer.Option(help="At most so many a second.", min=0.001)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing messages by filter.")]
-Force = Annotated[bool, typer.Option("--force", help="Also open messages, unless a worker holds them.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Include open messages that no worker holds.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionOptions:
+    """The options that all commands of this module share."""
+
+    ids: Annotated[list[int] | None, typer.Argument(help="Message ids; or select messages with the options.")] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False
+    limit: Annotated[int | None, typer.Option(help="Most messages to change.", min=1)] = None
+    rate: Annotated[float | None, typer.Option(help="Most messages per second.", min=0.001)] = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Change messages by filter without confirmation.")] = False
+    as_json: JsonOption = False
+
+
+class Action(NamedTuple):
+    """An operation of the bus as a command."""
+
+    method: str
+    done: str
+    """Past participle, for messages to the user."""
+    help: str
 
 
 def register(app: typer.Typer) -> None:
-    for name, command in _COMMANDS.items():
-        app.command(name)(command)
+    """Add the commands to `sparrow bus`."""
+    for name, action in ACTIONS.items():
+        app.command(name)(_command(action))
+    for name, action in SIDE_ACTIONS.items():
+        app.command(name)(_side_command(action))
+    app.command("delete")(_delete_command(DELETE))
 
 
-def _choosing(
-    ids: Ids = None,
-    status: Status = None,
-    name: Name = None,
-    group: GroupName = None,
-    content: Content = None,
-    correlation_id: Correlation = None,
-    key: Key = None,
-    error: ErrorText = None,
-    tenant: Tenant = None,
-    since: Since = None,
-    until: Until = None,
-    parked: Parked = None,
-    dry_run: DryRun = False,
-    limit: LimitOption = None,
-    rate: Rate = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    bus: BusOption = None,
-    database: DatabaseOption = None,
-    schema: SchemaOption = "cap",
-    table_prefix: PrefixOption = "cap",
+def _command(action: Action) -> Callable[..., None]:
+    def command(options: ActionOptions, selected: MessageFilter, location: BusLocation) -> None:
+        _act(action, options, selected, location)
+
+    command.__doc__ = action.help
+    return with_parameter_groups(command)
+
+
+def _side_command(action: Action) -> Callable[..., None]:
+    def command(side: SideArgument, options: ActionOptions, selected: MessageFilter, location: BusLocation) -> None:
+        _act(action, options, selected, location, side=side)
+
+    command.__doc__ = action.help
+    return with_parameter_groups(command)
+
+
+def _delete_command(action: Action) -> Callable[..., None]:
+    def command(
+        side: SideArgument,
+        options: ActionOptions,
+        selected: MessageFilter,
+        location: BusLocation,
+        force: ForceOption = False,
+    ) -> None:
+        _act(action, options, selected, location, side=side, force=force)
+
+    command.__doc__ = action.help
+    return with_parameter_groups(command)
+
+
+def _act(
+    action: Action,
+    options: ActionOptions,
+    selected: MessageFilter,
+    location: BusLocation,
+    *,
+    side: str | None = None,
+    **arguments: Any,
 ) -> None:
-    """How every command below is told which messages."""
+    async def work(bus: EventBus) -> OperationResult:
+        from sparrow.bus.operations.stored_event import parse_side
+
+        operation = getattr(bus.operations, action.method)
+        if side is not None:
+            arguments["side"] = parse_side(side)
+        where = selected.where()
+        if options.ids:
+            if not where.matches_everything:
+                raise Refused("give either message ids or a filter, not both")
+            by_id: OperationResult = await operation(*options.ids, dry_run=options.dry_run, **arguments)
+            return by_id
+        arguments.update(where=where, limit=options.limit)
+        if not options.dry_run and not options.yes:
+            _confirm(await operation(dry_run=True, **arguments), action)
+        by_filter: OperationResult = await operation(dry_run=options.dry_run, rate=options.rate, **arguments)
+        return by_filter
+
+    result = location.run(work)
+    typer.echo(msgspec.json.encode(result.to_builtins()) if options.as_json else _summary(result, action))
 
 
-_FILTERS = (
-    "status",
-    "name",
-    "group",
-    "content",
-    "correlation_id",
-    "key",
-    "error",
-    "tenant",
-    "since",
-    "until",
-    "parked",
-)
-_PLACE = ("bus", "database", "schema", "table_prefix")
+def _confirm(expected: OperationResult, action: Action) -> None:
+    if not expected.count:
+        return
+    if not sys.stdin.isatty():
+        raise Refused(
+            f"{expected.count:,} messages would be {action.done}: add --yes to do it, or --dry-run to see them"
+        )
+    typer.confirm(f"{expected.count:,} messages will be {action.done}. Continue?", abort=True)
 
 
-def _command(method: str, done: str, sentence: str, *, has_side: bool, forces: bool = False) -> Callable[..., None]:
-    """A command with the parameters of `_choosing`."""
-
-    def command(**given: Any) -> None:
-        async def work(found: EventBus) -> OperationResult:
-            from sparrow.bus.operations.stored_event import parse_side
-
-            act: Callable[..., Awaitable[OperationResult]] = getattr(found.operations, method)
-            more: dict[str, Any] = {"side": parse_side(given["side"])} if has_side else {}
-            if forces:
-                more["force"] = given["force"]
-            where, dry_run = where_of(*(given[name] for name in _FILTERS)), given["dry_run"]
-            if given["ids"]:
-                if not where.matches_everything:
-                    raise Refused("say which messages by their numbers or by a filter, not by both")
-                return await act(*given["ids"], dry_run=dry_run, **more)
-            more |= {"where": where, "limit": given["limit"]}
-            if not dry_run and not given["yes"]:
-                _ask(await act(dry_run=True, **more), done)
-            return await act(dry_run=dry_run, rate=given["rate"], **more)
-
-        outcome = with_bus(work, *(given[name] for name in _PLACE))
-        typer.echo(msgspec.json.encode(outcome.to_builtins()) if given["as_json"] else _told(outcome, done))
-
-    parameters = list(inspect.signature(_choosing, eval_str=True).parameters.values())
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    if has_side:
-        parameters.insert(0, inspect.Parameter("side", kind, annotation=SideArgument))
-    if forces:
-        parameters.append(inspect.Parameter("force", kind, default=False, annotation=Force))
-    command.__doc__ = sentence
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return command
+def _summary(result: OperationResult, action: Action) -> str:
+    noun = "message" if result.count == 1 else "messages"
+    verb = f"would be {action.done}" if result.is_dry else action.done
+    ids = ", ".join(map(str, result.ids)) + (", …" if result.count > len(result.ids) else "")
+    return f"{result.count:,} {noun} {verb}" + (f": {ids}" if result.ids else "")
 
 
-_COMMANDS = {
-    "requeue": _command(
+ACTIONS = {
+    "requeue": Action(
         "requeue",
         "requeued",
-        """Send published messages once more. A filter that names no state means Failed.
+        """Send published messages again. A filter without --status selects Failed ones.
 
         Examples: [bold]sparrow bus requeue 322415871234 --bus shop.events:bus[/bold]
         [bold]sparrow bus requeue --name order.created --since 2h --rate 100 --bus shop.events:bus[/bold]
         """,
-        has_side=False,
     ),
-    "reexecute": _command(
+    "reexecute": Action(
         "reexecute",
-        "handled once more",
-        """Have received messages handled once more. A filter that names no state means Failed.
+        "handled again",
+        """Handle received messages again. A filter without --status selects Failed ones.
 
         Example: [bold]sparrow bus reexecute --group billing.v1 --error TimeoutError --bus shop.events:bus[/bold]
         """,
-        has_side=False,
     ),
-    "cancel": _command(
+    "cancel": Action(
         "cancel",
         "cancelled",
-        """Never send messages that are Scheduled or Delayed. A filter that names no state means Delayed.
+        """Cancel Scheduled or Delayed messages before they are sent. A filter without --status selects Delayed ones.
 
         Example: [bold]sparrow bus cancel 322415871234 --bus shop.events:bus[/bold]
         """,
-        has_side=False,
     ),
-    "publish-now": _command(
+    "publish-now": Action(
         "publish_now",
         "published now",
-        """Let delayed messages wait no longer.
+        """Publish Delayed messages without further delay.
 
         Example: [bold]sparrow bus publish-now --name reminder.due --bus shop.events:bus[/bold]
         """,
-        has_side=False,
     ),
-    "delete": _command(
-        "delete",
-        "deleted",
-        """Delete messages that are closed. A filter that names no state means Failed.
-
-        Example: [bold]sparrow bus delete received --status cancelled --dry-run --bus shop.events:bus[/bold]
-        """,
-        has_side=True,
-        forces=True,
-    ),
-    "park": _command(
+}
+SIDE_ACTIONS = {
+    "park": Action(
         "park",
         "parked",
-        """Give failed messages no further round, until they are unparked or handled once more.
+        """Stop the retries of Failed messages until they are unparked or handled again.
 
         Example: [bold]sparrow bus park received --error "no such customer" --bus shop.events:bus[/bold]
         """,
-        has_side=True,
     ),
-    "unpark": _command(
+    "unpark": Action(
         "unpark",
         "unparked",
-        """Give parked messages their rounds again.
+        """Allow the retries of parked messages again.
 
         Example: [bold]sparrow bus unpark received 322415871234 --bus shop.events:bus[/bold]
         """,
-        has_side=True,
     ),
 }
+DELETE = Action(
+    "delete",
+    "deleted",
+    """Delete closed messages. A filter without --status selects Failed ones.
 
-
-def _ask(would: OperationResult, done: str) -> None:
-    if not would.count:
-        return
-    if not sys.stdin.isatty():
-        raise Refused(f"{would.count:,} messages would be {done}: say --yes to do it, or --dry-run to see them")
-    typer.confirm(f"{would.count:,} messages will be {done}. Go on?", abort=True)
-
-
-def _told(outcome: OperationResult, done: str) -> str:
-    noun = "message" if outcome.count == 1 else "messages"
-    sample = ", ".join(str(number) for number in outcome.ids)
-    more = ", …" if outcome.count > len(outcome.ids) else ""
-    verb = f"would be {done}" if outcome.is_dry else done
-    return f"{outcome.count:,} {noun} {verb}" + (f": {sample}{more}" if sample else "")
+    Example: [bold]sparrow bus delete received --status cancelled --dry-run --bus shop.events:bus[/bold]
+    """,
+)

@@ -1,4 +1,4 @@
-"""`sparrow bus`: run an event bus, look after its messages, and show what it is."""
+"""`sparrow bus`: the subcommands, and those without a module of their own: ddl, check, asyncapi, clean."""
 
 from __future__ import annotations
 
@@ -14,23 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparrow.cli.bus import actions, messages, stats, worker
-from sparrow.cli.bus.location import (
-    BusOption,
-    DatabaseOption,
-    PrefixOption,
-    ScanOption,
-    SchemaOption,
-    bus_extra_required,
-    load_bus,
-    open_bus,
-    unavailable_if_unreachable,
-)
+from sparrow.cli.bus.location import BusLocation, ScanOption, bus_extra_required, load_bus, unavailable_if_unreachable
+from sparrow.cli.parameter_groups import with_parameter_groups
 from sparrow.model.errors import SettingsError, SparrowError
 
 if TYPE_CHECKING:
     from sparrow.bus.aio import EventBus
 
-app = typer.Typer(help="Run an event bus, and look after its messages.", no_args_is_help=True)
+app = typer.Typer(help="Run an event bus, and inspect and change its messages.", no_args_is_help=True)
 app.command("worker", epilog=worker.EXAMPLES)(worker.worker)
 app.command("list")(messages.list_all)
 app.command("search")(messages.search)
@@ -41,17 +32,19 @@ app.command("failures", epilog=stats.FAILURE_EXAMPLES)(stats.failures)
 
 BusArgument = Annotated[str, typer.Argument(help="The bus in your code: module:bus.", metavar="MODULE:BUS")]
 DIALECTS = ("mysql", "postgresql", "sqlite")
-_PATIENCE_S = 5.0
+_CHECK_TIMEOUT_S = 5.0
 
 
 @app.command()
 def ddl(
     dialect: Annotated[str, typer.Option(help="mysql (also MariaDB), postgresql or sqlite.")],
-    schema: Annotated[str, typer.Option(help="PostgreSQL: the schema.")] = "cap",
-    table_prefix: Annotated[str, typer.Option(help="Elsewhere: what table names begin with.")] = "cap",
-    strict: Annotated[bool, typer.Option("--strict", help="Exactly three tables (strict_tables=True).")] = False,
+    schema: Annotated[str, typer.Option(help="Schema of the tables on PostgreSQL.")] = "cap",
+    table_prefix: Annotated[str, typer.Option(help="Prefix of the table names elsewhere.")] = "cap",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Only the three tables of CAP (strict_tables=True).")
+    ] = False,
 ) -> None:
-    """Print the statements that make the tables, for a bus with create_tables=False.
+    """Print the SQL statements that create the tables, for a bus with create_tables=False.
 
     Example: [bold]sparrow bus ddl --dialect postgresql > bus.sql[/bold]
     """
@@ -63,7 +56,7 @@ def ddl(
     if kind is None:
         raise SettingsError("dialect", dialect, "the command line", " or ".join(DIALECTS))
     space = schema if kind == "postgresql" else table_prefix
-    BusTableNames.of(kind, space)  # refuses what would not stay inside its quotes
+    BusTableNames.of(kind, space)  # refuses names that cannot be quoted
     typer.echo(text_of(kind, space, strict=strict), nl=False)
 
 
@@ -71,9 +64,11 @@ def ddl(
 def check(
     bus: BusArgument,
     scan: ScanOption = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Only the handlers: ask no database, no broker.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check the handlers only, without database and broker.")
+    ] = False,
 ) -> None:
-    """List the handlers of a bus, and say what would keep it from working. Leaves with 1 if there is anything.
+    """List the handlers of a bus, and check that its database and broker can be used. Exit with 1 if not.
 
     Example: [bold]sparrow bus check shop.events:bus[/bold]
     """
@@ -93,24 +88,24 @@ def check(
         console.print(f"[red]{escape(problem)}[/red]")
     if problems:
         raise typer.Exit(1)
-    console.print("the handlers can be called" if offline else "handlers, database and broker are in order")
+    console.print("the handlers are valid" if offline else "handlers, database and broker are usable")
 
 
 async def _problems(bus: EventBus) -> list[str]:
     problems: list[str] = []
-    # Its tables are looked for, not made: a check changes nothing.
+    # A check must not create tables.
     bus.core.settings = replace(bus.settings, create_tables=False)
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_CHECK_TIMEOUT_S):
             with unavailable_if_unreachable(bus):
                 await bus.prepare()
     except (SparrowError, TimeoutError) as error:
-        problems.append(str(error) or f"the database {bus.database} does not answer")
+        problems.append(str(error) or f"the database {bus.database} did not answer within {_CHECK_TIMEOUT_S:g} s")
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_CHECK_TIMEOUT_S):
             await bus.core.context.transport.open()
-    except Exception as error:  # each client library has its own
-        problems.append(f"the broker cannot be used: {str(error) or 'it does not answer'}")
+    except Exception as error:  # each client library has its own exceptions
+        problems.append(f"cannot use the broker: {str(error) or f'no answer within {_CHECK_TIMEOUT_S:g} s'}")
     await bus.core.context.transport.close()
     await bus.database.close()
     return problems
@@ -120,11 +115,13 @@ async def _problems(bus: EventBus) -> list[str]:
 def asyncapi(
     bus: BusArgument,
     scan: ScanOption = None,
-    yaml: Annotated[bool, typer.Option("--yaml", help="YAML in place of JSON; needs pyyaml.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file, in place of the screen.")] = None,
-    title: Annotated[str | None, typer.Option(help="The document's title; the application's name by default.")] = None,
+    yaml: Annotated[bool, typer.Option("--yaml", help="YAML instead of JSON; needs pyyaml.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write, instead of standard output.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the document; by default the application's name.")] = None,
 ) -> None:
-    """Print what the handlers take as an AsyncAPI 3 document.
+    """Print an AsyncAPI 3 document of the topics and payloads of the handlers.
 
     Example: [bold]sparrow bus asyncapi shop.events:bus -o asyncapi.json[/bold]
     """
@@ -137,17 +134,15 @@ def asyncapi(
         typer.echo(text, nl=False)
     else:
         output.write_text(text, encoding="utf-8")
-        typer.echo(f"written to {output}")
+        typer.echo(f"wrote {output}")
 
 
 @app.command()
+@with_parameter_groups
 def clean(
-    bus: BusOption = None,
-    database: DatabaseOption = None,
-    schema: SchemaOption = "cap",
-    table_prefix: PrefixOption = "cap",
+    location: BusLocation,
 ) -> None:
-    """Delete now what has expired; running buses do so every hour. With --bus its archive is written first.
+    """Delete expired messages now; running buses do so every hour. With --bus, its archive is written first.
 
     Example: [bold]sparrow bus clean --database postgresql://me@db/shop[/bold]
     """
@@ -155,13 +150,13 @@ def clean(
     async def work() -> tuple[int, int, int]:
         from sparrow.bus.worker.maintenance import BusMaintenance
 
-        async with open_bus(bus, database, schema, table_prefix) as found:
-            maintenance = BusMaintenance(found.core.context, {}, time.monotonic)
+        async with location.open() as bus:
+            maintenance = BusMaintenance(bus.core.context, {}, time.monotonic)
             deleted = await maintenance.delete_expired()
             lost, strays = await maintenance.repair_orphans()
             return deleted, lost, strays
 
     deleted, lost, strays = asyncio.run(work())
-    typer.echo(f"{deleted:,} messages had expired and are deleted")
+    typer.echo(f"deleted {deleted:,} expired messages")
     if lost or strays:
-        typer.echo(f"mended: {lost:,} open messages without a queue row, {strays:,} queue rows without a message")
+        typer.echo(f"repaired {lost:,} open messages without a queue row and {strays:,} queue rows without a message")

@@ -1,92 +1,75 @@
-"""How messages are chosen on the command line, and the bus they are in."""
+"""The options of `sparrow bus` that select messages."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparrow.cli.bus.location import open_bus, unavailable_if_unreachable
-
 if TYPE_CHECKING:
-    from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import Where
 
-T = TypeVar("T")
-
 SideArgument = Annotated[str, typer.Argument(help="published or received.", metavar="published|received")]
-Status = Annotated[
-    str | None,
-    typer.Option(
-        help="Scheduled, Delayed, Enqueued, Processing, Successed, Failed, Cancelled, or Open for the first 4."
-    ),
-]
-Name = Annotated[str | None, typer.Option(help="The topic, exactly.")]
-GroupName = Annotated[str | None, typer.Option(help="The group, exactly: billing.v1.")]
-Content = Annotated[str | None, typer.Option(help="A piece of the headers or the payload.")]
-Correlation = Annotated[str | None, typer.Option(help="The id of the message that began the conversation.")]
-Key = Annotated[str | None, typer.Option(help="The order key, exactly.")]
-ErrorText = Annotated[str | None, typer.Option("--error", help="A piece of the last error.")]
-Tenant = Annotated[str | None, typer.Option(help="The tenant, exactly.")]
-Since = Annotated[str | None, typer.Option(help="Added from then on: 30m, 2h, 7d (ago), or ISO 8601, local time.")]
-Until = Annotated[str | None, typer.Option(help="Added before then; the same.")]
-Parked = Annotated[bool | None, typer.Option("--parked/--not-parked", help="Failed for good, or not.")]
-Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def with_bus(
-    work: Callable[[EventBus], Awaitable[T]], bus: str | None, database: str | None, schema: str, table_prefix: str
-) -> T:
-    async def run() -> T:
-        async with open_bus(bus, database, schema, table_prefix) as found:
-            with unavailable_if_unreachable(found):
-                return await work(found)
+@dataclass(frozen=True, kw_only=True)
+class MessageFilter:
+    """The options of a command that select messages by their properties. All that are given must match."""
 
-    return asyncio.run(run())
+    status: Annotated[
+        str | None,
+        typer.Option(
+            help="Scheduled, Delayed, Enqueued, Processing, Successed, Failed, Cancelled, or Open for the first 4."
+        ),
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Topic, exactly.")] = None
+    group: Annotated[str | None, typer.Option(help="Group, exactly, such as billing.v1.")] = None
+    content: Annotated[str | None, typer.Option(help="Text in the headers or the payload.")] = None
+    correlation_id: Annotated[
+        str | None, typer.Option(help="Correlation id: the id of the first message of a conversation.")
+    ] = None
+    key: Annotated[str | None, typer.Option(help="Ordering key, exactly.")] = None
+    error: Annotated[str | None, typer.Option("--error", help="Text in the last error.")] = None
+    tenant: Annotated[str | None, typer.Option(help="Tenant, exactly.")] = None
+    since: Annotated[
+        str | None, typer.Option(help="Added at or after this time: 30m, 2h, 7d (ago), or ISO 8601, local time.")
+    ] = None
+    until: Annotated[str | None, typer.Option(help="Added before this time, in the same format.")] = None
+    parked: Annotated[
+        bool | None, typer.Option("--parked/--not-parked", help="Failed without further retries, or not.")
+    ] = None
+
+    def where(self) -> Where:
+        """Return the condition for the operations of the bus."""
+        from sparrow.bus.operations.stored_event import Where, parse_status
+
+        return Where(
+            status=None if self.status is None else parse_status(self.status),
+            name=self.name,
+            group=self.group,
+            content=self.content,
+            correlation_id=self.correlation_id,
+            key=self.key,
+            error=self.error,
+            tenant=self.tenant,
+            added_since=None if self.since is None else _parse_time(self.since),
+            added_until=None if self.until is None else _parse_time(self.until),
+            parked=self.parked,
+        )
 
 
-def where_of(
-    status: str | None,
-    name: str | None,
-    group: str | None,
-    content: str | None,
-    correlation_id: str | None,
-    key: str | None,
-    error: str | None,
-    tenant: str | None,
-    since: str | None,
-    until: str | None,
-    parked: bool | None,
-) -> Where:
-    from sparrow.bus.operations.stored_event import Where, parse_status
-
-    return Where(
-        status=None if status is None else parse_status(status),
-        name=name,
-        group=group,
-        content=content,
-        correlation_id=correlation_id,
-        key=key,
-        error=error,
-        tenant=tenant,
-        added_since=None if since is None else _moment(since),
-        added_until=None if until is None else _moment(until),
-        parked=parked,
-    )
-
-
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     found = _AGO.fullmatch(text.strip())
     if found is not None:
         return datetime.now().astimezone() - timedelta(**{_UNITS[found[2]]: float(found[1])})
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError as cause:
-        raise typer.BadParameter(f"{text!r} is no time: write 30m, 2h, 7d (ago), or 2024-05-01T10:00") from cause
+        raise typer.BadParameter(f"{text!r} is not a time: use 30m, 2h, 7d (ago), or 2024-05-01T10:00") from cause

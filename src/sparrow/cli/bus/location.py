@@ -1,59 +1,88 @@
-"""Buses as the command line names them: `module:bus`, or the URL of the database their tables are in."""
+"""The bus that a command works on: `module:bus` in the user's code, or the URL of the database with its tables."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from sparrow.model.errors import SettingsError, Unavailable
 
-if TYPE_CHECKING:  # SQLAlchemy is an extra: `sparrow up` does without
+if TYPE_CHECKING:  # SQLAlchemy is an extra, which other commands do not need
     from sqlalchemy import Connection
 
     from sparrow.bus.aio import EventBus
 
+T = TypeVar("T")
+
 BusOption = Annotated[
     str | None,
-    typer.Option("--bus", "-b", help="Where it is in your code.", metavar="MODULE:BUS", envvar="SPARROW_BUS"),
+    typer.Option("--bus", "-b", help="The bus in your code.", metavar="MODULE:BUS", envvar="SPARROW_BUS"),
 ]
 DatabaseOption = Annotated[
     str | None,
     typer.Option(
         "--database",
         "-d",
-        help="Or the database its tables are in: mysql://…, postgresql://… or sqlite:///…",
+        help="Or the database with its tables: mysql://…, postgresql://… or sqlite:///…",
         metavar="URL",
         envvar="SPARROW_BUS_DATABASE",
     ),
 ]
-SchemaOption = Annotated[str, typer.Option(help="With --database, on PostgreSQL: the schema.")]
-PrefixOption = Annotated[str, typer.Option(help="With --database, elsewhere: what table names begin with.")]
+SchemaOption = Annotated[str, typer.Option(help="Schema of the tables, with --database on PostgreSQL.")]
+PrefixOption = Annotated[str, typer.Option(help="Prefix of the table names, with --database elsewhere.")]
 ScanOption = Annotated[
-    list[str] | None, typer.Option(help="A package whose modules declare handlers; may be repeated.", metavar="PACKAGE")
+    list[str] | None, typer.Option(help="Package whose modules declare handlers; may be repeated.", metavar="PACKAGE")
 ]
 
 
-def load_bus(word: str, scan: list[str] | None = None) -> EventBus:
-    """The bus in somebody's module, or what a function there makes. Modules in the current folder are found."""
+@dataclass(frozen=True, kw_only=True)
+class BusLocation:
+    """The options of a command that say which bus it works on."""
+
+    bus: BusOption = None
+    database: DatabaseOption = None
+    schema: SchemaOption = "cap"
+    table_prefix: PrefixOption = "cap"
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[EventBus]:
+        """Open the tables of the bus. The bus is not started, and no table is created."""
+        async with open_bus(self.bus, self.database, self.schema, self.table_prefix) as bus:
+            yield bus
+
+    def run(self, work: Callable[[EventBus], Awaitable[T]]) -> T:
+        """Open the bus, run `work` with it on an event loop, and return its result."""
+
+        async def run() -> T:
+            async with self.open() as bus:
+                with unavailable_if_unreachable(bus):
+                    return await work(bus)
+
+        return asyncio.run(run())
+
+
+def load_bus(name: str, scan: list[str] | None = None) -> EventBus:
+    """Import the bus `module:name`, or call the function of that name. Modules in the current folder are found."""
     with bus_extra_required():
         from sparrow.bus.common import AnyEventBus
         from sparrow.bus.handlers.discovery import import_object
 
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    found = import_object(word)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    found = import_object(name)
     if not isinstance(found, AnyEventBus) and callable(found):
         found = found()
     if not isinstance(found, AnyEventBus):
         raise SettingsError(
-            "bus", word, "the command line", f"the name of an EventBus (this is a {type(found).__name__})"
+            "bus", name, "the command line", f"the name of an EventBus (this is a {type(found).__name__})"
         )
     for package in scan or ():
         found.subscriptions.scan(package)
@@ -62,16 +91,16 @@ def load_bus(word: str, scan: list[str] | None = None) -> EventBus:
 
 @asynccontextmanager
 async def open_bus(bus: str | None, database: str | None, schema: str, table_prefix: str) -> AsyncIterator[EventBus]:
-    """Its tables, ready to be looked at; nothing runs, and nothing is made."""
+    """Open the tables of a bus. The bus is not started, and no table is created."""
     if (bus is None) == (database is None):
-        raise typer.BadParameter("say which bus: --bus module:bus, or --database URL")
-    opened = load_bus(bus) if bus is not None else _on_database(database or "", schema, table_prefix)
+        raise typer.BadParameter("give either --bus module:bus or --database URL")
+    opened = load_bus(bus) if bus is not None else _bus_on_database(database or "", schema, table_prefix)
     opened.core.settings = replace(opened.settings, create_tables=False)
     try:
         with unavailable_if_unreachable(opened):
             await opened.prepare()
             if database is not None:
-                await _find_inbox(opened)
+                await _detect_inbox(opened)
         yield opened
     finally:
         await opened.database.close()
@@ -79,7 +108,7 @@ async def open_bus(bus: str | None, database: str | None, schema: str, table_pre
 
 @contextmanager
 def unavailable_if_unreachable(bus: EventBus) -> Iterator[None]:
-    """What a driver says of a server that is not there, as a sentence."""
+    """Raise `Unavailable` in place of a driver's error about an unreachable database."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from sparrow.bus.sql.database import is_unreachable
@@ -90,10 +119,12 @@ def unavailable_if_unreachable(bus: EventBus) -> Iterator[None]:
         if not is_unreachable(error):
             raise
         cause = getattr(error, "orig", None) or error
-        raise Unavailable(f"the database {bus.database} cannot be used: {cause}") from error
+        raise Unavailable(
+            f"cannot reach the database {bus.database}: {cause}. Check that its server runs and that the URL is right."
+        ) from error
 
 
-def _on_database(url: str, schema: str, table_prefix: str) -> EventBus:
+def _bus_on_database(url: str, schema: str, table_prefix: str) -> EventBus:
     with bus_extra_required():
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
@@ -102,39 +133,39 @@ def _on_database(url: str, schema: str, table_prefix: str) -> EventBus:
 
     suggestion = "mysql://…, postgresql://… or sqlite:///file"
     try:
-        known = make_url(url)
-        made = EventBus(known, "memory://", schema=schema, table_prefix=table_prefix, strict_tables=True)
+        parsed = make_url(url)
+        bus = EventBus(parsed, "memory://", schema=schema, table_prefix=table_prefix, strict_tables=True)
     except ArgumentError as error:
-        # No more of it than this: there may be a password in the rest.
+        # Only the scheme is quoted: the rest may contain a password.
         raise SettingsError("database", url.partition(":")[0], "the command line", suggestion) from error
-    # Of a SQLite file that is not there one would be made.
-    if made.database.kind == "sqlite" and not Path(known.database or "").is_file():
-        raise SettingsError("database", str(made.database), "the command line", "a file that is there")
-    return made
+    # SQLite would create a missing file.
+    if bus.database.kind == "sqlite" and not Path(parsed.database or "").is_file():
+        raise SettingsError("database", str(bus.database), "the command line", "a file that exists")
+    return bus
 
 
-async def _find_inbox(bus: EventBus) -> None:
-    """The URL does not say whether there are three tables or five: look."""
+async def _detect_inbox(bus: EventBus) -> None:
+    """Find out whether there are three tables or five, which the URL does not tell."""
     from sqlalchemy import inspect
 
     space, is_schema = bus.settings.space(bus.database.kind), bus.database.kind == "postgresql"
 
-    def look(db: Connection) -> bool:
+    def has_inbox(db: Connection) -> bool:
         if is_schema:
             return bool(inspect(db).has_table("inbox", schema=space))
         return bool(inspect(db).has_table(f"{space}.inbox"))
 
-    bus.core.context.sql = replace(bus.core.context.sql, is_strict=not await bus.database.run(look))
+    bus.core.context.sql = replace(bus.core.context.sql, is_strict=not await bus.database.run(has_inbox))
 
 
 @contextmanager
 def bus_extra_required() -> Iterator[None]:
-    """Around imports of the bus: SQLAlchemy may be missing."""
+    """Raise `SettingsError` if an import in the block fails because SQLAlchemy is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "sqlalchemy":
             raise
         raise SettingsError(
-            "bus", "not installed", "this Python", "pip install 'sparrowmq[bus]', which has it,"
+            "the extra 'bus'", "not installed", "this Python", "pip install 'sparrowmq[bus]' to install it"
         ) from error

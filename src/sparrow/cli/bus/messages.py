@@ -1,7 +1,8 @@
-"""`sparrow bus list`, `search` and `show`: looking at messages."""
+"""`sparrow bus list`, `search` and `show`: print messages."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -10,136 +11,104 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sparrow.cli.bus.filters import (
-    Content,
-    Correlation,
-    ErrorText,
-    GroupName,
-    Json,
-    Key,
-    Name,
-    Parked,
-    SideArgument,
-    Since,
-    Status,
-    Tenant,
-    Until,
-    where_of,
-    with_bus,
-)
-from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption
+from sparrow.cli.bus.filters import JsonOption, MessageFilter, SideArgument
+from sparrow.cli.bus.location import BusLocation
+from sparrow.cli.parameter_groups import with_parameter_groups
 
 if TYPE_CHECKING:
     from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import StoredEvent
 
-_WIDE = 60
-_BELOW = ("headers", "value", "content")
+_CELL_CHARS_MAX = 60
+_STRUCTURED_FIELDS = ("headers", "value", "content")
 
 
-def list_all(
-    side: SideArgument,
-    status: Status = None,
-    name: Name = None,
-    group: GroupName = None,
-    content: Content = None,
-    correlation_id: Correlation = None,
-    key: Key = None,
-    error: ErrorText = None,
-    tenant: Tenant = None,
-    since: Since = None,
-    until: Until = None,
-    parked: Parked = None,
-    limit: Annotated[int, typer.Option(help="So many at most.", min=1, max=1000)] = 20,
-    before: Annotated[int | None, typer.Option(help="Older than this number: the next page.")] = None,
-    as_json: Json = False,
-    bus: BusOption = None,
-    database: DatabaseOption = None,
-    schema: SchemaOption = "cap",
-    table_prefix: PrefixOption = "cap",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """The options of a command that prints messages, the newest first."""
+
+    limit: Annotated[int, typer.Option(help="Most messages to print.", min=1, max=1000)] = 20
+    before: Annotated[int | None, typer.Option(help="Only ids below this one: the next page.")] = None
+    as_json: JsonOption = False
+
+
+@with_parameter_groups
+def list_all(side: SideArgument, selected: MessageFilter, page: PageOptions, location: BusLocation) -> None:
     """List messages, the newest first.
 
     Examples: [bold]sparrow bus list published --bus shop.events:bus[/bold]
     [bold]sparrow bus list received --status failed --since 2h --database sqlite:///shop.db[/bold]
     """
 
-    async def work(found: EventBus) -> list[StoredEvent]:
+    async def work(bus: EventBus) -> list[StoredEvent]:
         from sparrow.bus.operations.stored_event import parse_side
 
-        where = where_of(status, name, group, content, correlation_id, key, error, tenant, since, until, parked)
-        return await found.operations.find(parse_side(side), where, limit=limit, before_id=before)
+        return await bus.operations.find(parse_side(side), selected.where(), limit=page.limit, before_id=page.before)
 
-    _show_list(with_bus(work, bus, database, schema, table_prefix), limit, as_json)
+    _print_list(location.run(work), page)
 
 
+@with_parameter_groups
 def search(
     side: SideArgument,
-    text: Annotated[str, typer.Argument(help="A piece of the headers or the payload, as JSON writes it.")],
-    limit: Annotated[int, typer.Option(help="So many at most.", min=1, max=1000)] = 20,
-    before: Annotated[int | None, typer.Option(help="Older than this number: the next page.")] = None,
-    as_json: Json = False,
-    bus: BusOption = None,
-    database: DatabaseOption = None,
-    schema: SchemaOption = "cap",
-    table_prefix: PrefixOption = "cap",
+    text: Annotated[str, typer.Argument(help="Text in the headers or the payload, as JSON writes it.")],
+    page: PageOptions,
+    location: BusLocation,
 ) -> None:
-    """Look for messages by what is in them, the newest first. Reads the table until enough are found.
+    """Search the content of messages, the newest first. Reads the table until the limit is reached.
 
     Example: [bold]sparrow bus search received '"order_id":4711' --bus shop.events:bus[/bold]
     """
 
-    async def work(found: EventBus) -> list[StoredEvent]:
+    async def work(bus: EventBus) -> list[StoredEvent]:
         from sparrow.bus.operations.stored_event import Where, parse_side
 
-        return await found.operations.find(parse_side(side), Where(content=text), limit=limit, before_id=before)
+        return await bus.operations.find(parse_side(side), Where(content=text), limit=page.limit, before_id=page.before)
 
-    _show_list(with_bus(work, bus, database, schema, table_prefix), limit, as_json)
+    _print_list(location.run(work), page)
 
 
+@with_parameter_groups
 def show(
     side: SideArgument,
-    id: Annotated[int, typer.Argument(help="The number of the message.")],
-    as_json: Json = False,
-    bus: BusOption = None,
-    database: DatabaseOption = None,
-    schema: SchemaOption = "cap",
-    table_prefix: PrefixOption = "cap",
+    id: Annotated[int, typer.Argument(help="Id of the message.")],
+    location: BusLocation,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show all that is known of one message.
+    """Print one message with its headers and payload.
 
     Example: [bold]sparrow bus show received 322415871234 --bus shop.events:bus[/bold]
     """
 
-    async def work(found: EventBus) -> StoredEvent:
+    async def work(bus: EventBus) -> StoredEvent:
         from sparrow.bus.operations.stored_event import parse_side
 
-        return await found.operations.get(parse_side(side), id)
+        return await bus.operations.get(parse_side(side), id)
 
-    event = with_bus(work, bus, database, schema, table_prefix)
+    event = location.run(work)
     if as_json:
         typer.echo(event.to_json())
         return
     console = Console()
     table = Table(show_header=False, box=None)
-    shown = event.to_builtins()
-    for name, value in shown.items():
-        if value is not None and name not in _BELOW:
+    fields = event.to_builtins()
+    for name, value in fields.items():
+        if value is not None and name not in _STRUCTURED_FIELDS:
             table.add_row(f"[bold]{name}[/bold]", escape(str(value)))
     console.print(table)
-    for name in _BELOW:
-        if shown.get(name) not in (None, {}):
+    for name in _STRUCTURED_FIELDS:
+        if fields.get(name) not in (None, {}):
             console.print(f"[bold]{name}[/bold]")
-            console.print_json(data=shown[name])
+            console.print_json(data=fields[name])
 
 
-def _show_list(events: list[StoredEvent], limit: int, as_json: bool) -> None:
-    if as_json:
+def _print_list(events: list[StoredEvent], page: PageOptions) -> None:
+    if page.as_json:
         typer.echo(msgspec.json.encode([event.to_builtins() for event in events]))
         return
     console = Console()
     if not events:
-        console.print("no message is like that")
+        console.print("no message matches")
         return
     has_groups = any(event.group is not None for event in events)
     table = Table("id", "topic", *(["group"] if has_groups else []), "state", "added", "retries", "payload or error")
@@ -148,13 +117,13 @@ def _show_list(events: list[StoredEvent], limit: int, as_json: bool) -> None:
         state = event.status.value + (" (parked)" if event.parked else "")
         text = event.error if event.status == "Failed" else msgspec.json.encode(event.value).decode()
         added = event.added.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        words = (str(event.id), *names, state, added, str(event.retries), _short(text or ""))
-        table.add_row(*map(escape, words))
+        cells = (str(event.id), *names, state, added, str(event.retries), _shorten(text or ""))
+        table.add_row(*map(escape, cells))
     console.print(table)
-    if len(events) == limit:
-        console.print(f"older ones: --before {events[-1].id}")
+    if len(events) == page.limit:
+        console.print(f"for older messages, add --before {events[-1].id}")
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _WIDE else line[: _WIDE - 1] + "…"
+    return line if len(line) <= _CELL_CHARS_MAX else line[: _CELL_CHARS_MAX - 1] + "…"

@@ -1,4 +1,4 @@
-"""`sparrow bus stats` and `failures`: how much is waiting, since when, and what went wrong."""
+"""`sparrow bus stats` and `failures`: message counts, backlogs and errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sparrow.cli.bus.location import (
-    BusOption,
-    DatabaseOption,
-    PrefixOption,
-    SchemaOption,
-    open_bus,
-    unavailable_if_unreachable,
-)
+from sparrow.cli.bus.filters import JsonOption
+from sparrow.cli.bus.location import BusLocation, unavailable_if_unreachable
+from sparrow.cli.parameter_groups import with_parameter_groups
 
 if TYPE_CHECKING:
     from sparrow.bus.operations.stored_event import BusStats, GroupBacklog, RowCount
@@ -37,60 +32,56 @@ Example:
 
 [bold]sparrow bus failures --bus shop.events:bus[/bold]
 """
-Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
+@with_parameter_groups
 def stats(
-    topics: Annotated[bool, typer.Option("--topics", help="Also by topic: looks at every open message.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(help="With --watch: seconds between looks.", min=0.1)] = 2.0,
-    as_json: Json = False,
-    bus: BusOption = None,
-    database: DatabaseOption = None,
-    schema: SchemaOption = "cap",
-    table_prefix: PrefixOption = "cap",
+    topics: Annotated[bool, typer.Option("--topics", help="Also by topic; reads every open message.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(help="Interval of --watch, in seconds.", min=0.1)] = 2.0,
+    *,
+    location: BusLocation,
+    as_json: JsonOption = False,
 ) -> None:
-    """Count messages by state, and show what is waiting where. Cheap, however large the tables are."""
+    """Count messages by state, and show the backlog of each group. Fast, however large the tables are."""
 
     async def work() -> None:
-        async with open_bus(bus, database, schema, table_prefix) as found:
+        async with location.open() as bus:
 
-            async def look() -> tuple[BusStats, list[GroupBacklog]]:
-                with unavailable_if_unreachable(found):
-                    backlog = await found.operations.backlog(by_name=True) if topics else []
-                    return await found.operations.stats(), backlog
+            async def read_stats() -> tuple[BusStats, list[GroupBacklog]]:
+                with unavailable_if_unreachable(bus):
+                    backlog = await bus.operations.backlog(by_name=True) if topics else []
+                    return await bus.operations.stats(), backlog
 
             if as_json:
-                typer.echo(_json(*await look()))
+                typer.echo(_json(*await read_stats()))
                 while watch:
                     await asyncio.sleep(every)
-                    typer.echo(_json(*await look()))
+                    typer.echo(_json(*await read_stats()))
                 return
-            shown = _shown(*await look())
+            tables = _tables(*await read_stats())
             if not watch:
-                Console().print(shown)
+                Console().print(tables)
                 return
-            with Live(shown, auto_refresh=False) as live:
+            with Live(tables, auto_refresh=False) as live:
                 while True:
                     await asyncio.sleep(every)
-                    live.update(_shown(*await look()), refresh=True)
+                    live.update(_tables(*await read_stats()), refresh=True)
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(work())
 
 
+@with_parameter_groups
 def failures(
-    as_json: Json = False,
-    bus: BusOption = None,
-    database: DatabaseOption = None,
-    schema: SchemaOption = "cap",
-    table_prefix: PrefixOption = "cap",
+    location: BusLocation,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show what has failed, by kind of error."""
+    """Show failed messages by kind of error."""
 
     async def work() -> list[Any]:
-        async with open_bus(bus, database, schema, table_prefix) as found:
-            return list(await found.operations.failures())
+        async with location.open() as bus:
+            return list(await bus.operations.failures())
 
     kinds = asyncio.run(work())
     if as_json:
@@ -99,20 +90,20 @@ def failures(
     table = Table("table", "failed", "parked", "error", "topics", "groups", "last")
     for each in kinds:
         last = each.last_added.strftime("%Y-%m-%d %H:%M:%S UTC")
-        words = (escape(each.error), ", ".join(each.names), ", ".join(each.groups), last)
-        table.add_row(each.side, f"{each.count:,}", f"{each.parked:,}", *words)
-    Console().print(table if kinds else "nothing has failed")
+        cells = (escape(each.error), ", ".join(each.names), ", ".join(each.groups), last)
+        table.add_row(each.side, f"{each.count:,}", f"{each.parked:,}", *cells)
+    Console().print(table if kinds else "no failed messages")
 
 
 def _json(stats: BusStats, topics: list[GroupBacklog]) -> str:
     return msgspec.json.encode({**stats.to_builtins(), "topics": msgspec.to_builtins(topics)}).decode()
 
 
-def _shown(stats: BusStats, topics: list[GroupBacklog]) -> Group:
+def _tables(stats: BusStats, topics: list[GroupBacklog]) -> Group:
     states = Table("", "published", "received", title="messages")
     published, received = stats.sides
-    for word in published.by_status:
-        states.add_row(word, f"{published.by_status[word]:,}", f"{received.by_status[word]:,}")
+    for status in published.by_status:
+        states.add_row(status, f"{published.by_status[status]:,}", f"{received.by_status[status]:,}")
     states.add_row("  parked", f"{published.parked:,}", f"{received.parked:,}")
     states.add_row("Successed", _total(published.succeeded), _total(received.succeeded))
     states.add_row("oldest open", _age(published.oldest_open_s), _age(received.oldest_open_s))

@@ -1,4 +1,4 @@
-"""`sparrow bus worker`: sends what is published and runs the handlers, until Ctrl-C."""
+"""`sparrow bus worker`: relay published messages and run handlers until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,35 +25,37 @@ Examples:
 
 [bold]sparrow bus worker shop.events:bus --scan shop.handlers --execute-only[/bold]
 """
-_LOOK_S = 1.0
-_AGAIN_S = 2.0
+_HEALTH_INTERVAL_S = 1.0
+_RETRY_INTERVAL_S = 2.0
 _NEW_LINE = "\n"
 
 
 def worker(
     bus: Annotated[str, typer.Argument(help="The bus in your code: module:bus.", metavar="MODULE:BUS")],
-    relay_only: Annotated[bool, typer.Option("--relay-only", help="Send what is published; run no handlers.")] = False,
-    execute_only: Annotated[bool, typer.Option("--execute-only", help="Run handlers; send nothing.")] = False,
+    relay_only: Annotated[
+        bool, typer.Option("--relay-only", help="Relay published messages; run no handlers.")
+    ] = False,
+    execute_only: Annotated[bool, typer.Option("--execute-only", help="Run handlers; relay nothing.")] = False,
     scan: ScanOption = None,
 ) -> None:
-    """Send what is published and run the handlers, until Ctrl-C.
+    """Relay published messages and run the handlers, until Ctrl-C.
 
-    Any number of workers may share the tables. A database or a broker that is not there yet is waited for.
+    Several workers may share the tables. The worker waits for a database or a broker that is not reachable yet.
     """
     if relay_only and execute_only:
-        raise typer.BadParameter("say --relay-only or --execute-only, or neither to do both")
+        raise typer.BadParameter("give --relay-only or --execute-only, or neither for both")
     found = load_bus(bus, scan)
     found.core.settings = replace(
         found.settings,
         runs_relay=found.settings.runs_relay and not execute_only,
         runs_handlers=found.settings.runs_handlers and not relay_only,
     )
-    logging.getLogger("sparrow.bus.worker.supervision").addFilter(_without_trace)
+    logging.getLogger("sparrow.bus.worker.supervision").addFilter(_drop_traceback)
     lifecycle.run_until_stopped(lambda stop: _work(found, stop))
 
 
-def _without_trace(record: logging.LogRecord) -> bool:
-    """A server that is away is no mistake in the program: where it was noticed is of no use to anybody."""
+def _drop_traceback(record: logging.LogRecord) -> bool:
+    """Log an unreachable server without a traceback, which would not help to find the cause."""
     from sparrow.bus.sql.database import is_unreachable
 
     error = record.exc_info[1] if record.exc_info else None
@@ -63,7 +65,7 @@ def _without_trace(record: logging.LogRecord) -> bool:
 
 
 async def _work(bus: EventBus, stop: asyncio.Event) -> None:
-    begun = time.perf_counter()
+    started_s = time.perf_counter()
     bus.check()
     typer.echo(f"bus {bus.settings.app}, version {bus.settings.version}, tables in {bus.database}")
     if bus.settings.runs_handlers:
@@ -71,7 +73,7 @@ async def _work(bus: EventBus, stop: asyncio.Event) -> None:
             typer.echo(f"group {group}: {', '.join(plan.topics)}")
     if not await _start(bus, stop):
         return
-    typer.echo(f"ready after {time.perf_counter() - begun:.2f} s; {_doing(bus)}; Ctrl-C stops it")
+    typer.echo(f"ready after {time.perf_counter() - started_s:.2f} s; {_activity(bus)}; Ctrl-C stops it")
     sys.stdout.flush()
     try:
         await _watch(bus, stop)
@@ -83,8 +85,8 @@ async def _work(bus: EventBus, stop: asyncio.Event) -> None:
 
 
 async def _start(bus: EventBus, stop: asyncio.Event) -> bool:
-    """False: somebody asked to stop before it came to that."""
-    said = ""
+    """Start the bus, waiting for its servers. Return False if `stop` is set before."""
+    last_error = ""
     while not stop.is_set():
         try:
             with unavailable_if_unreachable(bus):
@@ -92,21 +94,21 @@ async def _start(bus: EventBus, stop: asyncio.Event) -> bool:
             return True
         except Unavailable as error:
             await bus.stop()
-            if str(error) != said:
+            if str(error) != last_error:
                 typer.secho(f"waiting: {error}", fg=typer.colors.YELLOW, err=True)
-            said = str(error)
-            await _wait(stop, _AGAIN_S)
+            last_error = str(error)
+            await _wait(stop, _RETRY_INTERVAL_S)
     return False
 
 
 async def _watch(bus: EventBus, stop: asyncio.Event) -> None:
-    """Says what is not at work, and when it is again."""
+    """Print which parts of the bus fail, and when they recover."""
     known: dict[str, str] = {}
     while not stop.is_set():
-        await _wait(stop, _LOOK_S)
+        await _wait(stop, _HEALTH_INTERVAL_S)
         problems = bus.problems()
         for name in known.keys() - problems.keys():
-            typer.secho(f"{name}: at work again", fg=typer.colors.GREEN, err=True)
+            typer.secho(f"{name}: recovered", fg=typer.colors.GREEN, err=True)
         for name, problem in problems.items():
             if known.get(name) != problem:
                 typer.secho(f"{name}: {problem.partition(_NEW_LINE)[0]}", fg=typer.colors.YELLOW, err=True)
@@ -121,9 +123,9 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
         pass
 
 
-def _doing(bus: EventBus) -> str:
+def _activity(bus: EventBus) -> str:
     groups = len(bus.subscriptions.groups())
-    doing = ["sends what is published"] if bus.settings.runs_relay else []
+    activities = ["relays published messages"] if bus.settings.runs_relay else []
     if bus.settings.runs_handlers:
-        doing.append(f"runs the handlers of {groups} group{'' if groups == 1 else 's'}")
-    return " and ".join(doing) or "does nothing but upkeep"
+        activities.append(f"runs the handlers of {groups} group{'' if groups == 1 else 's'}")
+    return " and ".join(activities) or "only maintains the tables"

@@ -22,15 +22,10 @@ from sparrow.cli import lifecycle
 from sparrow.cli.demo.revenue_pipeline import ORDERS_TOPIC, REVENUE_TOPIC
 from sparrow.cli.demo.revenue_windows import RevenueWindows
 from sparrow.cli.demo.spark_process import SparkProcess
+from sparrow.cli.server.output import print_broker, print_name_server
 from sparrow.cli.server.platform import Platform
-from sparrow.cli.server.up import (
-    DataOption,
-    NameServerPortOption,
-    PortOption,
-    load_settings,
-    print_broker,
-    print_name_server,
-)
+from sparrow.cli.server.up import DataOption, NameServerPortOption, PortOption
+from sparrow.cli.settings import load_settings
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.consume.handler_delivery import MessageHandler
 from sparrow.client.aio.produce.producer import Producer
@@ -81,7 +76,8 @@ class Demo:
         self._latency_ms = 0.0
 
     async def run(self, seconds: float, stop: asyncio.Event) -> None:
-        begun = time.monotonic()
+        """Run until the time is over or `stop` is set."""
+        started = time.monotonic()
         first, second = (Consumer(self._name_servers, group=BILLING_GROUP, consume_from="last") for _ in range(2))
         async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as stack:
             await self._send_some(producer)  # creates the topic
@@ -93,13 +89,13 @@ class Demo:
                 await stack.enter_async_context(self._spark)
             sending = asyncio.create_task(self._keep_sending(producer))
             with Live(refresh_per_second=4) as live:
-                while not stop.is_set() and (not seconds or time.monotonic() - begun < seconds):
+                while not stop.is_set() and (not seconds or time.monotonic() - started < seconds):
                     await asyncio.sleep(0.1)
-                    live.update(self._shown(time.monotonic() - begun, _share_of(first), _share_of(second)))
+                    live.update(self._shown(time.monotonic() - started, _share_of(first), _share_of(second)))
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
                 await producer.flush()
-                live.update(self._shown(time.monotonic() - begun, _share_of(first), _share_of(second)))
+                live.update(self._shown(time.monotonic() - started, _share_of(first), _share_of(second)))
 
     async def _read_back(self, consumer: Consumer) -> None:
         await consumer.subscribe(REVENUE_TOPIC)

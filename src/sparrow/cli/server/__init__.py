@@ -1,1 +1,1 @@
-"""server."""
+"""Commands that start servers: `up`, `broker` and `name-server`."""

@@ -1,1 +1,1 @@
-"""store."""
+"""`sparrow store`: inspect, check and copy stores."""

@@ -1,4 +1,4 @@
-"""`sparrow store check`: whether a store holds together; `sparrow store skip`: what to do about ids that are lost."""
+"""`sparrow store check`: verify a store; `sparrow store skip-ids`: continue a database lane after a loss."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from sparrow.store.sql.drivers.url import is_database_url
 from sparrow.store.sql.maintenance.check import check_store, skip_ids
 from sparrow.store.sql.maintenance.lane_check import CheckFinding
 
-Url = Annotated[str, typer.Argument(help="The URL of a database: mysql://, postgresql:// or sqlite:///path.")]
+Url = Annotated[str, typer.Argument(help="URL of a database: mysql://…, postgresql://… or sqlite:///path.")]
 
 
 def check(
-    store: Annotated[str, typer.Argument(help="A database's URL, or the directory of a stopped broker.")],
+    store: Annotated[str, typer.Argument(help="URL of a database, or directory of a stopped broker.")],
 ) -> None:
-    """Look through a whole store for what does not fit together. Leaves with 1 if there is anything.
+    """Check a whole store for inconsistencies. Exit with 1 if there are any.
 
-    A database may be in use meanwhile, and is not changed.
+    A database may be in use, and is not changed.
 
     Example: [bold]sparrow store check postgresql://me@db/messages[/bold]
     """
     if is_database_url(store):
         findings = asyncio.run(_check_database(store))
-        what = "the database"
+        subject = "the database"
     else:
         findings = _check_log(find_log_directory(Path(store)))
-        what = "the log, which checks itself whenever it is opened,"
+        subject = "the log, which is checked whenever it is opened,"
     console = Console()
     if not findings:
-        console.print(f"{what} holds together")
+        console.print(f"{subject} is consistent")
         return
     table = Table("where", "what")
     for finding in findings:
@@ -51,7 +51,7 @@ def check(
 async def _check_database(url: str) -> list[CheckFinding]:
     find_database(url)
     database = await open_database(url, connections_max=2)
-    columns = (TextColumn("looking at rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("checking rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=Console(stderr=True)) as bar:
             work = bar.add_task("", total=None)
@@ -63,24 +63,24 @@ async def _check_database(url: str) -> list[CheckFinding]:
 def _check_log(directory: Path) -> list[CheckFinding]:
     with LogStore(directory) as store:
         return [
-            CheckFinding("commitlog", f"bytes {damage.start:,} to {damage.end:,} are damaged and were left out")
+            CheckFinding("commitlog", f"bytes {damage.start:,} to {damage.end:,} are damaged and skipped")
             for damage in store.damage
         ]
 
 
 def skip(
     url: Url,
-    lane: Annotated[int, typer.Option(help="The lane's number, as hermes_lane has it.")],
-    to: Annotated[int, typer.Option(help="The id that the next message is to have.", min=2)],
-    reason: Annotated[str, typer.Option(help="Why: it is kept with the hole.")],
+    lane: Annotated[int, typer.Option(help="Number of the lane, as in the table hermes_lane.")],
+    to: Annotated[int, typer.Option(help="Id of the next message.", min=2)],
+    reason: Annotated[str, typer.Option(help="Reason, which is stored with the gap.")],
 ) -> None:
-    """After a loss: let a lane of a database go on at a higher id, so that none is ever given twice.
+    """Continue a lane of a database at a higher id after a loss, so that no id is assigned twice.
 
-    Example: [bold]sparrow store skip mysql://me@db/messages --lane 4 --to 90001 --reason "backup of Monday"[/bold]
+    Example: [bold]sparrow store skip-ids mysql://me@db/messages --lane 4 --to 90001 --reason "backup of Monday"[/bold]
     """
     find_database(url)
-    holes = asyncio.run(_skip(url, lane, to, reason))
-    typer.echo(f"lane {lane} goes on at {to:,}; {sum(end - start for start, end in holes):,} ids are holes for good")
+    gaps = asyncio.run(_skip(url, lane, to, reason))
+    typer.echo(f"lane {lane} continues at {to:,}; {sum(end - start for start, end in gaps):,} ids stay unused")
 
 
 async def _skip(url: str, lane: int, to: int, reason: str) -> list[tuple[int, int]]:

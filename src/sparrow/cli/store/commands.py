@@ -1,4 +1,4 @@
-"""`sparrow store`: look into stores, check them, copy them. Directories may be Sparrow's or RocketMQ's."""
+"""`sparrow store`: inspect, check and copy stores. Directories may be Sparrow's or RocketMQ's."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from sparrow.cli.store.location import find_log_directory
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 
-app = typer.Typer(help="Look into stores, check and copy them.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, check and copy stores.", no_args_is_help=True)
 app.command("check")(check.check)
-app.command("skip")(check.skip)
+app.command("skip-ids")(check.skip)
+app.command("skip", hidden=True)(check.skip)
 app.command("copy", epilog=copy.EXAMPLES)(copy.copy)
 
 
 @app.command()
 def info(
-    directory: Annotated[Path, typer.Argument(help="A store directory.", exists=True, file_okay=False)],
+    directory: Annotated[Path, typer.Argument(help="Directory of a store.", exists=True, file_okay=False)],
 ) -> None:
-    """Open a store (repairing it if it needs to be) and list its topics, queues and groups.
+    """List the topics, queues and groups of a store. Opening a store repairs it if necessary.
 
     Example: [bold]sparrow store info ./sparrow-data[/bold]
     """
@@ -33,7 +34,7 @@ def info(
         console = Console()
         console.print(f"log: bytes {store.first:,} to {store.written:,}")
         for damage in store.damage:
-            console.print(f"[red]damaged: bytes {damage.start:,} to {damage.end:,} were left out[/red]")
+            console.print(f"[red]damaged: bytes {damage.start:,} to {damage.end:,} are skipped[/red]")
         console.print(asyncio.run(_topics(store)))
 
 

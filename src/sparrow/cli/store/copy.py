@@ -1,4 +1,4 @@
-"""`sparrow store copy`: topics from one store into another."""
+"""`sparrow store copy`: copy topics from one store to another."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Examples:
 
 
 def copy(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A database's URL, or a stopped broker's directory.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The same; a new directory, or an empty database.")],
-    topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be repeated.")] = None,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="URL of a database, or directory of a stopped broker.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The same; may be new or empty.")],
+    topic: Annotated[list[str] | None, typer.Option(help="Topic to copy; may be repeated. Default: all.")] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(help="Call a topic otherwise; may be repeated.", metavar="OLD=NEW")
+        list[str] | None, typer.Option(help="New name of a topic; may be repeated.", metavar="OLD=NEW")
     ] = None,
 ) -> None:
-    """Copy topics, groups, offsets and tokens into another store.
+    """Copy topics, groups, offsets and tokens to another store.
 
-    Interrupted, it goes on where it stopped when it is run again, and copies nothing twice.
+    After an interruption, run it again: it continues where it stopped and copies nothing twice.
     """
-    renames = dict(_renamed(words) for words in rename or ())
+    renames = dict(_parse_rename(pair) for pair in rename or ())
     done = asyncio.run(_copy(source, target, topic or [], renames))
     typer.echo(
         f"{done.messages:,} messages of {done.topics:,} topics copied,"
@@ -48,10 +48,10 @@ def copy(
         typer.echo(f"note: {note}")
 
 
-def _renamed(words: str) -> tuple[str, str]:
-    old, middle, new = words.partition("=")
+def _parse_rename(pair: str) -> tuple[str, str]:
+    old, middle, new = pair.partition("=")
     if not (old and middle and new):
-        raise typer.BadParameter(f"{words!r} is no pair of names: write OLD=NEW")
+        raise typer.BadParameter(f"{pair!r} is not a pair of names: use OLD=NEW")
     return old, new
 
 
@@ -66,7 +66,7 @@ async def _copy(source: str, target: str, topics: list[str], renames: dict[str, 
                 source_name=store_identity(source),
                 chosen=topics,
                 renames=renames,
-                checked=table_suffix if is_database_url(target) else validate_topic_name,
+                check_name=table_suffix if is_database_url(target) else validate_topic_name,
                 progress=lambda done, total, topic: bar.update(
                     work, completed=done, total=total, description=topic or "copied"
                 ),

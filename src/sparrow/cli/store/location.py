@@ -1,4 +1,4 @@
-"""Stores as the command line names them: a directory, or the URL of a database."""
+"""The store that a command works on: a directory, or the URL of a database."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from pathlib import Path
 
 import typer
 
-from sparrow.cli.server.up import load_settings
+from sparrow.cli.settings import load_settings
 from sparrow.settings import LogSettings, SqlSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Store
 from sparrow.store.sql.drivers.url import DatabaseUrl, is_database_url, parse_database_url
 
 _LARGEST_BYTES = (1 << 24) - 1
-"""Whatever one store has taken, the other takes."""
+"""The largest body of any store, so that a copy accepts every message."""
 
 
 def find_log_directory(directory: Path) -> Path:
-    """The store in a directory: itself, or in what `sparrow up` was told as its data folder."""
+    """Return the store directory: the given one, or `store` in the data folder of `sparrow up`."""
     for found in (directory, directory / "store"):
         if (found / "commitlog").is_dir():
             return found
-    raise typer.BadParameter(f"{directory} holds no commitlog folder, so it is no store")
+    raise typer.BadParameter(f"{directory} is not a store: it has no commitlog folder")
 
 
 def find_database(url: str) -> DatabaseUrl:
-    """Of a SQLite file that is not there one would be made, and found to be sound."""
+    """Parse the URL. A missing SQLite file is an error, because opening would create an empty one."""
     address = parse_database_url(url)
     if address.dialect == "sqlite" and not Path(address.name).is_file():
-        raise typer.BadParameter(f"there is no file {address.name}")
+        raise typer.BadParameter(f"the file {address.name} does not exist")
     return address
 
 
 @asynccontextmanager
 async def open_store(name: str, *, is_new: bool = False) -> AsyncIterator[Store]:
-    """A store, for as long as it is needed. `is_new`: it may be made."""
+    """Open a store. With `is_new` it is created if it is missing."""
     settings = load_settings()
     if is_database_url(name):
         from sparrow.store.sql.engine import SqlStore
@@ -58,11 +58,11 @@ def _new_log(directory: Path) -> Path:
     try:
         return find_log_directory(directory)
     except typer.BadParameter:
-        return directory / "store"  # where `sparrow up --data` looks
+        return directory / "store"  # as `sparrow up --data` does
 
 
 def store_identity(name: str) -> str:
-    """Tells one store from another, however it is spelled: without passwords."""
+    """Return a name that identifies the store, however it was given, without passwords."""
     if not is_database_url(name):
         return str(find_log_directory(Path(name)).resolve())
     address = parse_database_url(name)

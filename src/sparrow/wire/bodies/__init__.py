@@ -1,4 +1,4 @@
-"""Bodies that are JSON, typed. Names follow RocketMQ, in snake case."""
+"""Typed JSON bodies of requests and responses. Field names are RocketMQ's, in snake case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats, member lists, locks, connections."""
+"""Bodies of clients: heartbeats, member lists, queue locks, connections."""
 
 # ruff: noqa: RUF012  (msgspec gives every struct an empty list or dict of its own)
 from __future__ import annotations
@@ -14,10 +14,10 @@ class SubscriptionData(Body, frozen=True):
     sub_string: str = "*"
     expression_type: str = "TAG"
     sub_version: int = 0
-    """ms; Go counts in ns."""
+    """In ms; Go sends ns."""
     tags_set: list[str] = []
     code_set: list[int] = []
-    """Not to be trusted: Go hashes UTF-8 bytes where Java hashes UTF-16 units."""
+    """Not reliable: Go hashes UTF-8 bytes where Java hashes UTF-16 units."""
     class_filter_mode: bool = False
 
 
@@ -54,7 +54,7 @@ class ClientConfigCheck(Body, frozen=True):
 
 
 class LockQueues(Body, frozen=True):
-    """To lock (41) and to unlock (42)."""
+    """Queues to lock (41) or to unlock (42)."""
 
     consumer_group: str
     client_id: str
@@ -104,7 +104,7 @@ class GroupSubscription(Body, frozen=True):
 
 
 class ConsumeDirectlyResult(Body, frozen=True):
-    """A client's word on a message it was made to consume. Go sends the result's number."""
+    """The result of a message that a tool made a client consume. Go sends a number as the result."""
 
     consume_result: str | int
     order: bool = False

@@ -1,4 +1,4 @@
-"""How a body struct becomes JSON, or fastjson's dialect of it, and back."""
+"""Convert body structs to JSON, or fastjson's dialect of it, and back."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from sparrow.wire import fastjson
 
 
 class Body(msgspec.Struct, frozen=True, rename="camel"):
-    """What one kind of body says. Members it does not know are passed over, members that are None not written."""
+    """The base of all bodies. Unknown members are ignored, members that are None are not written."""
 
 
 class DataVersion(Body, frozen=True):
-    """Which state of its tables a broker is in; a change of any part is a change."""
+    """The version of a broker's tables; a change of any field is a change of version."""
 
     counter: int = 0
     timestamp: int = 0
     state_version: int | None = None
-    """Not known to 4.9."""
+    """Unknown to 4.9."""
 
 
 B = TypeVar("B")
 
 
 def read(kind: type[B], body: bytes | memoryview) -> B:
-    """The body as a value of that kind, or `BadRequest`."""
-    reader_of: Any = _reader  # mypy takes a type for unhashable
+    """Decode a body, or raise `BadRequest`."""
+    reader_of: Any = _reader  # mypy considers a type unhashable
     quick = reader_of(kind)
     if quick is not None:
         try:
             value: B = quick(body)
             return value
         except (ValueError, RecursionError):
-            pass  # perhaps the dialect, perhaps a null where fastjson sees a missing member
+            pass  # the dialect, or a null that fastjson treats as a missing member
     try:
         return msgspec.convert(_without_nulls(fastjson.parse(body, _queue_key)), kind, strict=False)
     except (ProtocolError, ValueError, RecursionError) as cause:
-        raise BadRequest(getattr(kind, "__name__", str(kind)), "body", f"makes no sense: {cause}") from cause
+        raise BadRequest(getattr(kind, "__name__", str(kind)), "body", f"is invalid: {cause}") from cause
 
 
 def write(body: object) -> bytes:
+    """Encode a body."""
     return fastjson.emit(body)
 
 
@@ -52,16 +53,16 @@ def write(body: object) -> bytes:
 def _reader(kind: Any) -> Any:
     try:
         return msgspec.json.Decoder(kind, strict=False).decode
-    except TypeError:  # a map keyed by objects somewhere in it: plain JSON has no such thing
+    except TypeError:  # it contains a map with objects as keys, which plain JSON does not have
         return None
 
 
 def _queue_key(members: dict[str, Any]) -> QueueRef:
-    """The only objects RocketMQ uses as keys are queues."""
+    """Convert an object key to a queue: RocketMQ uses no other objects as keys."""
     try:
         return msgspec.convert(members, QueueRef, strict=False)
     except ValueError as cause:
-        raise ProtocolError(f"an object stands for a key and is no queue: {cause}") from cause
+        raise ProtocolError(f"an object used as a key is not a queue: {cause}") from cause
 
 
 def _without_nulls(value: Any) -> Any:

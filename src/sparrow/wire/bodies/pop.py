@@ -14,7 +14,7 @@ from sparrow.model.queue import QueueRef
 from sparrow.wire.bodies.codec import Body
 
 BITSET_BITS_MAX = 1024
-"""A checkpoint covers at most some dozens of messages."""
+"""A pop checkpoint covers a few dozen messages at most."""
 
 
 class QueryAssignment(Body, frozen=True):
@@ -27,13 +27,13 @@ class QueryAssignment(Body, frozen=True):
 
 class Assignment(Body, frozen=True):
     message_queue: QueueRef
-    """Queue -1 stands for all queues of the broker."""
+    """Queue -1 means all queues of the broker."""
     mode: str = "PULL"
 
 
 class Assignments(Body, frozen=True):
     message_queue_assignments: list[Assignment] | None = None
-    """None: skip this time. Empty: you own nothing."""
+    """None: keep the current assignment. Empty: no queues."""
 
 
 class SetRequestMode(Body, frozen=True):
@@ -44,7 +44,7 @@ class SetRequestMode(Body, frozen=True):
 
 
 class Ack(Body, frozen=True):
-    """Acknowledges some of the messages that one pop took from one queue."""
+    """Acknowledges some of the messages that one pop returned from one queue."""
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
@@ -55,7 +55,7 @@ class Ack(Body, frozen=True):
     pop_ms: int = msgspec.field(name="pt")
     invisible_ms: int = msgspec.field(name="it")
     bits: str = msgspec.field(name="b")
-    """Java's BitSet in Base64, little-endian: bit i stands for `start_offset + i`."""
+    """Java's BitSet in Base64, little-endian: bit i means `start_offset + i`."""
 
     @property
     def offsets(self) -> list[int]:
@@ -66,15 +66,15 @@ class Ack(Body, frozen=True):
         if len(raw) * 8 > BITSET_BITS_MAX:
             raise BadRequest("Ack", "b", f"has {len(raw) * 8} bits; {BITSET_BITS_MAX} are allowed")
         mask = int.from_bytes(raw, "little")
-        return [self.start_offset + place for place in range(mask.bit_length()) if mask >> place & 1]
+        return [self.start_offset + bit for bit in range(mask.bit_length()) if mask >> bit & 1]
 
 
-def encode_bitset(places: Iterable[int]) -> str:
-    """The `bits` that stand for these distances from the start offset."""
+def encode_bitset(distances: Iterable[int]) -> str:
+    """Encode distances from the start offset as `bits`."""
     mask = 0
-    for place in places:
-        assert 0 <= place < BITSET_BITS_MAX
-        mask |= 1 << place
+    for distance in distances:
+        assert 0 <= distance < BITSET_BITS_MAX
+        mask |= 1 << distance
     return base64.b64encode(mask.to_bytes((mask.bit_length() + 7) // 8, "little")).decode()
 
 

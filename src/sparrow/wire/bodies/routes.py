@@ -1,11 +1,11 @@
-"""Routes, clusters, and how a broker registers.
+"""Bodies of routes, clusters, and broker registrations.
 
 A compressed registration is one zlib stream, all integers 4 bytes:
 
     length + data version (JSON)
     count of topics, each: length + "name read write perm filterType[ attributes as JSON]"
     length + filter servers (JSON)
-    since 5.0: count of queue mappings, each: length + JSON; passed over, they belong to static topics
+    since 5.0: count of queue mappings, each: length + JSON; ignored, they belong to static topics
 """
 
 # ruff: noqa: RUF012  (msgspec gives every struct an empty list or dict of its own)
@@ -22,13 +22,13 @@ from sparrow.wire.bodies.topics import TopicConfig, TopicTable
 from sparrow.wire.compression import decompress
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
-"""Half a million topics of a usual length; a registration that expands further is not believed."""
+"""About half a million topics; a registration that decompresses to more is refused."""
 
 _INT = Struct(">i")
 
 
 class BrokerData(Body, frozen=True):
-    """The members of one broker group. Member 0 is the master."""
+    """The members of one broker group. Broker id 0 is the master."""
 
     cluster: str
     broker_name: str
@@ -45,13 +45,13 @@ class QueueData(Body, frozen=True):
 
 
 class RouteData(Body, frozen=True):
-    """Who holds a topic."""
+    """The brokers and queues of a topic."""
 
     broker_datas: list[BrokerData] = []
     queue_datas: list[QueueData] = []
     filter_server_table: dict[str, list[str]] = {}
     order_topic_conf: str | None = None
-    """Absent unless set: an empty one means something else to clients."""
+    """Absent unless set: for clients, an empty text has another meaning."""
 
 
 class ClusterTable(Body, frozen=True):
@@ -60,7 +60,7 @@ class ClusterTable(Body, frozen=True):
 
 
 class BrokerMembers(Body, frozen=True):
-    """One broker group, as brokers ask for it (901)."""
+    """One broker group, as brokers request it (901)."""
 
     cluster: str
     broker_name: str
@@ -72,29 +72,31 @@ class BrokerMemberGroup(Body, frozen=True):
 
 
 class KvTable(Body, frozen=True):
-    """Names and texts: broker runtime data (28), a KV namespace (219), the answer to a registration (103)."""
+    """Keys and texts: broker runtime data (28), a KV namespace (219), the response to a registration (103)."""
 
     table: dict[str, str] = {}
 
 
 class BrokerRegistration(Body, frozen=True):
-    """What a broker tells a name server: every topic it has."""
+    """All topics of a broker, for a name server."""
 
     topics: TopicTable = msgspec.field(default_factory=TopicTable, name="topicConfigSerializeWrapper")
     filter_server_list: list[str] = []
 
 
 def read_registration(body: bytes | memoryview, *, is_compressed: bool) -> BrokerRegistration:
+    """Decode a registration, or raise `BadRequest`."""
     if not is_compressed:
         return read(BrokerRegistration, body) if len(body) else BrokerRegistration()
     try:
         expanded, _ = decompress(bytes(body), 0, limit_bytes=REGISTRATION_BYTES_MAX)
         return _expanded(memoryview(expanded))
-    except (ProtocolError, ValueError) as cause:  # ValueError: a number or a text that is none
-        raise BadRequest("Registration", "body", f"makes no sense: {cause}") from cause
+    except (ProtocolError, ValueError) as cause:  # ValueError: an invalid number or text
+        raise BadRequest("Registration", "body", f"is invalid: {cause}") from cause
 
 
 def write_registration(registration: BrokerRegistration, *, is_compressed: bool) -> bytes:
+    """Encode a registration."""
     if not is_compressed:
         return write(registration)
     topics = registration.topics
@@ -113,7 +115,7 @@ def _expanded(rest: memoryview) -> BrokerRegistration:
     version, rest = _cut(rest)
     count, rest = _number(rest)
     table = {}
-    for _ in range(count):  # each costs at least 4 bytes, so a false count ends with the text
+    for _ in range(count):  # each has at least 4 bytes, so a wrong count ends with the text
         line, rest = _cut(rest)
         config = _topic(str(line, "utf-8"))
         table[config.topic_name] = config
@@ -140,12 +142,12 @@ def _sized(part: bytes) -> bytes:
 
 def _number(rest: memoryview) -> tuple[int, memoryview]:
     if len(rest) < _INT.size:
-        raise ProtocolError("the registration ends too early")
+        raise ProtocolError("the registration is truncated")
     return _INT.unpack_from(rest)[0], rest[_INT.size :]
 
 
 def _cut(rest: memoryview) -> tuple[memoryview, memoryview]:
     size, rest = _number(rest)
     if not 0 <= size <= len(rest):
-        raise ProtocolError(f"a part of {size} bytes is announced, {len(rest)} are left")
+        raise ProtocolError(f"a part declares {size} bytes and has {len(rest)}")
     return rest[:size], rest[size:]

@@ -1,4 +1,4 @@
-"""Tables of offsets, keyed by queues, and the figures tools show."""
+"""Bodies of offset tables and statistics, which tools request."""
 
 # ruff: noqa: RUF012  (msgspec gives every struct an empty list or dict of its own)
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TopicOffset(Body, frozen=True):
 
 
 class TopicStats(Body, frozen=True):
-    """One entry a queue, also for empty ones: tools take an empty table for a failure."""
+    """The offsets of each queue, including empty ones: tools treat an empty table as an error."""
 
     offset_table: dict[QueueRef, TopicOffset] = {}
     topic_put_tps: float = 0.0
@@ -45,7 +45,7 @@ class ConsumeStatsList(Body, frozen=True):
 
 
 class OffsetTable(Body, frozen=True):
-    """Where each queue of a group goes on: to tools (222) and to members (220)."""
+    """The new offset of each queue after a reset: for tools (222) and members (220)."""
 
     offset_table: dict[QueueRef, int] = {}
 
@@ -58,7 +58,7 @@ class OffsetListEntry(Body, frozen=True):
 
 
 class OffsetList(Body, frozen=True):
-    """`OffsetTable` for C++ clients, which cannot read objects as keys."""
+    """`OffsetTable` as a list, for C++ clients, which cannot parse objects as keys."""
 
     offset_table: list[OffsetListEntry] = []
 
@@ -73,7 +73,7 @@ class OffsetList(Body, frozen=True):
 
 
 class ConsumerStatus(Body, frozen=True):
-    """A client's own view (221: `message_queue_table`), and all clients' views (223: `consumer_table`)."""
+    """The offsets of one client (221: `message_queue_table`), or of all (223: `consumer_table`)."""
 
     message_queue_table: dict[QueueRef, int] = {}
     consumer_table: dict[str, dict[QueueRef, int]] = {}
@@ -126,7 +126,7 @@ class ConsumeQueueEntries(Body, frozen=True):
 
 
 class ConsumerOffsets(Body, frozen=True):
-    """Every committed offset of a broker (43): `topic@group` to queue to offset."""
+    """All committed offsets of a broker (43): `topic@group` to queue to offset."""
 
     offset_table: dict[str, dict[int, int]] = {}
     data_version: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ class IssueToken(Body, frozen=True):
     name: str
     type: str
     secret_key: str | None = None
-    """What another broker has given the name, so that one secret does for all of them."""
+    """The secret key that another broker assigned, so that all brokers share it."""
 
 
 class RevokeToken(Body, frozen=True):
@@ -19,7 +19,7 @@ class RevokeToken(Body, frozen=True):
 
 
 class TokenDescription(Body, frozen=True):
-    """A token as its issuer sees it."""
+    """A token, for administrators."""
 
     id: int
     name: str
@@ -27,7 +27,7 @@ class TokenDescription(Body, frozen=True):
     created_ms: int
     revoked_ms: int | None = None
     secret_key: str | None = None
-    """Only in the answer to whoever has it issued."""
+    """Only in the response to `IssueToken`."""
 
     def __repr__(self) -> str:
         return f"TokenShown(id={self.id}, name={self.name!r}, type={self.type!r}, revoked_ms={self.revoked_ms})"

@@ -1,4 +1,4 @@
-"""Topics and groups as RocketMQ describes them, and as our model does."""
+"""Bodies of topic and group configurations, and their conversion to the model."""
 
 # ruff: noqa: RUF012  (msgspec gives every struct an empty list or dict of its own)
 from __future__ import annotations
@@ -87,7 +87,7 @@ class GroupConfig(Body, frozen=True):
 
 
 class TopicTable(Body, frozen=True):
-    """All topics of a broker: the answer to 21, and the greater part of a registration."""
+    """All topics of a broker: the response to 21, and the main part of a registration."""
 
     topic_config_table: dict[str, TopicConfig] = {}
     data_version: DataVersion = DataVersion()
@@ -100,7 +100,7 @@ class GroupTable(Body, frozen=True):
     subscription_group_table: dict[str, GroupConfig] = {}
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, int]] = {}
-    """Empty rather than absent or null: 5.3 clients look into it."""
+    """Empty, not absent or null: 5.3 clients access it."""
 
 
 class TopicConfigList(Body, frozen=True):

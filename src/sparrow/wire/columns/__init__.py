@@ -1,10 +1,8 @@
-"""Many records at once: bytes <-> Arrow, without a Python loop over messages. The rules are those of `record`.
+"""The columnar codec: decode records to Arrow columns and encode them, without a Python loop over messages.
 
-Bytes are read as columns (`decode`) and written from them (`encode`, then `stamp_offsets`); the rest is what a store
-asks of a
-run of records: are they sound (`find_valid`), and what are they filed under (`tags_codes`, `index_keys`). The few
-loops left
-are over record sizes (`find_starts`, each tells the next), over calls of a C checksum, and over compressed bodies.
+`decode` reads bytes as columns; `encode`, then `stamp_offsets`, writes them. Log stores also validate records
+(`find_valid`) and compute their index entries (`tags_codes`, `index_keys`). The rules are those of `record`. Python
+loops remain only over record sizes (`find_starts`), over calls of a C checksum, and over compressed bodies.
 """
 
 from __future__ import annotations
@@ -82,9 +80,9 @@ DEFAULT_COLUMNS = (
 
 
 _SINGLE = frozenset({"keys", "tags", "msg_id"})
-"""Columns that are one property each."""
+"""Columns that are a single property."""
 _FEW = 2
-"""So many of them are quicker looked for one by one than by reading all properties."""
+"""Up to this many, single properties are faster to find than to parse all of them."""
 
 
 def decode(
@@ -96,16 +94,16 @@ def decode(
     verify_crc: bool = False,
     expand: bool = True,
 ) -> pa.RecordBatch:
-    """The records at `starts` as a batch of these `COLUMN_DECODERS`. Any bytes give that or a `ProtocolError`.
+    """Decode the records at `starts` to these columns. Any bytes give a batch or a `ProtocolError`.
 
-    Starts ascend, and there may be gaps between records. Without them records lie end to end, with these `sizes` if
-    given; else the sizes are read, and a blank record or a tail that is not whole is the end. All records must be laid
-    out soundly. What is inside a body, a topic or the properties is looked at only for columns that show it, and a
-    body's checksum only if asked for. `expand` decompresses bodies and clears the compression bits of the sys flag.
+    `starts` must ascend and may leave gaps. Without it, records are laid end to end, with the given `sizes`; else the
+    sizes are read, and a blank or incomplete record is the end. All records must have a valid layout. Bodies, topics
+    and properties are checked only for columns that need them, and checksums only with `verify_crc`. `expand`
+    decompresses bodies and clears the compression bits of the sys flag.
     """
     unknown = [name for name in columns if name not in COLUMN_DECODERS]
     if unknown:
-        raise Refused(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMN_DECODERS)}")
+        raise Refused(f"unknown column {unknown[0]!r}; known are {', '.join(COLUMN_DECODERS)}")
     schema = pa.schema([COLUMN_DECODERS[name][0] for name in columns])
     parts = locate_valid_parts(buf, starts, sizes)
     if not len(parts.starts):
@@ -118,7 +116,7 @@ def decode(
 
 
 class _Batch:
-    """Sound records on their way to columns; what several columns need is made once."""
+    """Valid records that are decoded to columns; results that several columns need are cached."""
 
     def __init__(self, parts: RecordParts, expand: bool, *, asks_for_few: bool) -> None:
         self.parts, self._asks_for_few = parts, asks_for_few
@@ -149,7 +147,9 @@ class _Batch:
             expanded.append(decompress(stored[row].as_py(), flag)[0])
             left -= len(expanded[-1])
             if left < 0:
-                raise ProtocolError(f"the bodies expand past {BATCH_BYTES_MAX} bytes: read fewer records at a time")
+                raise ProtocolError(
+                    f"the decompressed bodies are larger than {BATCH_BYTES_MAX} bytes: decode fewer records at once"
+                )
         places = np.arange(len(stored))
         places[rows] = np.arange(len(stored), len(stored) + len(rows))
         return pa.concat_arrays([stored, pa.array(expanded, pa.binary())]).take(pa.array(places))
@@ -178,7 +178,7 @@ class _Batch:
 
     def timestamp(self, name: str) -> pa.Array:
         ms = self.parts.field(name)
-        if ms.view(np.uint64).max() > _MS_MAX:  # negative ones too; no clock says so, but bytes may
+        if ms.view(np.uint64).max() > _MS_MAX:  # also negative ones, which only invalid bytes contain
             ms = np.clip(ms, -_MS_MAX, _MS_MAX)
         return pa.array(ms * 1000).view(_TIMESTAMP)
 
@@ -227,4 +227,4 @@ def _columns() -> dict[str, tuple[pa.Field, Callable[[_Batch], pa.Array]]]:
 
 
 COLUMN_DECODERS = _columns()
-"""Every column there is: its Arrow field, and how it is made."""
+"""All columns: the Arrow field and the function that decodes it."""

@@ -1,6 +1,6 @@
-"""The body of a batch (request 320) and columns: many members at once, without a Python loop over messages.
+"""Encode and decode batch bodies (request 320) with columns, without a Python loop over messages.
 
-A producer makes batches of columns (`encode_batches`); a broker makes a batch the records of its log
+A producer encodes columns as batches (`encode_batches`); a broker converts a batch to records of its log
 (`batch_to_records`) and
 answers with their ids (`joined_offset_ids`). Layout and rules are those of `batch`.
 """
@@ -47,7 +47,7 @@ from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 from sparrow.wire.record import BORN_HOST_IPV6_FLAG, MAGIC_V1, STORE_HOST_IPV6_FLAG, topic_field
 
 _MEMBER = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_bytes", ">i4")])
-"""The fixed bytes of a member, which its body follows."""
+"""The fixed fields of a message in a batch, before its body."""
 assert _MEMBER.itemsize + 2 == BATCH_MESSAGE_BYTES_MIN
 
 
@@ -55,10 +55,11 @@ assert _MEMBER.itemsize + 2 == BATCH_MESSAGE_BYTES_MIN
 
 
 class EncodedBatch(msgspec.Struct, frozen=True):
+    """The body of one batch request."""
+
     data: memoryview
-    """The body of a request."""
     count: int
-    """How many messages it holds."""
+    """The number of messages."""
 
 
 def encode_batches(
@@ -71,10 +72,9 @@ def encode_batches(
     unique_keys: Any = None,
     bytes_max: int = 1024 * 1024,
 ) -> list[EncodedBatch]:
-    """Messages whose parts are columns, in order, as batches of at most `bytes_max` each. A message that is longer by
-    itself is a batch by itself.
+    """Encode columns as batches of at most `bytes_max` each, in order. A longer message is a batch of its own.
 
-    The columns are those of `columns.encode`, and so is what is written and refused.
+    Columns and rules are those of `columns.encode`.
     """
     bodies = as_column("body", bodies, pa.binary(), None)
     rows = len(bodies)
@@ -98,16 +98,16 @@ def encode_batches(
 
 
 _LAID_BYTES = 4 * 1024 * 1024
-"""How much to lay out at a time: many short batches share its price, and long runs stay in the processor's cache."""
+"""Bytes encoded at once: short batches share the cost, and the data stays in the CPU cache."""
 
 
 def _cuts(sizes: Ints, bytes_max: int) -> list[int]:
-    """Where to cut items of these sizes into lots that hold as much as they may, and one item at least."""
+    """Return where to cut items into groups of at most `bytes_max` bytes, with at least one item each."""
     ends = np.cumsum(sizes)
     cuts = [0]
     while (start := cuts[-1]) < len(sizes):
-        room_end = bytes_max + (int(ends[start - 1]) if start else 0)
-        cuts.append(max(int(np.searchsorted(ends, room_end, "right")), start + 1))
+        limit_end = bytes_max + (int(ends[start - 1]) if start else 0)
+        cuts.append(max(int(np.searchsorted(ends, limit_end, "right")), start + 1))
     return cuts
 
 
@@ -131,11 +131,11 @@ def batch_to_records(
     store_host_bytes: int = 8,
     reconsume_times: int = 0,
 ) -> EncodedRecords:
-    """The V1 records of a received batch, for `append_encoded`: what only a store knows is still 0.
+    """Convert a received batch to V1 records for `append_encoded`. Offsets and store time are still 0.
 
-    Any bytes give that or a `ProtocolError`, by the rules of `batch.decode`: whether properties are text is not asked
-    here either. `extra_properties` are appended to those of each member, so they win where both name one; what grows
-    too long by them is `TooLarge`.
+    Any bytes give records or a `ProtocolError`, by the rules of `batch.decode`, which does not check that properties
+    are UTF-8. `extra_properties` are appended to those of each message and override them; `TooLarge` if they no
+    longer fit.
     """
     for host_bytes in (len(born_host), store_host_bytes):
         if host_bytes not in (8, 20):
@@ -166,15 +166,15 @@ def batch_to_records(
 
 
 _FIXED, _BODY, _LENGTH, _PROPERTIES = range(4)
-"""What a member is made of, in order."""
+"""The parts of a message, in order."""
 
 
 class _Members(NamedTuple):
-    """Sound members, and where their parts lie."""
+    """The messages of a valid batch, and the positions of their parts."""
 
     view: memoryview
     parts: pa.Array
-    """Four of each member, over the bytes of the batch: nothing is copied."""
+    """Four items per message, over the bytes of the batch, without a copy."""
     flag: NDArray[Any]
     body_at: Ints
     body_bytes: Ints
@@ -187,11 +187,11 @@ class _Members(NamedTuple):
 
 def _members(view: memoryview) -> _Members:
     if len(view) > BATCH_BYTES_MAX:
-        raise ProtocolError(f"{len(view)} bytes are too many for a batch: the limit is {BATCH_BYTES_MAX}")
+        raise ProtocolError(f"{len(view)} bytes are too many for a batch; the limit is {BATCH_BYTES_MAX}")
     starts = _starts(view)
     fixed = unaligned_view(view, f"V{_MEMBER.itemsize}")[starts].view(_MEMBER)
     size, body_bytes = fixed["size"].astype(np.int64), fixed["body_bytes"].astype(np.int64)
-    properties_bytes = size - BATCH_MESSAGE_BYTES_MIN - body_bytes  # by what the others leave for them
+    properties_bytes = size - BATCH_MESSAGE_BYTES_MIN - body_bytes  # the bytes that the other parts leave
     is_sound = (body_bytes >= 0) & (properties_bytes >= 0) & (properties_bytes <= PROPERTIES_BYTES_MAX)
     body_at = starts + _MEMBER.itemsize
     length_at = np.where(is_sound, body_at + body_bytes, 0)
@@ -210,8 +210,10 @@ def _members(view: memoryview) -> _Members:
 
 
 def _starts(view: memoryview) -> Ints:
-    """Where the members begin, each within the batch by its own word. Mostly many of one size follow each other, and
-    those are found together; else it is a walk, since only a member says where the next one begins."""
+    """Return the starts of the messages, each of which must end within the batch.
+
+    Messages of equal size in a row, the common case, are found together; others are walked one by one.
+    """
     end = len(view)
     found: list[Ints] = []
     at = 0
@@ -232,13 +234,13 @@ def _starts(view: memoryview) -> Ints:
 
 _SIZE = Struct(">i")
 _TOGETHER_MAX = 1024
-"""How far to look for members of one size at a time: no further, lest every change of size costs a look at the rest."""
+"""Messages of equal size that are searched at once; more would be wasted if the size changes."""
 _TOGETHER_MIN = 16
-"""After a shorter run than this, walk for a while before the next is looked for."""
+"""After fewer messages of equal size, walk one by one before searching again."""
 
 
 def _walk(view: memoryview, at: int, end: int) -> Iterator[int]:
-    """Where the next members begin, and at last where to go on: behind them, or at what is no member."""
+    """Yield the starts of the next messages, and last the position to continue at."""
     unpack, smallest, last = _SIZE.unpack_from, BATCH_MESSAGE_BYTES_MIN, end - BATCH_MESSAGE_BYTES_MIN
     for _ in range(_TOGETHER_MAX):
         yield at
@@ -252,7 +254,7 @@ def _walk(view: memoryview, at: int, end: int) -> Iterator[int]:
 
 
 def _unsound(view: memoryview) -> Exception:
-    """Why the batch is refused: the object codec knows the words."""
+    """Return the error of an invalid batch, from the object codec."""
     try:
         object_codec.decode(view)
     except ProtocolError as refused:
@@ -261,11 +263,11 @@ def _unsound(view: memoryview) -> Exception:
 
 
 def _with_extra(members: _Members, extra: bytes) -> tuple[list[RowPart], Ints]:
-    """The property strings with `extra` behind them, as parts, and how long each is."""
+    """Return the property strings with `extra` appended, as parts, and their lengths."""
     own = members.part(_PROPERTIES)
     if not extra:
         return [own], members.properties_bytes
-    # The last 0x02 of a string may be missing; without it, what follows would belong to the last value.
+    # The last 0x02 of a string may be missing; without it, `extra` would become part of the last value.
     is_open = (members.properties_bytes > 0) & (np.frombuffer(members.view, np.uint8)[members.end - 1] != 2)
     lengths = members.properties_bytes + len(extra) + is_open
     check_properties_bytes(lengths)
@@ -278,7 +280,7 @@ def _with_extra(members: _Members, extra: bytes) -> tuple[list[RowPart], Ints]:
 
 
 def joined_offset_ids(prefix: str, physical_offsets: Any) -> str:
-    """The offset ids of a batch, joined by commas. The prefix is that of `ids.offset_id_prefix`."""
+    """Return the offset ids of a batch, joined by commas. `prefix` comes from `message_ids.offset_id_prefix`."""
     offsets = np.asarray(physical_offsets, ">i8")
     template = f"{prefix}{0:016X},".encode("ascii")
     an_id = np.dtype({"names": ["offset"], "formats": ["V16"], "offsets": [len(prefix)], "itemsize": len(template)})
@@ -289,4 +291,4 @@ def joined_offset_ids(prefix: str, physical_offsets: Any) -> str:
 
 
 _HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
-"""The two characters of each byte."""
+"""The two hexadecimal digits of each byte."""

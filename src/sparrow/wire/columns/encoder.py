@@ -1,7 +1,7 @@
-"""Columns to records: the parts of all messages, laid end to end by one `take`.
+"""Encode columns as records: one `take` puts the parts of all messages end to end.
 
-Arrow keeps the bytes of an array without gaps. So when the sources (headers, bodies, keys, ...) are strung into one
-array and taken back in the order header 0, body 0, ..., header 1, body 1, ..., the bytes of the result are the records.
+Arrow stores the bytes of an array without gaps. If the sources (headers, bodies, keys, ...) are concatenated to one
+array and taken in the order header 0, body 0, ..., header 1, body 1, ..., the bytes of the result are the records.
 `column_batch` lays out the members of a batch in the same way.
 """
 
@@ -37,21 +37,21 @@ PACKED_LOOPBACK = b"\x7f\0\0\1\0\0\0\0"
 
 
 class EncodedRecords(NamedTuple):
-    """Records laid end to end, with offsets and store time still 0: see `columns.stamp`."""
+    """Records laid end to end. Offsets and store time are still 0: see `columns.stamp`."""
 
     data: pa.Buffer
     sizes: NDArray[np.int32]
 
 
 class DictionaryPart(NamedTuple):
-    """A part that is some item of a source in each row. Several may share a source, which is then copied once."""
+    """A part that is an item of a source in each row. Parts may share a source, which is then copied once."""
 
     source: pa.Array
     which: NDArray[np.int32]
 
 
 RowPart: TypeAlias = bytes | pa.Array | DictionaryPart
-"""What stands at one place in every row: the same bytes, an item a row, or one of a few."""
+"""One part of every row: the same bytes, one item per row, or one of a few items."""
 
 
 def encode(
@@ -72,11 +72,11 @@ def encode(
     reconsume_times: Any = 0,
     checksum: bool = True,
 ) -> EncodedRecords:
-    """The V1 records of messages whose parts are columns: Arrow arrays, or for numbers also scalars and NumPy arrays.
+    """Encode V1 records from columns: Arrow arrays, or for numbers also scalars and NumPy arrays.
 
-    A null or empty key, tag, id, property name or value is not written. `properties` is a map column and is written
-    last, so it wins where it names KEYS, TAGS or UNIQ_KEY again. The same is refused as by `properties.encode`.
-    `properties_raw` stands for all of those: the property strings as records have them.
+    A null or empty key, tag, id, property name or value is not written. `properties` is a map column; it is written
+    last, so it overrides KEYS, TAGS and UNIQ_KEY. It refuses what `properties.encode` refuses. `properties_raw`
+    replaces all of those: it is a column of complete property strings.
     """
     name = encode_topic(topic)
     for host in (born_host, store_host):
@@ -122,7 +122,7 @@ def encode_topic(topic: str) -> bytes:
 
 
 def as_column(what: str, given: Any, kind: pa.DataType, rows: int | None) -> pa.Array:
-    """An array of just this type and length. Null texts become empty, since neither is written."""
+    """Return an array of this type and length. Null texts become empty, because neither is written."""
     if isinstance(given, pa.ChunkedArray):
         given = given.combine_chunks()
     if not isinstance(given, pa.Array):
@@ -139,7 +139,7 @@ def as_column(what: str, given: Any, kind: pa.DataType, rows: int | None) -> pa.
 
 
 def body_crcs(body: pa.Array) -> NDArray[np.uint32]:
-    """The checksums records keep: one C call a body, which beats any table that NumPy could walk."""
+    """Return the checksums of bodies: one C call per body, which is faster than any NumPy table."""
     crcs: list[int] = []
     for at in range(0, len(body), _BODIES_AT_ONCE):
         crcs += map(crc32, body[at : at + _BODIES_AT_ONCE].to_pylist())
@@ -147,14 +147,14 @@ def body_crcs(body: pa.Array) -> NDArray[np.uint32]:
 
 
 _BODIES_AT_ONCE = 256
-"""So few that the copies made for the checksum are still in the processor's cache when they are read."""
+"""So few that the copies for the checksum are still in the CPU cache when they are read."""
 
 
 # -- the property string of each row, as parts -----------------------------------------------------
 
 
 def property_parts(rows: int, columns: Sequence[tuple[str, Any]], properties: Any) -> tuple[list[RowPart], Ints]:
-    """What to write after the length of the properties, and that length."""
+    """Return the parts of the property strings, and the length of each string."""
     parts: list[RowPart] = []
     written = np.zeros(rows, np.int64)
     was_there = np.zeros(rows, np.bool_)
@@ -167,7 +167,7 @@ def property_parts(rows: int, columns: Sequence[tuple[str, Any]], properties: An
             raise _holds_separator(name)
         lengths = np.diff(offsets)
         is_there = lengths > 0
-        # The end of one property and the name of the next are one part: a part costs more than its bytes.
+        # The end of a property and the name of the next are one part, because each part has a cost of its own.
         parts += [_joint(name.encode() + b"\x01", was_there, is_there), reinterpret(values, pa.binary())]
         written += lengths + is_there * (len(name) + 2)
         was_there = is_there
@@ -192,7 +192,7 @@ def check_properties_bytes(lengths: Ints) -> None:
 
 
 def _joint(opening: bytes, was_there: Bools, is_there: Bools) -> RowPart:
-    """What stands between two values: the end of the first if it is there, the name of the second if that is."""
+    """Return the part between two values: the end of the first and the name of the second, as far as they exist."""
     constants = [b"", opening, b"\x02", b"\x02" + opening]
     if (was_there.all() or not was_there.any()) and (is_there.all() or not is_there.any()):
         return constants[2 * was_there.any() + is_there.any()]
@@ -200,8 +200,8 @@ def _joint(opening: bytes, was_there: Bools, is_there: Bools) -> RowPart:
 
 
 def _map_strings(maps: pa.Array) -> pa.Array:
-    """The property string of each map. Entries of one row are neighbours, so a row is only wider offsets."""
-    if maps.null_count:  # entries may lie under a null; take leaves them out
+    """Return the property string of each map. The entries of a row are adjacent, so a row is only wider offsets."""
+    if maps.null_count:  # there may be entries under a null, which take drops
         maps = maps.take(pa.array(np.arange(len(maps))))
     if not len(maps):
         return pa.array([], pa.binary())
@@ -221,7 +221,7 @@ def _map_strings(maps: pa.Array) -> pa.Array:
                 raise _holds_separator(names[int(np.searchsorted(offsets, hits[0], "right")) - 1].as_py())
     written = len(data_and_offsets(names)[0]) + len(data_and_offsets(values)[0]) + 2 * len(names)
     if written > BATCH_BYTES_MAX:
-        raise TooLarge("the run of properties", written, BATCH_BYTES_MAX)
+        raise TooLarge("the properties of a batch", written, BATCH_BYTES_MAX)
     entries = _interleaved(
         len(names), [reinterpret(names, pa.binary()), b"\x01", reinterpret(values, pa.binary()), b"\x02"]
     )
@@ -230,14 +230,14 @@ def _map_strings(maps: pa.Array) -> pa.Array:
 
 
 def _holds_separator(name: str) -> Refused:
-    return Refused(f"property {name!r} holds a separator (U+0001 or U+0002), which would cut it in two")
+    return Refused(f"property {name!r} contains a separator (U+0001 or U+0002), which would split it")
 
 
 # -- laying parts end to end -----------------------------------------------------------------------
 
 
 def repeat_struct(dtype: np.dtype[Any], rows: int, *, template: bytes | None = None, **fields: Any) -> NDArray[Any]:
-    """So many items, alike but for the fields given as arrays."""
+    """Return `rows` equal items, except for the fields that are given as arrays."""
     one = np.frombuffer(bytearray(template or dtype.itemsize), dtype)
     for name, value in fields.items():
         if np.ndim(value) == 0:
@@ -257,13 +257,12 @@ def join_rows(
     properties: Sequence[RowPart],
     properties_bytes: Ints,
 ) -> pa.Buffer:
-    """Header, body, `field`, length of the properties and properties of row 0, then of row 1, and so on: rows of these
-    sizes, end to end."""
+    """Join the parts of each row (header, body, `field`, properties length, properties) and all rows, end to end."""
     total = int(sizes.sum())
     if total > BATCH_BYTES_MAX:
-        raise TooLarge("the run of messages", total, BATCH_BYTES_MAX)
+        raise TooLarge("the batch of messages", total, BATCH_BYTES_MAX)
     middle = field + b"\0\0"
-    if properties and isinstance(properties[0], bytes):  # the same in all rows, and the fewer parts the quicker
+    if properties and isinstance(properties[0], bytes):  # the same in all rows; fewer parts are faster
         middle += properties[0]
         properties = properties[1:]
     length = np.dtype({"names": ["length"], "formats": [">u2"], "offsets": [len(field)], "itemsize": len(middle)})
@@ -274,15 +273,15 @@ def join_rows(
 
 
 def _fixed(items: NDArray[Any]) -> pa.Array:
-    """Items of one size as a binary array, without a copy."""
+    """Return items of one size as a binary array, without a copy."""
     width = items.dtype.itemsize
     return binary_array(pa.py_buffer(items.data), np.arange(0, (len(items) + 1) * width, width, dtype=np.int32))
 
 
 def _interleaved(rows: int, parts: Sequence[RowPart]) -> pa.Array:
-    """All parts of row 0, then all of row 1, and so on: rows * len(parts) items in one binary array.
+    """Return all parts of row 0, then of row 1, and so on: rows * len(parts) items in one binary array.
 
-    That this many bytes can be counted with 32 bits is for the caller to know.
+    The caller guarantees that the size fits into 32 bits.
     """
     sources: list[pa.Array] = []
     first_of: dict[int, int] = {}
@@ -300,6 +299,6 @@ def _interleaved(rows: int, parts: Sequence[RowPart]) -> pa.Array:
         places[:, i] = which + np.int32(first_of[id(source)])
     try:
         strung = pa.concat_arrays(sources)
-    except pa.ArrowInvalid as cause:  # what is left out of the rows may be a little too much
-        raise TooLarge("the run of messages", sum(source.nbytes for source in sources), BATCH_BYTES_MAX) from cause
+    except pa.ArrowInvalid as cause:  # the sources may be larger than the rows
+        raise TooLarge("the batch of messages", sum(source.nbytes for source in sources), BATCH_BYTES_MAX) from cause
     return pc.take(strung, pa.array(places.reshape(-1)), boundscheck=False)

@@ -1,10 +1,10 @@
-"""Java's `String.hashCode` of whole columns: what `tags.java_hash` gives, for all rows at once.
+"""Java's `String.hashCode` of whole columns: `hashes.java_hash` for all rows at once.
 
-With u the UTF-16 units of all rows in a line, S(k) the sum of u[i] / 31^i for i < k, and a row at a..b:
+With u the UTF-16 units of all rows in sequence, S(k) the sum of u[i] / 31^i for i < k, and a row at a..b:
 
     hash = u[a] * 31^(b-a-1) + ... + u[b-1]  =  (S(b) - S(a)) * 31^(b-1)        modulo 2^32
 
-31 is odd, so dividing by it is exact there, and one cumulative sum serves every row.
+31 is odd, so it has an inverse modulo 2^32, and one cumulative sum serves all rows.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sparrow.wire.columns.layout import Ints, data_and_offsets
 UInts32 = NDArray[np.uint32]
 
 _UNITS_AT_ONCE = 1 << 16
-"""Units hashed in one go: the two tables of powers stay in the processor's cache."""
+"""Units hashed at once: the two tables of powers stay in the CPU cache."""
 _SAME_WIDTH_MAX = 64
 _INVERSE = pow(31, -1, 1 << 32)
 
 
 def java_hashes(strings: Any) -> NDArray[np.int32]:
-    """The hash of every row of a string (or UTF-8 binary) array, or of a pair (buffer, offsets). Null counts as ""."""
+    """Return the hash of each row of a string or UTF-8 binary array, or of a pair (buffer, offsets). Null is ""."""
     return hashes_and_units(strings)[0].view(np.int32)
 
 
 def hashes_and_units(strings: Any) -> tuple[UInts32, Ints]:
-    """The hashes, and how many UTF-16 units each row has."""
+    """Return the hashes and the number of UTF-16 units of each row."""
     units, bounds = _utf16(*_bytes_of(strings))
     width = int(bounds[1]) if len(bounds) > 1 else 0
     if 0 < width <= _SAME_WIDTH_MAX and len(units) == width * (len(bounds) - 1) and (np.diff(bounds) == width).all():
@@ -49,7 +49,7 @@ def hashes_and_units(strings: Any) -> tuple[UInts32, Ints]:
 
 
 def concat_hashes(prefix: UInts32, suffix: UInts32, suffix_units: Ints) -> UInts32:
-    """The hash of each prefix + suffix, from the hashes of the two: hash(p + s) = hash(p) * 31^len(s) + hash(s)."""
+    """Return the hash of each prefix + suffix from their hashes: hash(p + s) = hash(p) * 31^len(s) + hash(s)."""
     if not len(suffix):
         return suffix
     powers, _ = _tables(int(suffix_units.max()).bit_length())
@@ -67,14 +67,14 @@ def _hashes(units: NDArray[Any], bounds: Ints) -> UInts32:
 
 
 def _hashes_of_width(units: NDArray[Any], width: int) -> UInts32:
-    """Rows of one width, as unique ids are: a product with the powers of 31."""
+    """Hash rows of one width, such as unique ids: a product with the powers of 31."""
     powers = _tables((width - 1).bit_length())[0][:width][::-1]
     hashes: UInts32 = np.einsum("ij,j->i", units.reshape(-1, width).astype(np.uint32), powers)
     return hashes
 
 
 def _tables(bits: int) -> tuple[UInts32, UInts32]:
-    """Powers of 31 and of its inverse, for exponents of so many bits; those for one huge string are not kept."""
+    """Return the powers of 31 and of its inverse for exponents of `bits` bits. Very large tables are not cached."""
     return _kept_tables(bits) if 1 << bits <= 2 * _UNITS_AT_ONCE else _new_tables(bits)
 
 
@@ -99,21 +99,21 @@ def _bytes_of(strings: Any) -> tuple[NDArray[np.uint8], Ints]:
         strings = strings.combine_chunks()
     if pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type):
         strings = strings.cast(pa.binary())
-    if strings.null_count:  # bytes may lie under a null; fill_null leaves them out
+    if strings.null_count:  # there may be bytes under a null, which fill_null drops
         strings = strings.fill_null(b"" if pa.types.is_binary(strings.type) else "")
     data, offsets = data_and_offsets(strings)
     return data, offsets.astype(np.int64)
 
 
 def _utf16(data: NDArray[np.uint8], bounds: Ints) -> tuple[NDArray[Any], Ints]:
-    """The units of the bytes, and the bounds counted in units."""
+    """Return the UTF-16 units of the bytes, and the bounds in units."""
     if not len(data) or data.max() < 0x80:
         return data, bounds
     try:
         units = np.frombuffer(data.tobytes().decode().encode("utf-16-le"), "<u2")
     except UnicodeDecodeError as cause:
         raise ProtocolError(f"text to be hashed is not UTF-8 at byte {cause.start}") from cause
-    # One unit for each byte that begins a character, and a second for the characters of four bytes.
+    # One unit for each first byte of a character, and a second one for characters of four bytes.
     before = np.zeros(len(data) + 1, np.int64)
     np.cumsum(((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0), out=before[1:])
     return units, before[bounds]

@@ -1,11 +1,11 @@
-"""Where the parts of many records lie: positions and headers as NumPy arrays. `columns` is the door to this.
+"""The positions and headers of many records as NumPy arrays, and slices of bytes as Arrow arrays.
 
-Two ideas carry the columnar codec:
+The columnar codec is built on two techniques:
 
-1. Items of one type at *every* byte of a buffer (stride 1) turn "read this field of N records" into one fancy index,
-   and "write it" into one fancy assignment.
-2. A binary array needs only ascending offsets, so [start, end, next start, ...] over the original bytes is one, made
-   without a copy; `take` of every second slot then copies N slices in C++. Or they are described as binary views.
+1. A view of items at *every* byte of a buffer (stride 1) reads one field of N records with one fancy index, and writes
+   it with one fancy assignment.
+2. A binary array needs only ascending offsets, so [start, end, next start, ...] over the original bytes is a binary
+   array without a copy; `take` of every second slot copies N slices in C++. Binary views are the alternative.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sparrow.wire.record import (
 from sparrow.wire.record import decode as decode_one
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | mmap
-"""Anything with the buffer protocol; a `pa.Buffer` and an array of bytes are as good."""
+"""Anything with the buffer protocol, including `pa.Buffer` and NumPy arrays of bytes."""
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 Items: TypeAlias = NDArray[Any]
@@ -42,7 +42,7 @@ Items: TypeAlias = NDArray[Any]
 
 @cache
 def header_dtype(born_host_bytes: int = 8, store_host_bytes: int = 8) -> np.dtype[Any]:
-    """The fixed bytes of a record with hosts so long: the table in `record`, as NumPy reads it."""
+    """Return the dtype of the fixed fields of a record with hosts of these sizes (see the table in `record`)."""
     return np.dtype(
         [
             ("size", ">i4"),
@@ -74,13 +74,13 @@ assert QUEUE_ENTRY_DTYPE.itemsize == 20
 
 IPV6_EXTRA_BYTES = 12
 BATCH_BYTES_MAX = 0x7FFF_FFFF
-"""Arrow's 32-bit offsets reach no further; also the most that one batch may expand to."""
+"""Limit of Arrow's 32-bit offsets, and of the decompressed bodies of one batch."""
 
 _SIZE_AND_MAGIC = Struct(">ii")
 
 
 def unaligned_view(buf: BytesLike, dtype: Any, offset: int = 0) -> Items:
-    """Items of `dtype` at every byte position from `offset` on: index it to gather, assign to scatter."""
+    """Return a view of items of `dtype` at every byte from `offset` on: index it to gather, assign to scatter."""
     dtype = np.dtype(dtype)
     count = len(buf) - offset - dtype.itemsize + 1
     if count <= 0:
@@ -89,7 +89,7 @@ def unaligned_view(buf: BytesLike, dtype: Any, offset: int = 0) -> Items:
 
 
 def starts_from_sizes(sizes: Any) -> Ints:
-    """Where records of these sizes start when they lie end to end."""
+    """Return the starts of records of these sizes that are laid end to end."""
     sizes = np.asarray(sizes, np.int64)
     starts = np.zeros(len(sizes), np.int64)
     np.cumsum(sizes[:-1], out=starts[1:])
@@ -97,14 +97,14 @@ def starts_from_sizes(sizes: Any) -> Ints:
 
 
 def find_starts(buf: BytesLike, start: int = 0, end: int | None = None, *, strict: bool = True) -> Ints:
-    """Where the records from `start` on begin, found by walking from size to size.
+    """Return the starts of the records from `start` on, following their sizes.
 
-    Stops at a blank record and at a tail that is not whole. What cannot be a record is a `ProtocolError`, or, for
-    recovery (`strict=False`), the end too.
+    Stops at a blank record and at an incomplete last record. Other bytes raise `ProtocolError`, or end the walk with
+    `strict=False`, which recovery uses.
     """
     view = buf if isinstance(buf, bytes) else byte_view(buf)
     end = len(view) if end is None else min(end, len(view))
-    # A loop, because each start depends on the one before; fromiter drains a generator without a list between.
+    # A loop, because each start depends on the one before; fromiter consumes the generator without a list.
     return np.fromiter(_walk(view, max(start, 0), end, strict), np.int64)
 
 
@@ -125,12 +125,13 @@ def _walk(view: bytes | memoryview, at: int, end: int, strict: bool) -> Iterator
 
 
 def byte_view(buf: BytesLike) -> memoryview:
+    """Return the buffer as a memoryview of bytes."""
     view = memoryview(buf)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 class RecordParts(NamedTuple):
-    """Where each part of N records lies. Positions of a record that is not sound mean nothing."""
+    """The positions of the parts of N records. Those of an invalid record have no meaning."""
 
     view: memoryview
     starts: Ints
@@ -138,9 +139,9 @@ class RecordParts(NamedTuple):
     sys_flag: NDArray[np.int32]
     is_sound: Bools
     born_extra: Ints | None
-    """How much later than in `HEADER_DTYPE` the fields after the born host lie; None when no host at all is IPv6."""
+    """Shift of the fields after the born host, compared with `HEADER_DTYPE`; None if no host is IPv6."""
     store_extra: Ints | None
-    """The same after the store host."""
+    """Shift of the fields after the store host."""
     body_at: Ints
     topic_length_at: Ints
     """Also the end of the body."""
@@ -150,7 +151,7 @@ class RecordParts(NamedTuple):
     end: Ints
 
     def field(self, name: str) -> Items:
-        """One fixed field of all records, in this machine's byte order."""
+        """Return one fixed field of all records, in native byte order."""
         dtype, at = HEADER_DTYPE.fields[name][:2]  # type: ignore[index]
         extra = self.store_extra if at > _AT_STORE_HOST else self.born_extra if at > _AT_BORN_HOST else None
         column = self.header[name] if extra is None else unaligned_view(self.view, dtype)[self.starts + (at + extra)]
@@ -163,10 +164,10 @@ _AT_BODY_BYTES: int = HEADER_DTYPE.fields["body_bytes"][1]  # type: ignore[index
 
 
 def locate_parts(view: memoryview, starts: Ints) -> RecordParts:
-    """The parts of the records at `starts`, each at least `RECORD_BYTES_MIN` before the end of the buffer.
+    """Locate the parts of the records at `starts`, each at least `RECORD_BYTES_MIN` before the end of the buffer.
 
-    The checks are those of `record.decode`, in its order. A record that fails one is marked, and all further reads for
-    it are made at byte 0 instead, so that nothing is ever read outside the buffer.
+    The checks are those of `record.decode`, in the same order. A record that fails one is marked invalid, and its
+    further reads use byte 0, so that no read is outside the buffer.
     """
     header = unaligned_view(view, f"V{FIXED_HEADER_BYTES}")[starts].view(HEADER_DTYPE)
     octets = np.frombuffer(view, np.uint8)
@@ -174,7 +175,7 @@ def locate_parts(view: memoryview, starts: Ints) -> RecordParts:
     size = header["size"].astype(np.int64)
     end = starts + size
     is_sound = (size >= RECORD_BYTES_MIN) & (end <= len(view))
-    left = size - RECORD_BYTES_MIN  # what the parts seen so far leave for the others: in the end, nothing
+    left = size - RECORD_BYTES_MIN  # bytes left for the remaining parts: 0 at the end
 
     born_extra = store_extra = None
     body_at = starts + FIXED_HEADER_BYTES
@@ -192,7 +193,7 @@ def locate_parts(view: memoryview, starts: Ints) -> RecordParts:
     topic_at = topic_length_at + 1
     left -= body_bytes
     has_v2 = not (magic == MAGIC_V1).all()
-    if has_v2:  # rare: only for topics longer than a byte can say
+    if has_v2:  # rare: only for topics above 255 bytes
         is_v2 = magic == MAGIC_V2
         is_sound &= (magic == MAGIC_V1) | is_v2
         topic_at += is_v2
@@ -207,7 +208,7 @@ def locate_parts(view: memoryview, starts: Ints) -> RecordParts:
     left -= topic_bytes
     is_sound &= left >= 0
     length_at = _where(is_sound, topic_end)
-    # Two single bytes: NumPy gathers aligned items several times quicker than others.
+    # Two single bytes: NumPy gathers aligned items several times faster.
     is_sound &= octets[length_at] * np.int64(256) + octets[length_at + 1] == left
     properties_at = topic_end + 2
     return RecordParts(
@@ -232,10 +233,10 @@ def _where(is_sound: Bools, at: Ints) -> Ints:
 
 
 def locate_valid_parts(buf: BytesLike, starts: Any, sizes: Any = None) -> RecordParts:
-    """The parts of records that are all sound, ascend and do not overlap."""
+    """Locate the parts of records that must be valid, ascending and without overlap; else `ProtocolError`."""
     view = byte_view(buf)
     if len(view) > BATCH_BYTES_MAX:
-        raise ProtocolError(f"{len(view)} bytes are too many to read at a time: the limit is {BATCH_BYTES_MAX}")
+        raise ProtocolError(f"{len(view)} bytes are too many to decode at once: the limit is {BATCH_BYTES_MAX}")
     if starts is None:
         starts = find_starts(view) if sizes is None else starts_from_sizes(sizes)
     starts = np.asarray(starts, np.int64)
@@ -244,16 +245,16 @@ def locate_valid_parts(buf: BytesLike, starts: Any, sizes: Any = None) -> Record
             view, starts, np.empty(0, HEADER_DTYPE), np.empty(0, np.int32), starts == 0, None, None, *[starts] * 6
         )
     if starts.min() < 0 or starts.max() > len(view) - RECORD_BYTES_MIN:
-        raise ProtocolError(f"a record is said to start outside the {len(view)} bytes there are")
+        raise ProtocolError(f"a record start is outside the {len(view)} bytes of the buffer")
     parts = locate_parts(view, starts)
     if not parts.is_sound.all():
         at = int(starts[np.argmin(parts.is_sound)])
-        decode_one(view, at, verify_crc=False, expand=False)  # it knows the words for what is wrong
+        decode_one(view, at, verify_crc=False, expand=False)  # raises the specific error
         raise AssertionError(f"the two codecs disagree about the record at byte {at}")
     if (parts.end[:-1] > starts[1:]).any():
-        raise ProtocolError("records overlap, or are not in ascending order")
+        raise ProtocolError("the records overlap, or are not in ascending order")
     if sizes is not None and not np.array_equal(parts.end - starts, sizes):
-        raise ProtocolError("the sizes given for the records are not the sizes they have")
+        raise ProtocolError("the given sizes differ from the sizes in the records")
     return parts
 
 
@@ -261,7 +262,7 @@ def locate_valid_parts(buf: BytesLike, starts: Any, sizes: Any = None) -> Record
 
 
 def slice_slots(buf: Any, at: Ints, end: Ints) -> pa.Array:
-    """A binary array over `buf` whose even slots are the slices at:end, which must ascend. Nothing is copied."""
+    """Return a binary array over `buf` whose even slots are the slices at:end, which must ascend; no copy."""
     offsets = np.empty(2 * len(at) + 1, np.int32)
     offsets[0:-1:2] = at
     offsets[1::2] = end
@@ -270,15 +271,15 @@ def slice_slots(buf: Any, at: Ints, end: Ints) -> pa.Array:
 
 
 def copy_short_slices(buf: Any, at: Ints, end: Ints) -> pa.Array:
-    """Copies of the slices at:end, which must ascend, as one binary array. The quicker way for names and values."""
+    """Copy the slices at:end, which must ascend, to a binary array. The faster way for names and values."""
     return take_every(slice_slots(buf, at, end), len(at), 2)
 
 
 def copy_slices(buf: Any, at: Ints, end: Ints) -> pa.Array:
-    """Copies of the slices at:end as one binary array. The quicker way for bodies: it reserves only what it needs.
+    """Copy the slices at:end to a binary array. The faster way for bodies: it allocates only what it needs.
 
-    Made as views, which Arrow then copies out. A view of up to 12 bytes holds them itself; a longer one has the first
-    four as well, but only comparisons look at those, so they stay 0.
+    The slices become binary views, which Arrow then copies. A view of up to 12 bytes contains them; a longer one has a
+    prefix of four bytes, which only comparisons use, so it stays 0.
     """
     views = np.zeros(len(at), _VIEW)
     lengths = end - at
@@ -297,7 +298,7 @@ def copy_slices(buf: Any, at: Ints, end: Ints) -> pa.Array:
 
 
 def join_slices(buf: Any, at: Ints, end: Ints) -> memoryview:
-    """A copy of the slices at:end, end to end. Other threads go on meanwhile, even if pages have to be read."""
+    """Copy the slices at:end, end to end. Other threads run meanwhile, even if pages are read from disk."""
     return data_and_offsets(copy_slices(buf, at, end))[0].data
 
 
@@ -310,26 +311,27 @@ _VIEW = np.dtype(
         "itemsize": 16,
     }
 )
-"""One item of a binary-view array; between length and position lie a prefix and the number of the buffer, 0."""
+"""One item of a binary-view array; between length and position are a prefix and the buffer index, 0."""
 
 
 def take_every(array: pa.Array, count: int, step: int, first: int = 0) -> pa.Array:
-    """`count` items of an array, `step` apart."""
-    places = np.arange(first, first + count * step, step, dtype=np.int32)
-    return pc.take(array, pa.array(places), boundscheck=False)
+    """Return `count` items of an array, `step` apart."""
+    indices = np.arange(first, first + count * step, step, dtype=np.int32)
+    return pc.take(array, pa.array(indices), boundscheck=False)
 
 
 def binary_array(data: Any, offsets: NDArray[np.int32]) -> pa.Array:
+    """Return a binary array over these bytes and offsets, without a copy."""
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data])
 
 
 def reinterpret(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same buffers under another type: binary already known to be UTF-8 becomes string without another look."""
+    """Return the same buffers with another type, such as binary that is known to be UTF-8 as string."""
     return pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
 
 
 def data_and_offsets(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """The bytes a binary or string array really uses, and its N + 1 offsets into them."""
+    """Return the bytes that a binary or string array uses, and its N + 1 offsets into them."""
     _, offsets_buffer, data = array.buffers()
     if not len(array) or data is None or not data.size:
         return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int32)
@@ -339,7 +341,7 @@ def data_and_offsets(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int
 
 
 def as_strings(array: pa.Array, what: str) -> pa.Array:
-    """A binary array as strings. Mostly all is ASCII, and then one pass for the largest byte is the whole check."""
+    """Return a binary array as strings. For ASCII, one pass for the largest byte is the whole check."""
     data, _ = data_and_offsets(array)
     if not len(data) or data.max() < 0x80:
         return reinterpret(array, pa.string())

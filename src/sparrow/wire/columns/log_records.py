@@ -1,4 +1,4 @@
-"""What a store asks of a run of records: are they sound, what are they filed under; and the stamp of their place."""
+"""Records of a commit log, many at once: validate them, compute tags codes and key hashes, stamp their offsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from sparrow.wire.record import (
 
 
 class LogRecords:
-    """Records that lie soundly at `starts` (else `ProtocolError`), measured once for all questions."""
+    """Valid records at `starts` (else `ProtocolError`), whose parts are located once for all methods."""
 
     def __init__(self, buf: BytesLike, starts: Any) -> None:
         self._parts = locate_valid_parts(buf, starts)
@@ -55,14 +55,17 @@ class LogRecords:
         return len(self._parts.starts)
 
     def verify(self, *, topic: bytes, store_host_bytes: int, verify_crc: bool) -> None:
-        """`ProtocolError` unless all may go into one queue: of this topic, with room for a store host of this kind,
-        no half messages or roll-backs, text where it belongs, and bodies that match their checksum."""
+        """Raise `ProtocolError` unless all records may be appended to one queue of this topic.
+
+        They must have a store host of this size and UTF-8 properties, must not be half messages or rollbacks, and the
+        bodies must match their checksums.
+        """
         parts = self._parts
         flags = parts.sys_flag
         if (((flags & STORE_HOST_IPV6_FLAG) != 0) != (store_host_bytes == 20)).any():
             raise ProtocolError("the records were encoded for another kind of store host, IPv4 or IPv6")
         if (flags & HIDDEN_FLAG).any():
-            raise ProtocolError("half messages and roll-backs cannot come in a run")
+            raise ProtocolError("half messages and rollbacks cannot be appended in a batch")
         is_same = _are_equal(parts.view, parts.topic_at, parts.topic_end, topic)
         if not is_same.all():
             raise ProtocolError(f"record {int(np.argmin(is_same))} is not of topic {topic.decode()!r}")
@@ -75,15 +78,15 @@ class LogRecords:
                 raise ProtocolError(f"the body of record {int(np.argmin(is_right))} does not match its checksum")
 
     def tags_codes(self) -> Ints:
-        """What the consume queue keeps for each record's tag: its hash, 0 without one."""
+        """Return the tags code of each record for the consume queue; 0 without a tag."""
         return java_hashes(self._properties.get(PROPERTY_TAGS)).astype(np.int64)
 
     def keys(self) -> RecordKeys:
-        """What the key index files them under."""
+        """Return the keys of the records, for the key index."""
         return RecordKeys(self._properties, *self._topic_hashes())
 
     def _topic_hashes(self) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """The hash of `topic#` for each distinct topic, and which of them each record has."""
+        """Return the hash of `topic#` for each distinct topic, and the index of each record's topic."""
         parts = self._parts
         if self._topic is not None:
             prefix = java_hash(f"{self._topic.decode()}#")
@@ -102,40 +105,40 @@ class LogRecords:
 
 
 class RecordKeys:
-    """The keys of a run, in a copy of its properties: they can be hashed later, when the run's bytes are long gone."""
+    """The keys of records, in a copy of their properties: they can be hashed after the buffer was released."""
 
     def __init__(self, properties: ParsedProperties, prefixes: NDArray[np.uint32], topic_of: NDArray[np.int32]) -> None:
         self._properties, self._prefixes, self._topic_of = properties, prefixes, topic_of
 
     @property
     def held_bytes(self) -> int:
-        """How much memory it keeps from being freed."""
+        """The memory that this object holds."""
         return self._properties.held_bytes
 
     def hashes(self) -> tuple[Ints, NDArray[np.int32]]:
-        """(which record, hash) for each key, a record's unique key before its other keys."""
+        """Return (record index, hash) for each key, the unique key of a record before its other keys."""
         unique_rows, unique = _present(self._properties.get(PROPERTY_UNIQUE_KEY))
         token_rows, tokens = _tokens(self._properties.get(PROPERTY_KEYS))
         hashes = np.empty(len(unique_rows) + len(token_rows), np.int32)
-        hashes[: len(unique_rows)] = self._filed_under(unique_rows, unique)
-        hashes[len(unique_rows) :] = self._filed_under(token_rows, tokens)
-        if len(unique_rows) == len(token_rows) == len(self._properties):  # one of each: they only interleave
+        hashes[: len(unique_rows)] = self._index_hashes(unique_rows, unique)
+        hashes[len(unique_rows) :] = self._index_hashes(token_rows, tokens)
+        if len(unique_rows) == len(token_rows) == len(self._properties):  # one of each per record: interleave
             return np.repeat(unique_rows, 2), hashes.reshape(2, -1).T.reshape(-1)
         rows = np.concatenate((unique_rows, token_rows))
         order = np.argsort(rows, kind="stable")
         return rows[order], hashes[order]
 
-    def _filed_under(self, rows: Ints, keys: pa.Array) -> NDArray[np.int32]:
-        """The hash of `topic#key` for keys of these records, without joining the two."""
+    def _index_hashes(self, rows: Ints, keys: pa.Array) -> NDArray[np.int32]:
+        """Return the hash of `topic#key` for keys of these records, without concatenating the texts."""
         key_hashes, key_units = hashes_and_units(keys)
         prefix = self._prefixes if len(self._prefixes) == 1 else self._prefixes[self._topic_of[rows]]
-        # NumPy's abs, like Java's, leaves -2^31 as it is; the index files it under 0.
+        # NumPy's abs, like Java's, keeps -2^31; the index uses 0 for it.
         hashes: NDArray[np.int32] = np.abs(concat_hashes(prefix, key_hashes, key_units).view(np.int32))
         return np.maximum(hashes, 0)
 
 
 def _present(values: pa.Array) -> tuple[Ints, pa.Array]:
-    """The rows that have a value, and the values."""
+    """Return the rows that have a value, and the values."""
     if not values.null_count:
         return np.arange(len(values)), values
     is_there = values.is_valid()
@@ -143,7 +146,7 @@ def _present(values: pa.Array) -> tuple[Ints, pa.Array]:
 
 
 def _tokens(keys: pa.Array) -> tuple[Ints, pa.Array]:
-    """The keys between single spaces, without empty ones, and the row of each."""
+    """Split keys at single spaces. Return the row of each key, and the keys without empty ones."""
     if not keys.null_count and not (data_and_offsets(keys)[0] == ord(" ")).any():
         return np.arange(len(keys)), keys
     lists = pc.split_pattern(keys, " ")
@@ -153,12 +156,12 @@ def _tokens(keys: pa.Array) -> tuple[Ints, pa.Array]:
 
 
 def tags_codes(buf: BytesLike, starts: Any) -> Ints:
-    """`LogRecords.tags_codes`, where nothing else is asked."""
+    """Return `LogRecords.tags_codes` of the records at `starts`."""
     return LogRecords(buf, starts).tags_codes()
 
 
 def index_keys(buf: BytesLike, starts: Any) -> tuple[Ints, NDArray[np.int32]]:
-    """The hashes of `LogRecords.keys`, where nothing else is asked."""
+    """Return the hashes of `LogRecords.keys` of the records at `starts`."""
     return LogRecords(buf, starts).keys().hashes()
 
 
@@ -166,18 +169,18 @@ def index_keys(buf: BytesLike, starts: Any) -> tuple[Ints, NDArray[np.int32]]:
 
 
 def find_valid(buf: BytesLike, starts: Any, *, base: int | Ints, topic: bytes | None = None) -> Bools:
-    """Which of the records at `starts` are sound: laid out rightly, at home, with text that is UTF-8, a body that
-    matches its checksum, and of this topic if one is named. No bytes make it raise.
+    """Return which of the records at `starts` are valid. It raises for no bytes.
 
-    At home: at `base` (of all, or of each) + start lies, by its own word, the record.
+    A valid record has a correct layout, UTF-8 texts, a body that matches its checksum, the physical offset
+    `base` + start, and the given topic, if any. `base` is one number, or one for each record.
     """
     view, starts = byte_view(buf), np.asarray(starts, np.int64)
     is_sound: Bools = (starts >= 0) & (starts <= len(view) - RECORD_BYTES_MIN)
     if not is_sound.any():
         return is_sound
-    home = (starts + base)[is_sound]
+    expected_offset = (starts + base)[is_sound]
     parts = locate_parts(view, starts[is_sound])
-    is_right = parts.is_sound & (parts.header["physical_offset"] == home)
+    is_right = parts.is_sound & (parts.header["physical_offset"] == expected_offset)
     is_right[is_right] = _are_texts(view, parts.topic_at[is_right], parts.topic_end[is_right])
     if topic is not None:
         is_right[is_right] = _are_equal(view, parts.topic_at[is_right], parts.topic_end[is_right], topic)
@@ -190,7 +193,7 @@ def find_valid(buf: BytesLike, starts: Any, *, base: int | Ints, topic: bytes | 
 
 
 def _are_equal(view: memoryview, at: Ints, end: Ints, wanted: bytes) -> Bools:
-    """Which of the slices are these bytes."""
+    """Return which of the slices equal these bytes."""
     is_same: Bools = end - at == len(wanted)
     if wanted and is_same.any():
         slices = unaligned_view(view, f"V{len(wanted)}")[at[is_same]].view(np.uint8).reshape(-1, len(wanted))
@@ -199,13 +202,13 @@ def _are_equal(view: memoryview, at: Ints, end: Ints, wanted: bytes) -> Bools:
 
 
 def _are_texts(view: memoryview, at: Ints, end: Ints) -> Bools:
-    """Which of the slices are UTF-8."""
+    """Return which of the slices are UTF-8."""
     if not len(at):
         return np.ones(0, np.bool_)
     if (end[:-1] <= at[1:]).all():
         first = int(at[0])
         slices = copy_short_slices(view[first : int(end[-1])], at - first, end - first)
-    else:  # overlapping ones cannot all be sound, but that is not for this function to say
+    else:  # overlapping slices are rejected elsewhere
         slices = pa.array([bytes(view[a:b]) for a, b in zip(at.tolist(), end.tolist(), strict=True)], pa.binary())
     try:
         as_strings(slices, "slices")
@@ -224,7 +227,7 @@ def _is_utf8(data: bytes) -> bool:
 
 def _crcs(view: memoryview, at: Ints, end: Ints) -> NDArray[np.uint32]:
     if len(view) <= BATCH_BYTES_MAX and (end[:-1] <= at[1:]).all():
-        return body_crcs(copy_slices(view, at, end))  # quicker than to slice one by one
+        return body_crcs(copy_slices(view, at, end))  # faster than slicing one by one
     slices = (view[a:b] for a, b in zip(at.tolist(), end.tolist(), strict=True))
     return np.fromiter(map(body_crc, slices), np.uint32, len(at))
 
@@ -242,16 +245,17 @@ def stamp_offsets(
     queue_id: Any = None,
     store_host: bytes | None = None,
 ) -> None:
-    """Write what only a store knows into encoded records, in place. Values are scalars or one for each record.
+    """Write offsets, store time and optionally queue id and store host into encoded records, in place.
 
-    That sound records lie at `starts` is the caller's word; whatever lies there, nothing outside the buffer is touched.
+    Values are scalars, or one for each record. The caller guarantees valid records at `starts`; in any case, nothing
+    outside the buffer is written.
     """
     starts = np.asarray(starts, np.int64)
     if not len(starts):
         return
     if starts.min() < 0 or starts.max() > len(buf) - RECORD_BYTES_MIN:
-        raise IndexError(f"a record to be stamped lies outside the {len(buf)} bytes of the buffer")
-    # The last byte of the sys flag has the two bits that say IPv6.
+        raise IndexError(f"a record start is outside the {len(buf)} bytes of the buffer")
+    # The last byte of the sys flag has the two IPv6 bits.
     hosts = np.frombuffer(buf, np.uint8)[starts + (SYS_FLAG_POSITION + 3)]
     if store_host is not None and (((hosts & STORE_HOST_IPV6_FLAG) != 0) != (len(store_host) == 20)).any():
         raise Refused("the store host is not of the kind, IPv4 or IPv6, that the records were encoded for")
@@ -266,7 +270,7 @@ def stamp_offsets(
     unaligned_view(buf, _OPAQUE_16, QUEUE_OFFSET_POSITION)[starts] = offsets.view(_OPAQUE_16)
     if queue_id is not None:
         unaligned_view(buf, ">i4", QUEUE_ID_POSITION)[starts] = queue_id
-    # Time and host lie side by side.
+    # Store time and store host are adjacent.
     stored = np.empty(len(starts), np.dtype([("ms", ">i8"), ("host", f"V{len(store_host or b'')}")]))
     stored["ms"] = store_ms
     if store_host is not None:
@@ -276,5 +280,5 @@ def stamp_offsets(
 
 
 _TWO_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
-# Bytes as bytes: NumPy scatters them quicker than numbers in a foreign order.
+# As opaque bytes: NumPy scatters them faster than numbers in another byte order.
 _OPAQUE_16 = np.dtype("V16")

@@ -1,12 +1,12 @@
-"""Many property strings at once: every name and value, by one scan for the two separators.
+"""Parse the property strings of many records at once, with one scan for the two separators.
 
 The rules are those of `properties.decode`, to the letter. (`find_property` looks for a single name instead, where it
 can.)
-Two shapes are told apart:
+There are two cases:
 
-- *regular*: every string has the same names in the same order, as one producer's messages have. Then a property is
-  every k-th value, and no name can be there twice.
-- anything else: names are numbered by Arrow's hash table, and (string, number) finds duplicates and single names.
+- *regular*: every string has the same names in the same order, as the messages of one producer do. A property is then
+  every k-th value, and there are no duplicate names.
+- all others: Arrow's hash table numbers the names, and (string, number) identifies duplicates and single names.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from sparrow.wire.columns.layout import (
 PROPERTY_MAP_TYPE = pa.map_(pa.string(), pa.string())
 
 _REGULAR_NAMES_MAX = 64
-"""With more names than this, comparing each with the first string's costs more than it saves."""
+"""With more names, comparing each string with the first one costs more than it saves."""
 
 
 class ParsedProperties:
-    """The names and values in an array of property strings (binary; that they are UTF-8 is for the caller to know)."""
+    """The names and values in a binary array of property strings. The caller guarantees that they are UTF-8."""
 
     def __init__(self, strings: pa.Array) -> None:
         self._data, bounds = data_and_offsets(strings)
@@ -51,7 +51,7 @@ class ParsedProperties:
         return len(self._data)
 
     def get(self, name: str) -> pa.Array:
-        """The value of one property in each string, as binary; null where it is absent."""
+        """Return the value of one property in each string, as binary; null where it is absent."""
         if self._regular_names is not None:
             if name.encode() not in self._regular_names:
                 return pa.nulls(self._rows, pa.binary())
@@ -61,12 +61,12 @@ class ParsedProperties:
         hits = np.flatnonzero(numbers == names.index(pa.scalar(name.encode(), pa.binary())).as_py())
         entry = np.zeros(self._rows, np.int64)
         is_absent = np.ones(self._rows, np.bool_)
-        entry[self._owner[hits]] = hits  # of several with one name the last is assigned last, and counts
+        entry[self._owner[hits]] = hits  # of duplicates, the last one is assigned last and wins
         is_absent[self._owner[hits]] = False
         return self._values.take(pa.array(2 * entry, mask=is_absent))
 
     def map(self) -> pa.Array:
-        """All of them, as map<string, string>."""
+        """Return all properties as map<string, string>."""
         if self._regular_names is not None:
             names, values, first = self._names, take_every(self._values, len(self._name_at), 2), self._first
         else:
@@ -92,7 +92,7 @@ class ParsedProperties:
 
     @cached_property
     def _regular_names(self) -> list[bytes] | None:
-        """The names that every string has, in this order and no others; None if it is not so."""
+        """The names of a regular array, in order; None if it is not regular."""
         count = int(self._first[1]) if self._rows else 0
         if not 0 < count <= _REGULAR_NAMES_MAX or len(self._name_at) != count * self._rows:
             return None
@@ -111,17 +111,17 @@ class ParsedProperties:
 
     @cached_property
     def _numbered_names(self) -> tuple[NDArray[np.int32], pa.Array]:
-        """The number of each entry's name, and the distinct names in the order of their numbers."""
+        """The number of each entry's name, and the distinct names by number."""
         encoded = self._names.dictionary_encode()
         return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary
 
     @cached_property
     def _owner(self) -> Ints:
-        """Which string each entry belongs to."""
+        """The string that each entry belongs to."""
         return np.repeat(np.arange(self._rows), np.diff(self._first))
 
     def _without_duplicates(self) -> Ints:
-        """The entries that count: of several with one name in one string, the last."""
+        """Return the effective entries: of duplicates in one string, the last."""
         numbers, names = self._numbered_names
         mark = self._owner * max(len(names), 1) + numbers
         ordered = np.sort(mark)
@@ -133,9 +133,9 @@ class ParsedProperties:
 
 
 def find_property(strings: pa.Array, name: str) -> pa.Array | None:
-    """The value of one property in each string, as `ParsedProperties.get` has it, without reading the others.
+    """Return one property of each string, as `ParsedProperties.get` does, without parsing the others.
 
-    None where it is not that simple: the name stands twice in a string, or as the end of another name or of a value.
+    Return None if that is not possible: the name occurs twice in a string, or at the end of another name or value.
     """
     data, bounds = data_and_offsets(strings)
     if not len(data):
@@ -149,7 +149,7 @@ def find_property(strings: pa.Array, name: str) -> pa.Array | None:
     if ((at > 0) & (data[np.maximum(first + at - 1, 0)] != 2)).any():
         return None
     value_at = np.where(is_there, first + at + len(word), first).astype(np.int32)
-    # From each value to the next: where the first 0x02 is, there it ends, or with its string.
+    # A value ends at the first 0x02 after it, or with its string.
     onward = binary_array(pa.py_buffer(data), np.append(value_at, np.int32(len(data))))
     length = pc.find_substring(onward, b"\x02").to_numpy(zero_copy_only=False)
     value_end = np.where(length < 0, last, np.minimum(value_at + length, last))
@@ -159,21 +159,21 @@ def find_property(strings: pa.Array, name: str) -> pa.Array | None:
 
 
 def _entries(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Where each name starts, where it ends (its 0x01), where its value ends; and how many come before each string.
+    """Return name starts, name ends (the 0x01), value ends, and the number of entries before each string.
 
-    Only entries with a name and a value, in order.
+    Only entries with a name and a value are included, in order.
     """
     if not len(data):
         nothing = np.empty(0, np.int64)
         return nothing, nothing, nothing, np.zeros(len(bounds), np.int64)
     marks = np.flatnonzero(data < 3)
     kinds = data[marks]
-    if not kinds.all():  # U+0000 is text like any other
+    if not kinds.all():  # U+0000 is ordinary text
         marks, kinds = marks[kinds != 0], kinds[kinds != 0]
     is_paired = len(kinds) > 0 and not len(kinds) % 2 and bool((kinds.view("<u2") == 0x0201).all())
     if is_paired and (data[bounds[1:] - 1] == 2).all():
-        # name 0x01 value 0x02, over and over, and each string ends with 0x02: no entry crosses into the next string.
-        # (An empty string looks at the last byte of the one before it, or of all: no harm.)
+        # Separators alternate and each string ends with 0x02, so no entry crosses into the next string.
+        # (For an empty string this tests the last byte of the string before it, which does no harm.)
         name_end, value_end = marks[0::2], marks[1::2]
         name_at = np.zeros(len(name_end), np.int64)
         np.add(value_end[:-1], 1, out=name_at[1:])
@@ -190,11 +190,11 @@ def _entries(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[Ints, 
 def _odd_entries(
     data: NDArray[np.uint8], bounds: NDArray[np.int32], marks: Ints, kinds: NDArray[np.uint8]
 ) -> tuple[Ints, Ints, Ints]:
-    """The same where separators are missing, or stand in a value; also the entries that lack something."""
+    """Return the same where separators are missing or occur in a value, including incomplete entries."""
     ends = bounds[1:].astype(np.int64)
     is_open = (ends > bounds[:-1]) & (data[ends - 1] != 2)
-    # The end of an open string stands in for its missing 0x02 and is no byte wide. It sorts before a 0x02 at the same
-    # place, which is the first byte of the next string.
+    # The end of an open string replaces its missing 0x02 and has width 0. It sorts before a 0x02 at the same position,
+    # which is the first byte of the next string.
     stops = np.concatenate((ends[is_open], marks[kinds == 2]))
     widths = np.ones(len(stops), np.int64)
     widths[: np.count_nonzero(is_open)] = 0
@@ -208,9 +208,9 @@ def _odd_entries(
 
 
 def _first_entries(name_at: Ints, value_end: Ints, bounds: NDArray[np.int32]) -> Ints:
-    """For each string and the end of all, how many entries come before it."""
+    """Return the number of entries before each string, and before the end."""
     rows = len(bounds) - 1
-    if rows and len(name_at) and len(name_at) % rows == 0:  # as many in each? cheaper to ask than to search
+    if rows and len(name_at) and len(name_at) % rows == 0:  # equally many in each: cheaper to test than to search
         count = len(name_at) // rows
         if (value_end[count - 1 :: count] + 1 == bounds[1:]).all():
             return np.arange(0, len(name_at) + 1, count)

@@ -1,4 +1,4 @@
-"""Typed headers of requests and responses. RocketMQ's names live here as aliases and nowhere else."""
+"""Typed headers of requests and responses. RocketMQ's camelCase field names are aliases here and nowhere else."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ from sparrow.wire.headers.transactions import (
 
 
 class EmptyHeader(Header, frozen=True):
-    """Nothing to say: of a request without fields, or of an answer that is only its code."""
+    """A header without fields: of a request or a response that consists of its code."""
 
 
 _CAPABILITIES = (admin, groups, nameserver, offsets, pop, pull, query, resend, send, staging, topics, transactions)
@@ -147,12 +147,12 @@ RESPONSE_HEADERS: dict[int, type[Header]] = {
 
 
 def request_header_type(code: int) -> type[Header]:
-    """How the ext fields of such a request are typed; `EmptyHeader` when it has none."""
+    """Return the header class of a request code; `EmptyHeader` if it has no fields."""
     return REQUEST_HEADERS.get(code, EmptyHeader)
 
 
 def response_header_type(code: int) -> type[Header]:
-    """How the ext fields of a successful answer to such a request are typed; `EmptyHeader` when it has none."""
+    """Return the header class of the successful response to a request code; `EmptyHeader` if it has no fields."""
     return RESPONSE_HEADERS.get(code, EmptyHeader)
 
 

@@ -1,4 +1,4 @@
-"""Statistics and configuration, as operators' tools ask for them."""
+"""Headers of statistics and configuration, which tools request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class GetConsumeStats(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str | None = None
     topic_list: str | None = None
-    """5.3: names, each followed by a semicolon."""
+    """Since 5.3: names, each followed by a semicolon."""
 
     @property
     def topics(self) -> list[str]:
-        """Whichever way the topics were given; none means all of the group's."""
+        """The requested topics; none means all topics of the group."""
         named = [name for name in (self.topic_list or "").split(";") if name]
         return named or ([self.topic] if self.topic else [])
 
@@ -66,7 +66,7 @@ class GetBrokerStats(Header, frozen=True):
 
 
 class GetBrokerConfigResponse(Header, frozen=True):
-    """Of the answer: the body is the configuration, this its version as JSON."""
+    """The version of the configuration, as JSON; the body is the configuration."""
 
     version: str
 

@@ -1,6 +1,6 @@
-"""How a header struct becomes ext fields and back. Ext fields are text; a struct's fields have types.
+"""Convert header structs to ext fields and back. Ext fields are text; the fields of a struct have types.
 
-Reading has a quick road (msgspec does it all) and, only when that fails, a slow one that finds the field to blame.
+msgspec decodes a header in one pass. Only if that fails, a second, slow pass finds the invalid field.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from sparrow.model.errors import BadRequest
 from sparrow.wire.frame import ExtFields, decode_ext_fields
 
 JavaInt = Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
-"""What fits Java's int, and so a record's 4 bytes."""
+"""The range of Java's int, and so of 4 bytes in a record."""
 JavaLong = Annotated[int, Meta(ge=-0x8000_0000_0000_0000, le=0x7FFF_FFFF_FFFF_FFFF)]
 
 if TYPE_CHECKING:
     JavaBool = bool
 else:
-    # msgspec reads "1" as true and refuses "yes"; Java's Boolean.parseBoolean calls both false. A type that msgspec
-    # does not know goes through our hook, and the metaclass lets the bool that comes back pass for that type. (A bound
-    # method of a tuple, because msgspec asks for every flag of every header, and this answers without a Python frame.)
+    # msgspec decodes "1" as true and refuses "yes"; for Java's Boolean.parseBoolean both are false. msgspec passes an
+    # unknown type to the decode hook, and the metaclass makes the resulting bool an instance of that type. (A bound
+    # method of a tuple, because msgspec calls it for every flag of every header, and it needs no Python frame.)
     class _Flags(type):
         __instancecheck__ = (True, False).__contains__
 
     class JavaBool(metaclass=_Flags):
-        """A bool, read as Java reads it."""
+        """A bool with Java's parsing rules."""
 
 
 class Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -39,7 +39,7 @@ H = TypeVar("H", bound=Header)
 
 
 def read(kind: type[H], ext: ExtFields) -> H:
-    """Ext fields as a header of that kind; `BadRequest` names the field that is missing or makes no sense."""
+    """Decode ext fields as a header. `BadRequest` names a missing or invalid field."""
     try:
         if isinstance(ext, Raw):
             header: H = _reader(kind)(ext)
@@ -50,7 +50,7 @@ def read(kind: type[H], ext: ExtFields) -> H:
 
 
 def write(header: Header) -> dict[str, str]:
-    """A header as ext fields. What is None is left out."""
+    """Encode a header as ext fields, without fields that are None."""
     ext = {}
     for name, value in zip(header.__struct_encode_fields__, _values_of(header)):  # noqa: B905  (strict costs 0.1 µs)
         if value is None:
@@ -80,7 +80,7 @@ def _flag(_: type, value: object) -> bool:
 
 
 def _read_slowly(kind: type[H], fields: Any, cause: Exception) -> H:
-    """Field by field: either text where the quick road found a bare number, or the one to blame."""
+    """Decode field by field: a text where JSON has a number is accepted; else the invalid field is reported."""
     found = {}
     for field in msgspec.structs.fields(kind):
         name = field.encode_name

@@ -1,4 +1,4 @@
-"""Members of groups, their configuration, and remote control of consumers."""
+"""Headers of clients, consumer groups, and remote control of consumers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class Heartbeat(Header, frozen=True):
-    """Says everything in its body."""
+    """Has no fields: the body contains the heartbeat."""
 
 
 class HeartbeatResponse(Header, frozen=True):
-    """Both only from a broker that understands heartbeats without subscriptions."""
+    """Both fields are only sent by brokers that support heartbeats without subscriptions."""
 
     supports_v2: JavaBool | None = msgspec.field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
     subscription_changed: JavaBool | None = msgspec.field(default=None, name="IS_SUB_CHANGE")
@@ -30,13 +30,13 @@ class ListConsumers(Header, frozen=True):
 
 
 class NotifyConsumersChanged(Header, frozen=True):
-    """To a client: the members of this group changed, share the queues again."""
+    """Sent to a client when the members of its group changed: it must rebalance."""
 
     group: str = msgspec.field(name="consumerGroup")
 
 
 class ListGroups(Header, frozen=True):
-    """5.3 pages through the groups; older clients say nothing."""
+    """5.3 requests groups in pages; older clients send no fields."""
 
     from_index: JavaInt | None = msgspec.field(default=None, name="groupSeq")
     data_version: str | None = None
@@ -54,9 +54,9 @@ class GetGroupConfig(Header, frozen=True):
 class DeleteGroup(Header, frozen=True):
     group: str = msgspec.field(name="groupName")
     clean_offsets: JavaBool | None = msgspec.field(default=None, name="cleanOffset")
-    """5.x's name."""
+    """The name in 5.x."""
     remove_offsets: JavaBool | None = msgspec.field(default=None, name="removeOffset")
-    """4.9's name for the same."""
+    """The name in 4.9."""
 
 
 class UpdateGroupForbidden(Header, frozen=True):
@@ -66,12 +66,12 @@ class UpdateGroupForbidden(Header, frozen=True):
 
 
 class ResetOffset(Header, frozen=True):
-    """To a broker (222), and from it to every member (220, which says only the first four)."""
+    """Sent to a broker (222), and by it to every member (220, with only the first four fields)."""
 
     topic: str
     group: str
     time_ms: JavaLong = msgspec.field(name="timestamp")
-    """-1 stands for the newest message."""
+    """-1 means the newest message."""
     is_forced: JavaBool = msgspec.field(name="isForce")
     queue_id: JavaInt | None = None
     offset: JavaLong | None = None

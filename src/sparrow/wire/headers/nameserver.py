@@ -1,4 +1,4 @@
-"""What brokers and clients ask a name server."""
+"""Headers of requests to a name server."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class RegisterBroker(Header, frozen=True):
     acting_master: JavaBool | None = msgspec.field(default=None, name="enableActingMaster")
     is_compressed: JavaBool = msgspec.field(default=False, name="compressed")
     body_crc: JavaInt = msgspec.field(default=0, name="bodyCrc32")
-    """0: not given. Else `body_crc` of the body as sent."""
+    """The `body_crc` of the body as sent; 0: not given."""
     zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
 
 
 class RegisterBrokerResponse(Header, frozen=True):
     ha_address: str | None = msgspec.field(default=None, name="haServerAddr")
     master_address: str | None = msgspec.field(default=None, name="masterAddr")
-    """For slaves: where their master is."""
+    """The address of the master, for slaves."""
 
 
 class UnregisterBroker(Header, frozen=True):

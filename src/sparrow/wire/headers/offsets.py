@@ -1,4 +1,4 @@
-"""How far groups have read, and where queues begin and end."""
+"""Headers of committed offsets and queue bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class QueryOffset(Header, frozen=True):
     topic: str
     queue_id: JavaInt
     zero_if_unknown: JavaBool = msgspec.field(default=True, name="setZeroIfNotFound")
-    """4.9 clients do not say; their broker answers 0 while message 0 is warm, so true is what they expect."""
+    """4.9 clients do not send it; they expect 0 while message 0 is in memory, so the default is true."""
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
     @property
@@ -35,7 +35,7 @@ class CommitOffset(Header, frozen=True):
 
 
 class QueueRequest(Header, frozen=True):
-    """A question about one queue: its newest offset, its oldest, the store time of its first message."""
+    """A request about one queue: its newest offset, its oldest, or the store time of its first message."""
 
     topic: str
     queue_id: JavaInt
@@ -59,7 +59,7 @@ class SearchOffset(Header, frozen=True):
 
     @property
     def wants_upper(self) -> bool:
-        """Java sends the enum's name, upper case; others the documented lower case."""
+        """Whether the upper bound is requested. Java sends upper case; other clients the documented lower case."""
         return self.boundary is not None and self.boundary.lower() == "upper"
 
 

@@ -1,4 +1,4 @@
-"""Pop: the broker hands messages out for a time, and takes acknowledgements."""
+"""Headers of pop consumption: pop, ack, change of the invisible time, peek, notification."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class PopMessage(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
     queue_id: JavaInt
-    """-1 stands for every queue."""
+    """-1 means all queues."""
     messages_max: JavaInt = msgspec.field(name="maxMsgNums")
     invisible_ms: JavaLong = msgspec.field(name="invisibleTime")
     poll_ms: JavaLong = msgspec.field(name="pollTime")
     born_ms: JavaLong = msgspec.field(name="bornTime")
     init_mode: JavaInt
-    """Where a group without offset starts: 0 at the oldest message, 1 at the newest."""
+    """Where a group without an offset starts: 0 oldest message, 1 newest message."""
     expression_type: str | None = msgspec.field(default=None, name="expType")
     expression: str | None = msgspec.field(default=None, name="exp")
     in_order: JavaBool = msgspec.field(default=False, name="order")
@@ -52,7 +52,7 @@ class AckMessage(Header, frozen=True):
 
 
 class BatchAckMessage(Header, frozen=True):
-    """Says everything in its body."""
+    """Has no fields: the body contains the acknowledgements."""
 
 
 class ChangeInvisibleTime(Header, frozen=True):
@@ -83,7 +83,7 @@ class PeekMessage(Header, frozen=True):
 
 
 class NotificationRequest(Header, frozen=True):
-    """Tell me when there is something; do not send it."""
+    """Long-polls for messages without receiving them."""
 
     group: str = msgspec.field(name="consumerGroup")
     topic: str

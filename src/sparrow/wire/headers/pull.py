@@ -1,4 +1,4 @@
-"""Pulling."""
+"""Headers of a pull."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 COMMIT_OFFSET_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, CLASS_FILTER_FLAG, LITE_PULL_FLAG = 0x1, 0x2, 0x4, 0x8, 0x10
-"""Bits of a pull's sys flag."""
+"""Bits of the sys flag of a pull."""
 
 
 class PullMessage(Header, frozen=True):
@@ -22,7 +22,7 @@ class PullMessage(Header, frozen=True):
     commit_offset: JavaLong
     long_poll_ms: JavaLong = msgspec.field(name="suspendTimeoutMillis")
     sub_version: JavaLong
-    """When the client subscribed, in ms; Go sends 0."""
+    """Time of the subscription, in ms; Go sends 0."""
     subscription: str | None = None
     expression_type: str | None = None
     bytes_max: JavaInt | None = msgspec.field(default=None, name="maxMsgBytes")
@@ -31,7 +31,7 @@ class PullMessage(Header, frozen=True):
     proxied_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
     broker_name: str | None = msgspec.field(default=None, name="bname")
     with_sizes: JavaBool | None = None
-    """Sparrow's own: the sizes of the records are wanted too. Other brokers take no notice."""
+    """Sparrow's own: request the sizes of the records, too. Other brokers ignore it."""
 
     @property
     def queue(self) -> Queue:
@@ -51,7 +51,7 @@ class PullMessage(Header, frozen=True):
 
 
 class PullMessageResponse(Header, frozen=True):
-    """All four go out with every answer to a pull, found or not: Java reads them without looking."""
+    """The first four fields are in every response, found or not: Java requires them."""
 
     suggested_broker_id: JavaLong = msgspec.field(name="suggestWhichBrokerId")
     next_offset: JavaLong = msgspec.field(name="nextBeginOffset")
@@ -62,7 +62,7 @@ class PullMessageResponse(Header, frozen=True):
     group_sys_flag: JavaInt | None = None
     forbidden_type: JavaInt | None = None
     sizes: JavaInt | None = None
-    """Behind the records there are so many sizes, 4 bytes each: only for those who asked (`withSizes`)."""
+    """Number of record sizes after the records, 4 bytes each; only if requested (`withSizes`)."""
 
 
 REQUEST_HEADERS: dict[RequestCode, type[Header]] = {

@@ -1,4 +1,4 @@
-"""Finding messages by key, by id, by place."""
+"""Headers of message queries: by key, by id, by position in a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages delivered once more: a request of Sparrow's own."""
+"""Headers of a resend, which delivers messages again. A request of Sparrow's own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class ResendMessages(Header, frozen=True):
-    """Which messages of a topic, said in one of three ways: by offsets, by keys, by time. Keys may be said together
-    with a time."""
+    """Selects messages of a topic by offsets, by keys or by time. Keys and time may be combined."""
 
     topic: str
     group: str | None = msgspec.field(default=None, name="consumerGroup")
-    """None: every group that has committed an offset on the topic."""
+    """None: all groups with a committed offset on the topic."""
     queue_id: JavaInt | None = None
     priority: str | None = None
     """high, middle or low: the queues of that lane."""
@@ -22,10 +21,10 @@ class ResendMessages(Header, frozen=True):
     end: JavaLong | None = None
     """Queue offsets, both included."""
     keys: str | None = None
-    """One or several, with spaces in between."""
+    """Keys, separated by spaces."""
     from_ms: JavaLong | None = msgspec.field(default=None, name="beginTimestamp")
     to_ms: JavaLong | None = msgspec.field(default=None, name="endTimestamp")
-    """Store times; the second is not included."""
+    """Store times; the second is excluded."""
     is_dry_run: JavaBool = msgspec.field(default=False, name="dryRun")
     is_forced: JavaBool = msgspec.field(default=False, name="isForce")
 
@@ -34,7 +33,7 @@ class ResendMessagesResponse(Header, frozen=True):
     count: JavaLong
     missing: JavaLong
     groups: str = ""
-    """With commas in between."""
+    """Separated by commas."""
 
 
 REQUEST_HEADERS: dict[RequestCode, type[Header]] = {RequestCode.RESEND_MESSAGES: ResendMessages}

@@ -1,4 +1,4 @@
-"""Sending, sending back, replying, recalling."""
+"""Headers of send, send back, reply and recall."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class SendMessage(Header, frozen=True):
-    """One message, or a batch, in the long spelling that Go uses (10, 324)."""
+    """A send with long field names, which Go uses (10, 324)."""
 
     group: str = msgspec.field(name="producerGroup")
     topic: str
@@ -47,14 +47,14 @@ SendMessageV2 = cast(
         module=__name__,
     ),
 )
-"""The same, with the one-letter names that Java sends (310, 320, 325). It is a `SendMessage` to whoever handles it."""
+"""The same with one-letter field names, which Java uses (310, 320, 325). Handlers treat it as a `SendMessage`."""
 
 
 class SendMessageResponse(Header, frozen=True):
-    """Where the message went. Needed with success and with the three weaker kinds of success (10, 11, 12)."""
+    """The position of the message. Required with SUCCESS and with the codes 10, 11 and 12."""
 
     message_id: str = msgspec.field(name="msgId")
-    """The offset id; of a batch, all of them, joined by commas."""
+    """The offset id; for a batch, all of them, separated by commas."""
     queue_id: JavaInt
     queue_offset: JavaLong
     transaction_id: str | None = None
@@ -65,12 +65,12 @@ class SendMessageResponse(Header, frozen=True):
 
 
 class SendMessageBack(Header, frozen=True):
-    """A consumer gives a message back: try it later, or bury it."""
+    """Returns a message that a consumer could not process: for a retry, or to the dead letters."""
 
     physical_offset: JavaLong = msgspec.field(name="offset")
     group: str
     delay_level: JavaInt
-    """0: the broker decides. Below 0: to the dead letters now."""
+    """0: the broker decides. Below 0: dead letter."""
     origin_message_id: str | None = msgspec.field(default=None, name="originMsgId")
     origin_topic: str | None = None
     unit_mode: JavaBool = False
@@ -79,7 +79,7 @@ class SendMessageBack(Header, frozen=True):
 
 
 class PushReply(Header, frozen=True):
-    """A reply, on its way from the broker to the client that asked."""
+    """A reply that the broker pushes to the requesting client."""
 
     group: str = msgspec.field(name="producerGroup")
     topic: str
@@ -98,7 +98,7 @@ class PushReply(Header, frozen=True):
 
 
 class RecallMessage(Header, frozen=True):
-    """Take back a timer message that is not due yet."""
+    """Cancels a timer message that is not due yet."""
 
     topic: str
     handle: str = msgspec.field(name="recallHandle")

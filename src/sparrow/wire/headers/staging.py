@@ -1,4 +1,4 @@
-"""Records that become messages all together or not at all: requests of Sparrow's own. Their bodies: `wire.portions`."""
+"""Headers of staged (atomic) and idempotent appends: requests of Sparrow's own. Their body is `queue_batches`."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ CommitOutcome = Literal["committed", "already"]
 
 
 class StageRecords(Header, frozen=True):
-    """One more body of portions for a stage. The first makes the stage."""
+    """Adds a body of records to a stage. The first one creates the stage."""
 
     stage: str
-    """A name of the client's own, used for nothing else before or after."""
+    """A unique name that the client chooses and never uses again."""
     seq: JavaInt
-    """0, 1, 2, ... One that has come before is taken for a repeat."""
+    """0, 1, 2, … A number that was received before is a repetition and is ignored."""
     fills_checksum: JavaBool = False
-    """The checksums of the bodies are left for the broker to fill in; else it compares them."""
+    """The broker computes the checksums of the bodies; else it verifies them."""
 
 
 class SealStage(Header, frozen=True):
-    """Nothing more will come for the stage."""
+    """Completes a stage: no more records follow."""
 
     stage: str
     chunks: JavaInt
-    """How many bodies it was sent."""
+    """The number of bodies that were sent."""
 
 
 class SealStageResponse(Header, frozen=True):
     rows: JavaLong
     size_bytes: JavaLong = msgspec.field(name="bytes")
-    """Of the records."""
+    """The size of the records."""
 
 
 class CommitStages(Header, frozen=True):
-    """Append the stages that the body lists (JSON), in that order."""
+    """Appends the stages that the body lists (JSON), in that order, atomically."""
 
     scope: str
     number: JavaLong
@@ -50,11 +50,11 @@ class QueryLedger(Header, frozen=True):
 
 class QueryLedgerResponse(Header, frozen=True):
     number: JavaLong | None = None
-    """How far the scope has got; None: it never said."""
+    """The last committed number of the scope; None: there is none."""
 
 
 class AppendOnce(Header, frozen=True):
-    """The same with the records themselves in the body, and no stage."""
+    """Appends the records in the body, once per scope and number, without a stage."""
 
     scope: str
     number: JavaLong
@@ -63,9 +63,9 @@ class AppendOnce(Header, frozen=True):
 
 class CommitStagesResponse(Header, frozen=True):
     outcome: CommitOutcome
-    """`already`: the scope had got as far before, and nothing was appended."""
+    """`already`: the number was committed before, and nothing was appended."""
     rows: JavaLong
-    """Messages that this request made."""
+    """The number of messages that this request appended."""
 
 
 REQUEST_HEADERS: dict[RequestCode, type[Header]] = {

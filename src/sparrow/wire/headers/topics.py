@@ -1,4 +1,4 @@
-"""Topics: made, changed, listed, dropped."""
+"""Headers of topic administration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UpdateTopic(Header, frozen=True):
 class TopicRequest(Header, frozen=True):
     topic: str
     lo: JavaBool | None = None
-    """5.x static topics: answer for this broker's own queues only."""
+    """5.x static topics: only the queues of this broker."""
 
 
 class DeleteTopic(Header, frozen=True):
@@ -34,7 +34,7 @@ class DeleteTopic(Header, frozen=True):
 
 
 class ListTopics(Header, frozen=True):
-    """5.3 pages through the topics; older clients say nothing."""
+    """5.3 requests topics in pages; older clients send no fields."""
 
     from_index: JavaInt | None = msgspec.field(default=None, name="topicSeq")
     data_version: str | None = None
@@ -42,7 +42,7 @@ class ListTopics(Header, frozen=True):
 
 
 class ListTopicsResponse(Header, frozen=True):
-    """Without the total, clients take the body as complete."""
+    """Without the total, clients treat the body as complete."""
 
     total: JavaInt | None = msgspec.field(default=None, name="totalTopicNum")
 

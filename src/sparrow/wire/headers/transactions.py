@@ -1,4 +1,4 @@
-"""Half messages: ended by their producer, or asked about by the broker."""
+"""Headers of transactions: end of a transaction, and check-back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EndTransaction(Header, frozen=True):
     half_queue_offset: JavaLong = msgspec.field(name="tranStateTableOffset")
     half_physical_offset: JavaLong = msgspec.field(name="commitLogOffset")
     verdict: JavaInt = msgspec.field(name="commitOrRollback")
-    """8 commit, 12 rollback, 0 not known yet: the transaction bits of a record's sys flag."""
+    """8 commit, 12 rollback, 0 unknown: the transaction bits of a record's sys flag."""
     message_id: str = msgspec.field(name="msgId")
     from_check: JavaBool = msgspec.field(default=False, name="fromTransactionCheck")
     transaction_id: str | None = None
@@ -22,7 +22,7 @@ class EndTransaction(Header, frozen=True):
 
 
 class CheckTransaction(Header, frozen=True):
-    """To a producer: what became of this half message?"""
+    """Sent to a producer to ask for the state of a half message."""
 
     half_queue_offset: JavaLong = msgspec.field(name="tranStateTableOffset")
     half_physical_offset: JavaLong = msgspec.field(name="commitLogOffset")
