@@ -110,7 +110,7 @@ async def test_who_answers_is_told_that_the_asker_is_gone(stand: Stand) -> None:
         await consumer.start(inbox)
         async with Producer(stand.name_servers, group="askers") as producer:
             with pytest.raises(RequestTimeout):
-                await producer.request(Message("T", "wait for me"), timeout_ms=50)
+                await producer.request(Message("T", "wait for me"), timeout_ms=500)
         await eventually(lambda: inbox.messages)
         async with Producer(stand.name_servers, group="answers") as answers:
             with pytest.raises(SparrowError, match="not online here"):
