@@ -47,7 +47,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: MicroBatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_shape": self._projection, "_watch": None}  # only the driver plans
+        return {"_options": self._options, "_projection": self._projection, "_planner": None}  # only the driver plans
 
     @property
     def _active_planner(self) -> MicroBatchPlanner:
