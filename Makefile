@@ -15,7 +15,7 @@ SERVERS    := @$(BIN)/python -m tests.support.databases && $(BIN)/python -m test
 NONE_IS_FINE := || [ $$? -eq 5 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench interop spark fault lock clean install
+.PHONY: help run test lint bench interop spark fault docs lock clean install
 
 help:  ## print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full sc
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q -n 2 --timeout=1800 $(FAST_TESTS)
 	$(SERVERS)
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -n 2 tests/fault
+
+docs: $(STAMP)  ## generate docs/api.md and the tables of docs/spark.md from the code
+	$(BIN)/python docs/generate_api.py
+	$(BIN)/python -m sparrow.spark.doc_tables docs/spark.md
 
 install: $(STAMP)  ## make .venv and install the locked packages and this project into it
 

@@ -78,7 +78,7 @@ def publishing(bus: EventBus) -> tuple[float, float]:
     statement = bare_statement(bus, engine.dialect.paramstyle)
 
     def bare() -> None:
-        event = event_encoder.draft(OutgoingEvent("bench.published", ORDER))
+        event = event_encoder.encode(OutgoingEvent("bench.published", ORDER))
         with Session(engine) as session, session.begin():
             session.execute(WRITE, {"id": event.id, "what": "bare"})
             session.connection().exec_driver_sql(statement, row_of(event))
@@ -108,7 +108,7 @@ async def publishing_async(bus: EventBus) -> tuple[float, float]:
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(SINGLES):
         began = time.perf_counter()
-        event = event_encoder.draft(OutgoingEvent("bench.published", ORDER))
+        event = event_encoder.encode(OutgoingEvent("bench.published", ORDER))
         async with AsyncSession(engine) as session, session.begin():
             await session.execute(WRITE, {"id": event.id, "what": "bare"})
             await (await session.connection()).exec_driver_sql(statement, row_of(event))
@@ -132,7 +132,7 @@ def publishing_many(bus: EventBus) -> tuple[float, float]:
         from datetime import UTC, datetime
 
         now = sql.to_time(datetime.now(UTC))
-        drafts = [event_encoder.draft(event) for event in events]
+        drafts = [event_encoder.encode(event) for event in events]
         rows = [
             {"Id": d.id, "Version": "v1", "Name": d.name, "Content": d.content, "Added": now, "StatusName": "Scheduled"}
             for d in drafts

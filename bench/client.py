@@ -16,8 +16,8 @@ import uvloop
 from _harness import Row, folder_on_disk, is_smoke, report
 from broker import broker, cpu_of
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.options import Prefetch
 from sparrow.model.errors import Busy
 from sparrow.model.message import Message
 from sparrow.wire import headers
@@ -53,7 +53,7 @@ async def produce(name_servers: str, topic: str, count: int) -> float:
 async def consume(name_servers: str, topic: str, count: int) -> float:
     """Messages a second to a handler of batches."""
     prefetch = Prefetch(count_max=20_000, span_max=100_000, pull_count_max=1024, pull_bytes_max=1 << 20)
-    async with Consumer("bench-consumer", name_servers, prefetch=prefetch) as consumer:
+    async with Consumer(name_servers, group="bench-consumer", prefetch=prefetch) as consumer:
         await consumer.subscribe(topic)
         seen, done = 0, asyncio.Event()
         begun = 0.0
@@ -79,7 +79,7 @@ async def tables(name_servers: str, topic: str, count: int) -> tuple[float, floa
         begun = time.perf_counter()
         assert await producer.send_table(topic, table) == count
         sent = count / (time.perf_counter() - begun)
-    async with Consumer("bench-tables", name_servers) as consumer:
+    async with Consumer(name_servers, group="bench-tables") as consumer:
         begun = time.perf_counter()
         found = await consumer.read_table(topic, columns=["queue_offset", "keys", "body"])
         assert found.num_rows == count + 1, found.num_rows
@@ -89,7 +89,10 @@ async def tables(name_servers: str, topic: str, count: int) -> tuple[float, floa
 async def latency(name_servers: str, topic: str, count: int) -> tuple[float, float]:
     """Median and 99th percentile from the call of `send` to the handler, in ms, one message at a time."""
     times: list[float] = []
-    async with Producer(name_servers) as producer, Consumer("bench-latency", name_servers, start="last") as consumer:
+    async with (
+        Producer(name_servers) as producer,
+        Consumer(name_servers, group="bench-latency", consume_from="last") as consumer,
+    ):
         await producer.send(Message(topic=topic, body=BODY))
         await consumer.subscribe(topic)
         arrived = asyncio.Event()

@@ -188,7 +188,7 @@ class Bench:
 
             return await rate(count, work())
 
-        await other.topics()
+        await other.catalog.list_topics()
         found: list[list[float]] = []
         for number in range(ROUNDS + 1):
             start = (await self.store.bounds(queue)).end
@@ -308,7 +308,7 @@ class Bench:
             queue = await self.queue(f"rows{rows}")
             await self.fill(queue, rows)
             queues.append(queue)
-        await other.topics()
+        await other.catalog.list_topics()
         turns = 2 if SMOKE else 20
 
         def appends(queue: Queue) -> Callable[[], Awaitable[float]]:

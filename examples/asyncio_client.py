@@ -3,9 +3,8 @@
 import asyncio
 
 import sparrow.testing
-from sparrow.client import Message
-from sparrow.client.aio import Consumer, Producer
-from sparrow.model import StoredMessage
+from sparrow import Message, StoredMessage
+from sparrow.aio import Consumer, Producer
 
 
 async def main(name_servers: str) -> None:
@@ -21,7 +20,7 @@ async def main(name_servers: str) -> None:
         if len(seen) == len(sent):
             all_seen.set()
 
-    async with Consumer("billing", name_servers) as consumer:
+    async with Consumer(name_servers, group="billing") as consumer:
         await consumer.subscribe("orders")
         await consumer.start(handle, workers=4)
         await all_seen.wait()

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as folder:
     with Producer(platform.name_servers) as producer:
@@ -13,11 +13,11 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
 
     for name in ("left screen", "right screen"):
         path = Path(folder, name)
-        with Consumer("screens", platform.name_servers, mode="broadcast", offsets_path=path) as consumer:
+        with Consumer(platform.name_servers, group="screens", mode="broadcast", offsets_path=path) as consumer:
             consumer.subscribe("prices")
             print(f"{name}:", *sorted(next(consumer).body.decode() for _ in range(2)), sep="  ")
             consumer.commit()
 
-        with Consumer("screens", platform.name_servers, mode="broadcast", offsets_path=path) as consumer:
+        with Consumer(platform.name_servers, group="screens", mode="broadcast", offsets_path=path) as consumer:
             consumer.subscribe("prices")
             print(f"{name}, started again: {len(consumer.poll(timeout_ms=300))} new")

@@ -3,7 +3,7 @@
 import threading
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, DeadLetter, Message, Producer, RetryLater
+from sparrow import Admin, Consumer, DeadLetter, Message, Producer, RetryLater
 from sparrow.model import StoredMessage
 
 is_repaired = threading.Event()
@@ -27,7 +27,10 @@ with sparrow.testing.run_platform() as platform:
         for text in ("fine", "too early", "broken"):
             producer.send(Message("orders", text))
 
-    with Admin(platform.name_servers) as admin, Consumer("billing", platform.name_servers, retries_max=3) as consumer:
+    with (
+        Admin(platform.name_servers) as admin,
+        Consumer(platform.name_servers, group="billing", retries_max=3) as consumer,
+    ):
         consumer.subscribe("orders")
         consumer.start(handle, workers=1)
         while not (letters := admin.dead_letters("billing")):

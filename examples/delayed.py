@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform, Producer(platform.name_servers) as producer:
     begun = time.monotonic()
@@ -15,7 +15,7 @@ with sparrow.testing.run_platform() as platform, Producer(platform.name_servers)
     mistake = producer.send(Message("reminders", "never mind"), deliver_after_ms=600)
     producer.recall(mistake)
 
-    with Consumer("readers", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="readers") as consumer:
         consumer.subscribe("reminders")
         for message in consumer:
             print(f"{time.monotonic() - begun:.1f} s  {message.body.decode()}")

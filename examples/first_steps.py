@@ -1,7 +1,7 @@
 """Send some messages and receive them. The broker runs in this very process; `sparrow up` starts one that stays."""
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
@@ -9,7 +9,7 @@ with sparrow.testing.run_platform() as platform:
             sent = producer.send(Message("orders", f"order {number}", tags="paid", keys=f"order-{number}"))
             print(f"stored in queue {sent.queue_id} at {sent.queue_offset}")
 
-    with Consumer("billing", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="billing") as consumer:
         consumer.subscribe("orders", "paid || shipped")
         for count, message in enumerate(consumer, start=1):
             print(message.keys, message.body.decode())

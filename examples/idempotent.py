@@ -1,7 +1,7 @@
 """A send whose answer got lost is made again, and stored once."""
 
 import sparrow.testing
-from sparrow.client import Admin, Message, Producer
+from sparrow import Admin, Message, Producer
 
 with sparrow.testing.run_platform() as platform, Admin(platform.name_servers) as admin:
     with Producer(platform.name_servers, idempotent=True) as producer:

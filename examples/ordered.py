@@ -4,9 +4,8 @@ import threading
 from collections import defaultdict
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer
+from sparrow import PROPERTY_SHARDING_KEY, Consumer, Message, Producer
 from sparrow.model import StoredMessage
-from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 
 STEPS = ("created", "paid", "shipped")
 steps: dict[str, list[str]] = defaultdict(list)
@@ -26,7 +25,7 @@ with sparrow.testing.run_platform() as platform:
                 # What has the same sharding key goes to the same queue.
                 producer.send(Message("orders", step, properties={PROPERTY_SHARDING_KEY: f"order-{number}"}))
 
-    with Consumer("billing", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="billing") as consumer:
         consumer.subscribe("orders")
         consumer.start(handle, orderly=True)
         all_seen.wait()

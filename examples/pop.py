@@ -1,12 +1,12 @@
 """Take messages for a time: what is not acknowledged comes again, to whoever asks next."""
 
 import sparrow.testing
-from sparrow.client import Message, PopConsumer, Producer
+from sparrow import Message, PopConsumer, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         producer.send(Message("orders", "order-7"))
-    with PopConsumer("billing", platform.name_servers, invisible_ms=500) as consumer:
+    with PopConsumer(platform.name_servers, group="billing", invisible_ms=500) as consumer:
         (first,) = consumer.receive("orders")
         print("taken, and not dealt with:", first.message.body.decode())
         (again,) = consumer.receive("orders")  # waits until its time is over

@@ -1,18 +1,18 @@
 """Priorities: what is urgent overtakes what waits. And a look at what comes from now on, without a group."""
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Message, Producer
+from sparrow import Admin, Consumer, Message, Producer
 
 with sparrow.testing.run_platform() as platform:
     with Admin(platform.name_servers) as admin:
         admin.create_topic("jobs", queues=1, has_lanes=True)
-    with Producer(platform.name_servers) as producer, Consumer(None, platform.name_servers) as onlooker:
+    with Producer(platform.name_servers) as producer, Consumer(platform.name_servers, group=None) as onlooker:
         producer.send(Message("jobs", "tidy up", priority="low"))
         producer.send(Message("jobs", "write the report"))  # middle, unless it says otherwise
         onlooker.subscribe("jobs")
         producer.send(Message("jobs", "put out the fire", priority="high"))
 
-        with Consumer("workers", platform.name_servers) as worker:
+        with Consumer(platform.name_servers, group="workers") as worker:
             worker.subscribe("jobs")
             jobs = [message.body.decode() for message in worker.poll(10, timeout_ms=5_000)]
             print("worker:", *jobs, sep="\n  ")

@@ -3,14 +3,14 @@
 import tempfile
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Message, Producer
+from sparrow import Admin, Consumer, Message, Producer
 
 JOBS = (("low", "tidy up"), ("middle", "write the report"), ("high", "put out the fire"), ("high", "call for help"))
 
 
 def read(platform, group, count):
     """What the group reads next, in the order in which it is handed out."""
-    with Consumer(group, platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group=group) as consumer:
         consumer.subscribe("jobs")
         found = []
         while len(found) < count:

@@ -3,16 +3,15 @@
 import asyncio
 
 import sparrow.testing
-from sparrow.client import Message
-from sparrow.client.aio import Consumer, Producer
-from sparrow.model import StoredMessage
+from sparrow import Message, StoredMessage
+from sparrow.aio import Consumer, Producer
 
 
 async def main(name_servers: str) -> None:
     async with (
         Producer(name_servers, group="askers") as producer,
         Producer(name_servers, group="answers") as answers,
-        Consumer("calculators", name_servers) as consumer,
+        Consumer(name_servers, group="calculators") as consumer,
     ):
 
         async def square(message: StoredMessage) -> None:

@@ -3,7 +3,7 @@
 import time
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Message, Producer
+from sparrow import Admin, Consumer, Message, Producer
 
 
 def now_ms():
@@ -21,7 +21,7 @@ def send(producer, *names):
 
 def read(platform, count):
     """What the group reads next."""
-    with Consumer("billing", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="billing") as consumer:
         consumer.subscribe("orders")
         found = [next(consumer) for _ in range(count)]
         consumer.commit()

@@ -1,7 +1,7 @@
-"""A topic as a Spark table and as a stream: look at it, ask SQL, and sum it up into another topic, exactly once.
+"""A topic as a Spark table and as a stream: show it, query it, and aggregate it into another topic, exactly once.
 
-`pip install 'sparrowmq[spark]'` is all it needs; it brings Spark, and a Java if the machine has none. `spark_session`
-finds that Java; any other session of the same Python environment knows `format("sparrow")` just as well.
+`pip install 'sparrowmq[spark]'` installs all it needs: Spark, and a Java if the machine has none. `spark_session` finds
+that Java; `format("sparrow")` works in any other session of the same Python environment, too.
 """
 
 import json
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 import sparrow.testing
-from sparrow.client import Admin, Message, Producer
+from sparrow import Admin, Message, Producer
 from sparrow.spark import spark_session
 
 CITIES = ("Berlin", "Lagos", "Lima")
@@ -26,24 +26,24 @@ def send_orders(name_servers: str, count: int) -> None:
 
 spark = spark_session("first steps")
 with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as checkpoint:
-    there = {"nameserver": platform.name_servers}
+    connection = {"nameserver": platform.name_servers}
     send_orders(platform.name_servers, 300)
 
     print("A topic is a table. Name the columns you need; docs/spark.md lists them all:")
     columns = "body string, keys string, tags string, queue_id int, queue_offset bigint, store_timestamp timestamp"
-    orders = spark.read.format("sparrow").schema(columns).options(**there, subscribe="orders").load()
+    orders = spark.read.format("sparrow").schema(columns).options(**connection, subscribe="orders").load()
     orders.orderBy("queue_id", "queue_offset").show(3, truncate=False)
 
-    print("So SQL can ask about it:")
+    print("SQL can query it:")
     orders.createOrReplaceTempView("orders")
     spark.sql("""
         SELECT tags AS city, count(*) AS orders, sum(get_json_object(body, '$.cents')) / 100 AS euros
         FROM orders GROUP BY city ORDER BY city
     """).show()
 
-    # It is a stream as well. `groupId` names the group under which brokers and tools see how far the query has got.
-    stream = spark.readStream.format("sparrow").schema(columns)
-    stream = stream.options(**there, subscribe="orders", startingOffsets="earliest", groupId="revenue").load()
+    # It is a stream as well. The query commits its progress to the group `groupId`, so that its lag is visible.
+    reader = spark.readStream.format("sparrow").schema(columns)
+    stream = reader.options(**connection, subscribe="orders", startingOffsets="earliest", groupId="revenue").load()
     windows = (
         stream.withColumn("cents", f.get_json_object("body", "$.cents").cast("bigint"))
         .withWatermark("store_timestamp", "10 seconds")
@@ -53,11 +53,11 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
     )
 
     def publish(batch: DataFrame, number: int) -> None:
-        """Results that change go through foreachBatch. The broker knows query and batch: none is ever there twice."""
-        batch.write.format("sparrow").mode("append").options(**there, topic="revenue").save()
+        """Write results that change with foreachBatch. Brokers record query and batch, so none is written twice."""
+        batch.write.format("sparrow").mode("append").options(**connection, topic="revenue").save()
 
     def catch_up() -> None:
-        """All that is there, then end; `.trigger(processingTime="2 seconds")` would go on."""
+        """Process what exists, then end. `.trigger(processingTime="2 seconds")` would run until stopped."""
         writer = windows.writeStream.queryName("revenue").outputMode("update").trigger(availableNow=True)
         writer.option("checkpointLocation", checkpoint).foreachBatch(publish).start().awaitTermination()
 
@@ -69,9 +69,9 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
     show_lag("after the first run")
     send_orders(platform.name_servers, 30)
     show_lag("30 orders later")
-    catch_up()  # from the checkpoint on: the thirty, on top of what was summed up before
+    catch_up()  # continues from the checkpoint: adds the 30 orders to the sums
     show_lag("after the second run")
 
-    print("Every city's window, first as it was, then as it is:")
+    print("The window of every city, after the first and after the second run:")
     results = spark.read.format("sparrow").schema("keys string, body string, queue_offset bigint")
-    results.options(**there, subscribe="revenue").load().orderBy("keys", "queue_offset").show(truncate=False)
+    results.options(**connection, subscribe="revenue").load().orderBy("keys", "queue_offset").show(truncate=False)

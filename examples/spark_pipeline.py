@@ -1,6 +1,6 @@
-"""A pipeline declared in a file, run from Python: what `sparrow pipeline run examples/pipeline_orders.toml` does.
+"""Run a pipeline file from Python, as `sparrow pipeline run examples/pipeline_orders.toml` does.
 
-The file names its sources, its SQL and its sinks. Here it gets another broker and another folder for its progress.
+The file defines sources, SQL and sinks. Here it gets another name server and another checkpoint folder.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 import sparrow.testing
-from sparrow.client import Message, Producer
+from sparrow import Message, Producer
 from sparrow.spark import spark_session
 from sparrow.spark.pipelines import load
 from sparrow.spark.pipelines.runner import run_pipeline
@@ -26,10 +26,10 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
             body = json.dumps({"cents": 100 + number})
             producer.send(Message("demo_orders", body, tags=("Berlin", "Lagos", "Lima")[number % 3]))
 
-    done = run_pipeline(spark, pipeline, on_progress=lambda done: None)  # `told` hears how far it is
+    done = run_pipeline(spark, pipeline, on_progress=lambda done: None)  # is called with the progress
     print(f"{done.rows} orders read")
     done = run_pipeline(spark, pipeline, on_progress=lambda done: None)
-    print(f"{done.rows} orders read by a second run: it goes on where the first one ended")
+    print(f"{done.rows} orders read by the second run, which continues where the first one ended")
 
     results = spark.read.format("sparrow").options(nameserver=platform.name_servers, subscribe="demo_minutes")
     results.schema("keys string, body string").load().orderBy("keys").show(truncate=False)

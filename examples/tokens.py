@@ -1,7 +1,7 @@
 """A broker that asks who is there: tokens for a producer and a consumer, and one that is taken back."""
 
 import sparrow.testing
-from sparrow.client import Admin, Consumer, Credentials, Message, Producer
+from sparrow import Admin, Consumer, Credentials, Message, Producer
 from sparrow.model.errors import Refused
 
 OPERATOR = Credentials("operator", "keep this one safe")
@@ -13,7 +13,7 @@ with sparrow.testing.run_platform(broker=AUTH) as platform, Admin(platform.name_
     with Producer(platform.name_servers, credentials=shop, retries=0) as producer:
         producer.send(Message("orders", "order-7"))
 
-        with Consumer("billing", platform.name_servers, credentials=billing) as consumer:
+        with Consumer(platform.name_servers, group="billing", credentials=billing) as consumer:
             consumer.subscribe("orders")
             print("received", next(iter(consumer)).body.decode())
 

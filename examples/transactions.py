@@ -3,7 +3,7 @@
 import sqlite3
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Producer, TransactionState
+from sparrow import Consumer, Message, Producer, TransactionState
 from sparrow.model import StoredMessage
 
 database = sqlite3.connect("file::memory:?cache=shared", uri=True, check_same_thread=False)
@@ -30,7 +30,7 @@ with (
     except sqlite3.IntegrityError as error:
         print("rolled back:", error)
 
-    with Consumer("shipping", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="shipping") as consumer:
         consumer.subscribe("paid")
         message = next(consumer)
         print("to be shipped:", message.keys, message.body.decode())

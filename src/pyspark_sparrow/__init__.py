@@ -28,6 +28,7 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return "sparrow"
 
     def schema(self) -> str:
@@ -38,6 +39,7 @@ class DefaultSource(DataSource):
         return default_ddl(kafka=is_set.get("kafkaschema", False), headers=is_set.get("includeheaders", True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
         from sparrow.spark.source.batch_reader import TopicBatchReader
         from sparrow.spark.source.pushdown import PushdownBatchReader
 
@@ -46,16 +48,19 @@ class DefaultSource(DataSource):
         return kind(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a streaming query."""
         from sparrow.spark.source.stream_reader import TopicStreamReader
 
         return TopicStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a batch job."""
         from sparrow.spark.sink.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the writer of a streaming query."""
         from sparrow.spark.sink.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

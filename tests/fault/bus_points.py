@@ -17,7 +17,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparrow.bus import EventBus
+from sparrow.bus.aio import EventBus
 from sparrow.bus.handlers.transactions import AsyncSessionTransaction
 from sparrow.bus.receive import receiver as receiver_module
 from sparrow.bus.relay import relay as relay_module
@@ -53,17 +53,19 @@ def arm(bus: EventBus, point: str) -> None:
     assert point in POINTS + PUBLISHING, point
     transport = bus.core.context.transport
     if point == "written":
-        _replace(bus, "publish_async", lambda real: _after_async(real))
+        _replace(bus, "publish", lambda real: _after_async(real))
     elif point in ("claimed", "half_sent", "sent"):
         _arm_send(transport, point)
     elif point in ("stored", "acknowledged"):
         _arm_listen(transport, point)
     elif point == "marking":
-        _replace(relay_module, "succeed_all", lambda real: _after(real, lambda _db, _sql, _side, claims, _s: claims))
+        _replace(
+            relay_module, "mark_all_succeeded", lambda real: _after(real, lambda _db, _sql, _side, claims, _s: claims)
+        )
     elif point == "storing":
-        _replace(receiver_module, "store", lambda real: _after(real))
+        _replace(receiver_module, "store_received", lambda real: _after(real))
     elif point == "delivered":
-        _replace(receiver_module, "store", lambda real: _before(real))
+        _replace(receiver_module, "store_received", lambda real: _before(real))
     elif point == "marked":
         _arm_count(bus, "bus_sent_total")
     elif point == "taken":

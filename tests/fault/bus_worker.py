@@ -78,13 +78,15 @@ class Job(msgspec.Struct, kw_only=True):
     """One of `examples/bus_two_services.py`, "orders" or "billing"; None: one that writes a row for each event."""
 
 
-class PossiblyWithoutSkipping(EventBus):
-    skips_locked = True
+def forbid_skip_locked(bus: EventBus) -> None:
+    """As with MySQL 5.7, which has no SKIP LOCKED."""
+    real = bus.core.prepare
 
-    async def prepare(self) -> None:
-        await super().prepare()
-        if not self.skips_locked:
-            self.core.context.sql = replace(self.core.context.sql, skips_locked=False)
+    async def prepare() -> None:
+        await real()
+        bus.core.context.use(replace(bus.core.context.sql, skips_locked=False))
+
+    bus.core.prepare = prepare  # type: ignore[method-assign]
 
 
 # -- one worker -------------------------------------------------------------------------------------------------------
@@ -96,7 +98,7 @@ async def work(job: Job) -> None:
         put_clock_off(job.clock_off_s)
     transport = SparrowTransport(job.broker, commit_interval_ms=200)
     bus = writing_rows(job, transport) if job.service is None else service(job.service, job.database, transport)
-    bus.settings = bus.core.context.settings = replace(bus.settings, retry=QUICK, **job.settings)
+    bus.core.settings = replace(bus.settings, retry=QUICK, **job.settings)
     if job.dies_at is not None:
         arm(bus, job.dies_at)
     if job.publishes is not None:
@@ -128,8 +130,9 @@ def service(name: str, database: str, transport: Transport) -> EventBus:
 
 def writing_rows(job: Job, transport: Transport) -> EventBus:
     """Each event leaves a row in `effects`; a handler that ran twice would leave two."""
-    bus = PossiblyWithoutSkipping(job.database, transport, app="fault")
-    bus.skips_locked = job.skips_locked
+    bus = EventBus(job.database, transport, app="fault")
+    if not job.skips_locked:
+        forbid_skip_locked(bus)
     rng = random.Random(job.seed)
     lease_s = job.settings.get("lease_s", bus.settings.lease_s)
     keeps_others_out = bus.database.kind == "sqlite"  # an open transaction does: nobody could take its lease

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.allocation import averagely
+from sparrow.client.options import Prefetch
 from sparrow.model.message import StoredMessage
 from sparrow.wire.bodies import QueueRef
 
@@ -44,7 +44,7 @@ async def main(name_servers: str, path: str) -> None:
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     async with Consumer(
-        GROUP, name_servers, strategy=strategy, prefetch=APPETITE, commit_interval_ms=COMMIT_INTERVAL_MS
+        name_servers, group=GROUP, strategy=strategy, prefetch=APPETITE, commit_interval_ms=COMMIT_INTERVAL_MS
     ) as consumer:
         await consumer.subscribe(TOPIC)
         await consumer.start(handler, workers=WORKERS)

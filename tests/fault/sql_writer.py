@@ -109,7 +109,7 @@ async def roll_back(store: SqlStore, rng: random.Random) -> None:
     entries = [row_of_draft(draft, store.catalog.anonymous_token) for draft in drafts_of(rng.getrandbits(48), 5)]
     try:
         async with store.database.transaction() as session:
-            await insert_with_ids(session, store.catalog.lane(LANE), entries, 1)
+            await insert_with_ids(session, store.database, store.catalog.lane(LANE), entries, 1)
             raise _OnPurpose
     except _OnPurpose:
         tell("rolled")

@@ -85,7 +85,7 @@ class Members:
     async def join(self) -> None:
         self.joined += 1
         name = f"member {self.joined}"
-        consumer = Consumer(GROUP, self._name_servers, commit_interval_ms=200)
+        consumer = Consumer(self._name_servers, group=GROUP, commit_interval_ms=200)
         await consumer.subscribe(TOPIC)
         self._present[name] = consumer
         await consumer.start(lambda message: self._history.handle(message, name), orderly=True)

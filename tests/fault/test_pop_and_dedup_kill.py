@@ -64,8 +64,9 @@ async def test_a_kill_loses_no_popped_message_and_stores_no_repeat_twice(tmp_pat
     async with naming, broker_process("b", tmp_path / "b", str(naming.address)) as broker:
         name_servers = str(naming.address)
         producers = [Producer(name_servers, idempotent=True, retries=10_000, timeout_ms=60_000) for _ in range(4)]
-        consumers = [PopConsumer("g", name_servers, invisible_ms=INVISIBLE_MS) for _ in range(2)]
-        for client in (*producers, *consumers):
+        consumers = [PopConsumer(name_servers, group="g", invisible_ms=INVISIBLE_MS) for _ in range(2)]
+        clients: list[Producer | PopConsumer] = [*producers, *consumers]
+        for client in clients:
             await client.open()
         await producers[0].send(Message(TOPIC, "makes the topic"))
         told.add("makes the topic")
@@ -80,10 +81,10 @@ async def test_a_kill_loses_no_popped_message_and_stores_no_repeat_twice(tmp_pat
         for task in popping:
             task.cancel()
         await asyncio.gather(*popping, return_exceptions=True)
-        async with Consumer("reader", name_servers) as reader:
+        async with Consumer(name_servers, group="reader") as reader:
             bodies = (await reader.read_table(TOPIC, columns=["body"]))["body"].to_pylist()
         stored = Counter(body.decode() for body in bodies)
-        for client in (*producers, *consumers):
+        for client in clients:
             await client.close()
     assert told <= stored.keys(), (seed, told - stored.keys())
     twice = {body for body, count in stored.items() if count > 1}

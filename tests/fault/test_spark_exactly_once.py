@@ -290,7 +290,7 @@ async def kill_when_published(stage: Stage) -> None:
 async def contents(stage: Stage, topic: str) -> list[dict[str, Any]]:
     """In the order of the queues."""
     columns = ("body", "keys", "queue_id", "queue_offset")
-    async with Consumer("readers", stage.name_servers) as consumer:
+    async with Consumer(stage.name_servers, group="readers") as consumer:
         rows = (await consumer.read_table(topic, columns=columns)).to_pylist()
     return sorted(rows, key=lambda row: (row["queue_id"], row["queue_offset"]))
 

@@ -158,7 +158,7 @@ async def consuming(history: History, name_servers: str) -> AsyncIterator[None]:
     async def handle(message: StoredMessage) -> None:
         history.seen[GROUP].append((Place(message.queue_id, message.queue_offset), message.body))
 
-    async with Consumer(GROUP, name_servers, commit_interval_ms=200) as consumer:
+    async with Consumer(name_servers, group=GROUP, commit_interval_ms=200) as consumer:
         await consumer.subscribe(TOPIC)
         await consumer.start(handle, orderly=True)
         yield

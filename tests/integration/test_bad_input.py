@@ -19,7 +19,7 @@ from sparrow.wire.bodies import ConsumerData, HeartbeatData, LockQueues, QueueRe
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RESPONSE_FLAG, RemotingCommand, Serialization, encode
 
-WRONG = {"a handler failed", "Task exception was never retrieved"}
+WRONG = {"handler failed", "Task exception was never retrieved"}
 """What must not be in the log: our own mistakes."""
 
 

@@ -47,7 +47,7 @@ def numbered(producer: Producer, count: int) -> list[SendResult]:
 
 
 def consuming(platform: RunningPlatform, group: str = "billing") -> Consumer:
-    consumer = Consumer(group, platform.name_servers)
+    consumer = Consumer(platform.name_servers, group=group)
     consumer.subscribe(TOPIC)
     return consumer
 
@@ -137,12 +137,12 @@ def test_a_callback_may_send_more_soon_but_must_not_wait(producer: Producer) -> 
 
 
 def test_a_future_cancelled_in_time_sends_nothing(producer: Producer, queue: QueueRef) -> None:
-    with producer._has_room:  # whoever passes messages on waits for this
-        producer._is_passing_on = True
+    with producer._space_freed:  # whoever passes messages on waits for this
+        producer._is_handing_over = True
     cancelled = producer.send_soon(Message(TOPIC, b"no"), queue=queue)
     kept = producer.send_soon(Message(TOPIC, b"yes"), queue=queue)
     assert cancelled.cancel()
-    producer._opened().call_soon(producer._pass_on_soon)
+    producer._opened().call_soon(producer._start_handover)
     assert kept.result(10).queue_offset == 0
 
 
@@ -225,7 +225,7 @@ def test_queues_can_be_assigned_paused_and_pulled_by_hand(
     platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 3)
-    with Consumer("billing", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="billing") as consumer:
         consumer.assign([queue])
         assert polled(consumer, 3) == [0, 1, 2]
         assert consumer.queues == [queue]
@@ -461,24 +461,16 @@ def test_a_table_goes_and_comes_back(platform: RunningPlatform, producer: Produc
     pa = pytest.importorskip("pyarrow")
     table = pa.table({"body": [b"1", b"2", b"3"], "tags": ["a", "b", "a"]})
     assert producer.send_table(TOPIC, table) == 3
-    with Consumer("billing", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="billing") as consumer:
         assert consumer.read_table(TOPIC, columns=["body", "tags"]).to_pydict() == table.to_pydict()
         assert consumer.read_table(TOPIC, expression="a", columns=["body"]).to_pydict() == {"body": [b"1", b"3"]}
 
 
-ASYNCIO_ONLY = {
-    # What brokers and sessions say to a consumer, and what the blocking one is built on.
-    *("described", "handle_directly", "in_hand", "is_orderly", "on_members_changed", "rewind", "fetch_items"),
-}
-
-
-@pytest.mark.parametrize("name", ["Admin", "Consumer", "Producer"])
+@pytest.mark.parametrize("name", ["Admin", "Consumer", "PopConsumer", "Producer"])
 def test_both_flavours_have_the_same_names(name: str) -> None:
     def public(kind: type) -> dict[str, object]:
         return {
-            name: member
-            for name, member in inspect.getmembers(kind)
-            if name == "__init__" or (not name.startswith("_") and name not in ASYNCIO_ONLY)
+            name: member for name, member in inspect.getmembers(kind) if name == "__init__" or not name.startswith("_")
         }
 
     ours, theirs = public(getattr(blocking, name)), public(getattr(aio, name))

@@ -573,7 +573,7 @@ class TestRuntime:
     async def test_no_setting_is_changed_at_run_time_and_that_is_said(self, desk):
         before = bytes((await desk.ask(RequestCode.GET_BROKER_CONFIG)).body)
         code, remark = await desk.refused(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=1\n")
-        assert (code, "start it again" in remark) == (ResponseCode.INVALID_PARAMETER, True)
+        assert (code, "restart it" in remark) == (ResponseCode.INVALID_PARAMETER, True)
         assert bytes((await desk.ask(RequestCode.GET_BROKER_CONFIG)).body) == before
 
     async def test_old_segments_go_when_asked_and_not_before(self, desk, clock):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.support.platforms import channel_to, named, pull, running_broker, send, try_send
+from tests.support.platforms import channel_to, log_delay_of, named, pull, running_broker, send, try_send
 
 from sparrow.broker.produce.dedup import (
     INDEX_SEARCH_WINDOW_MS,
@@ -87,4 +87,4 @@ async def test_a_repeat_of_what_waits_for_its_time_is_known_after_a_restart(tmp_
         assert again.recall_handle is None, "when the first is due is not known any more"
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         assert (await send(channel, "T", b"later", 0, words)).queue_offset == first.queue_offset
-        assert server.broker.delay.count == 1
+        assert log_delay_of(server.broker).count == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.asking import LOG, Asking, Clock, asking
+from tests.support.platforms import log_delay_of
 from tests.support.waiting import eventually
 
 from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX
@@ -50,7 +51,7 @@ class Stage:
 
     def pass_ms(self, ms: int) -> None:
         self.clock.now_ms += ms
-        self.client.broker.delay.wake()
+        log_delay_of(self.client.broker).wake()
 
     async def delivered(self) -> list[bytes]:
         return [body for body in await bodies_in(self.store) if not body.startswith(b"canary")]

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.support.asking import Clock
-from tests.support.platforms import SMALL_LOG, broker_settings, channel_to, pull, running_broker, send
+from tests.support.platforms import SMALL_LOG, broker_settings, channel_to, log_store_of, pull, running_broker, send
 from tests.support.wires import wire_to
 
 from sparrow.broker.server import BrokerServer
@@ -48,7 +48,10 @@ async def ask(channel, code, header):
         assert answer.remark
         return int(answer.code)
     found = headers.read(headers.response_header_type(code), answer.ext)
-    return found.offset if isinstance(found, OffsetResponse) else found.time_ms
+    if isinstance(found, OffsetResponse):
+        return found.offset
+    assert isinstance(found, headers.StoreTimeResponse)
+    return found.time_ms
 
 
 async def committed(channel, group="g", queue_id=0, *, zero_if_unknown=True, topic="T"):
@@ -160,7 +163,7 @@ async def test_the_end_is_what_readers_see(tmp_path):
         await send(channel, "T", b"not shipped yet")
         assert await ask(channel, RequestCode.GET_MAX_OFFSET, QueueRequest("T", 0)) == 0
         assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
-        server.broker.store.replicated_to(server.broker.store.written)
+        log_store_of(server.broker).replicated_to(server.broker.store.written)
         assert await ask(channel, RequestCode.GET_MAX_OFFSET, QueueRequest("T", 0)) == 1
         assert server.broker.store.bounds_nowait(Queue("T", 0)).end == 1
 

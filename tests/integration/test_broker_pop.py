@@ -376,7 +376,7 @@ async def test_a_handle_that_stands_for_nothing_is_told_so(popper):
     first, second = await popper.pop(queue_id=0)
     await popper.acked(first)
     code, remark = await popper.ack(first)
-    assert (code, "stands for nothing" in remark) == (ResponseCode.NO_MESSAGE, True)
+    assert (code, "is not valid any more" in remark) == (ResponseCode.NO_MESSAGE, True)
     assert (await popper.ack(second, "no handle at all"))[0] == ResponseCode.SYSTEM_ERROR
     forged = second.handle.replace(str(popper.clock()), "17")
     assert (await popper.ack(second, forged))[0] == ResponseCode.NO_MESSAGE

@@ -116,13 +116,13 @@ async def test_a_topic_is_made_with_lanes_and_given_more_parts(desk):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"name": "new", "read_queues": 5}, "2 queues to write make 6 to read, not 5"),
-        ({"sys_flag": 0}, "topic 'T' has lanes, and that stays so"),
-        ({"write_queues": 1, "read_queues": 3}, "nobody could read what lies in the others"),
+        ({"name": "new", "read_queues": 5}, "2 write queues need 6 read queues, not 5"),
+        ({"sys_flag": 0}, "topic 'T' has lanes, and that cannot change"),
+        ({"write_queues": 1, "read_queues": 3}, "messages in the others would be unreadable"),
         ({"name": "%RETRY%G"}, "those have no lanes"),
         ({"name": "new", "write_queues": 30_000, "read_queues": 30_000}, "cannot have 90000 queues in lanes"),
-        ({"sys_flag": LANES_SYS_FLAG | 8}, "24 is no topic flag"),
-        ({"sys_flag": -1}, "-1 is no topic flag"),
+        ({"sys_flag": LANES_SYS_FLAG | 8}, "24 is not a topic flag"),
+        ({"sys_flag": -1}, "-1 is not a topic flag"),
     ],
 )
 async def test_what_would_mix_lanes_up_is_refused(desk, changes, why):
@@ -135,7 +135,7 @@ async def test_what_would_mix_lanes_up_is_refused(desk, changes, why):
 async def test_an_ordinary_topic_does_not_get_lanes_later(desk):
     await send(desk.channel, "ordinary", b"x")
     _, remark = await desk.client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic("ordinary"))
-    assert "topic 'ordinary' has no lanes, and that stays so" in remark
+    assert "topic 'ordinary' has no lanes, and that cannot change" in remark
 
 
 async def test_lanes_and_their_messages_survive_a_restart(tmp_path):
@@ -211,7 +211,7 @@ async def test_a_part_that_is_not_there_is_refused(desk):
 async def test_an_unknown_priority_is_an_illegal_message_where_there_are_lanes_and_only_there(desk):
     answer = await try_send(desk.channel, "T", b"x", 0, named(PRIORITY="urgent"))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert "say high, middle or low" in (answer.remark or "")
+    assert "use high, middle or low" in (answer.remark or "")
     sent = await send(desk.channel, "ordinary", b"x", 3, named(PRIORITY="urgent"))
     assert sent.queue_id == 3
 

@@ -8,6 +8,7 @@ from tests.support.platforms import (
     SMALL_LOG,
     broker_server,
     channel_to,
+    log_store_of,
     named,
     pull,
     pull_header,
@@ -314,7 +315,7 @@ async def test_what_becomes_visible_just_before_a_pull_is_parked_wakes_it(tmp_pa
     """In another thread, between the look and the parking: nobody waited then, so nobody was told."""
     log = SMALL_LOG.model_copy(update={"visible_after": "replicated"})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
-        store, hold = server.broker.store, server.broker.long_polls
+        store, hold = log_store_of(server.broker), server.broker.long_polls
         await send(channel, "T", b"not shipped yet")
         park = hold.park
 

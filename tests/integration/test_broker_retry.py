@@ -2,6 +2,7 @@
 
 import pytest
 from tests.support.asking import Asking, Clock, asking
+from tests.support.platforms import log_delay_of
 from tests.support.waiting import eventually
 
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
@@ -27,7 +28,7 @@ class Stage:
 
     def pass_ms(self, ms: int) -> None:
         self.clock.now_ms += ms
-        self.broker.delay.wake()
+        log_delay_of(self.broker).wake()
 
     async def sent(self, body: bytes = b"hard", **named: str) -> StoredMessage:
         sent = await self.client.send(T, body, **named)
@@ -42,7 +43,7 @@ class Stage:
 
     async def comes_again(self, times: int, after_ms: int) -> StoredMessage:
         """In the retry topic, and only when its time has come."""
-        assert self.broker.delay.count == 1
+        assert log_delay_of(self.broker).count == 1
         self.pass_ms(after_ms - 1)
         assert self.broker.store.bounds_nowait(RETRY).end == times - 1
         self.pass_ms(1)

@@ -8,6 +8,7 @@ from tests.support.platforms import (
     SMALL_LOG,
     broker_server,
     channel_to,
+    log_store_of,
     named,
     pull,
     running_broker,
@@ -394,7 +395,7 @@ async def test_with_synchronous_flush_the_answer_waits_for_the_disk(tmp_path, mo
         assert not any(one.done() for one in asked)
         disk.may.set()
         assert sorted([(await one).queue_offset for one in asked]) == list(range(1, 11))
-        assert server.broker.store.watermark("durable") >= server.broker.store.written
+        assert log_store_of(server.broker).watermark("durable") >= server.broker.store.written
 
 
 async def test_who_says_wait_false_does_not_wait_for_the_disk(tmp_path, monkeypatch):
@@ -403,7 +404,7 @@ async def test_who_says_wait_false_does_not_wait_for_the_disk(tmp_path, monkeypa
         disk = SlowDisk(server.broker.store, monkeypatch)
         answered = await send(channel, "T", b"quick", 0, named(WAIT="false"))
         assert answered.queue_offset == 1
-        assert server.broker.store.watermark("durable") < server.broker.store.written
+        assert log_store_of(server.broker).watermark("durable") < server.broker.store.written
         disk.may.set()
 
 

@@ -17,8 +17,8 @@ from tests.support.waiting import eventually
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume import handler_delivery
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.options import Prefetch
 from sparrow.model.errors import Closed, Refused, SparrowError, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.queue import Queue
@@ -48,7 +48,7 @@ async def polled(consumer: Consumer, count: int) -> list[StoredMessage]:
 async def test_a_handler_gets_every_message_once(stand):
     await stand.topic("T", queues=4)
     every = await stand.spread("T", queues=4, each=100)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         inbox = Inbox()
         await consumer.start(inbox)
@@ -62,7 +62,7 @@ async def test_a_handler_gets_every_message_once(stand):
 async def test_so_many_messages_are_handled_at_a_time_as_there_are_workers(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         gate = Gate()
         await consumer.start(gate, workers=4)
@@ -80,7 +80,7 @@ async def test_batches_are_lists_of_at_most_so_many(stand):
     async def handler(messages: list[StoredMessage]) -> None:
         batches.append(texts(messages))
 
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, workers=1, batch=4)
         await eventually(lambda: sum(map(len, batches)) >= 10)
@@ -113,7 +113,7 @@ async def test_in_order_one_message_of_a_queue_is_handled_after_the_other_also_w
         finally:
             in_hand.discard(queue_id)
 
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, orderly=True, batch=batch)
         await eventually(lambda: sum(map(len, handled.values())) >= 60)
@@ -135,7 +135,7 @@ async def test_a_message_whose_handler_raised_comes_again_and_holds_back_the_com
         if tried.count("m3") <= 2 and tried[-1] == "m3":
             raise ValueError("not now")
 
-    async with Consumer("readers", stand.name_servers, mode="broadcast") as consumer:
+    async with Consumer(stand.name_servers, group="readers", mode="broadcast") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler)
         await eventually(lambda: set(tried) == set(TEN))
@@ -158,7 +158,7 @@ async def test_a_batch_whose_handler_raised_comes_again_whole(stand, monkeypatch
             raise ValueError("not now")
         handled.extend(texts(messages))
 
-    async with Consumer("readers", stand.name_servers, mode="broadcast") as consumer:
+    async with Consumer(stand.name_servers, group="readers", mode="broadcast") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, batch=5)
         await eventually(lambda: len(handled) >= 10)
@@ -184,7 +184,7 @@ async def test_a_handler_whose_own_task_was_cancelled_has_failed_like_any_other(
             await inner
         handled.add(body)
 
-    async with Consumer("readers", stand.name_servers, mode="broadcast") as consumer:
+    async with Consumer(stand.name_servers, group="readers", mode="broadcast") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, workers=2, orderly=orderly)
         await eventually(lambda: handled == set(TEN))
@@ -195,7 +195,7 @@ async def test_closing_finishes_and_commits_what_is_being_handled_and_begins_not
     await stand.topic("T")
     await stand.put("T", TEN)
     gate = Gate()
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(gate, workers=3)
         await eventually(lambda: len(gate.messages) == 3)
@@ -211,7 +211,7 @@ async def test_closing_waits_for_a_handler_only_so_long(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     gate = Gate()
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(gate, workers=3)
         await eventually(lambda: len(gate.messages) == 3)
@@ -228,7 +228,7 @@ async def test_async_for_gives_one_message_after_the_other(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     found: list[str] = []
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         async for message in consumer:
             found.append(message.body.decode())
@@ -241,12 +241,12 @@ async def test_async_for_gives_one_message_after_the_other(stand):
 async def test_what_was_polled_counts_as_dealt_with_at_the_next_poll_and_not_before(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(4, timeout_ms=10_000)) == TEN[:4]
         assert texts(await consumer.poll(3)) == TEN[4:7]
     assert await stand.committed("readers", "T") == 4
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(20, timeout_ms=10_000)) == TEN[4:]
         await consumer.commit()
@@ -256,7 +256,7 @@ async def test_what_was_polled_counts_as_dealt_with_at_the_next_poll_and_not_bef
 
 async def test_a_poll_gives_nothing_when_its_time_is_up(stand):
     await stand.topic("T")
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert await consumer.poll(timeout_ms=20) == []
         await stand.put("T", TEN[:1])
@@ -265,7 +265,7 @@ async def test_a_poll_gives_nothing_when_its_time_is_up(stand):
 
 async def test_who_waits_for_a_message_is_let_go_when_the_consumer_is_closed(stand):
     await stand.topic("T")
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
 
         async def read_all() -> list[StoredMessage]:
@@ -282,7 +282,7 @@ async def test_who_waits_for_a_message_is_let_go_when_the_consumer_is_closed(sta
 
 async def test_a_wait_for_the_first_message_may_be_given_up(stand):
     await stand.topic("T")
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         waiting = asyncio.create_task(consumer.poll())
         await asyncio.sleep(0)  # it has begun to join the group, and not more
@@ -295,7 +295,7 @@ async def test_a_wait_for_the_first_message_may_be_given_up(stand):
 
 async def test_one_way_of_taking_messages_is_for_a_consumers_life(stand):
     await stand.topic("T")
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         with pytest.raises(Refused, match="subscribe first"):
             await consumer.poll()
         await consumer.subscribe("T")
@@ -319,7 +319,7 @@ async def test_a_new_group_begins_where_it_is_told_to(stand):
     await stand.put("T", TEN[5:])
     expected = {"first": TEN, "last": [], middle: TEN[5:]}
     for number, (start, already_there) in enumerate(expected.items()):
-        async with Consumer(f"readers{number}", stand.name_servers, start=start) as consumer:
+        async with Consumer(stand.name_servers, group=f"readers{number}", consume_from=start) as consumer:
             await consumer.subscribe("T")
             inbox = Inbox()
             await consumer.start(inbox, workers=1)
@@ -335,11 +335,11 @@ async def test_a_group_goes_on_where_it_stopped_whatever_its_start(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     for part in (TEN[:4], TEN[4:]):
-        async with Consumer("readers", stand.name_servers, start="first") as consumer:
+        async with Consumer(stand.name_servers, group="readers", consume_from="first") as consumer:
             await consumer.subscribe("T")
             assert texts(await consumer.poll(len(part), timeout_ms=10_000)) == part
             await consumer.commit()
-    async with Consumer("readers", stand.name_servers, start="first") as consumer:
+    async with Consumer(stand.name_servers, group="readers", consume_from="first") as consumer:
         await consumer.subscribe("T")
         await stand.put("T", ["late"])
         assert texts(await consumer.poll(timeout_ms=10_000)) == ["late"]
@@ -350,7 +350,7 @@ async def test_only_messages_with_the_tags_asked_for_come_also_when_hashes_colli
     await stand.topic("T")
     for number, tags in enumerate(["Aa", "BB", "C", "", "BB", "Aa"]):
         await stand.put("T", [f"{tags}{number}"], tags=tags)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T", "Aa || C")
         assert texts(await polled(consumer, 3)) == ["Aa0", "C2", "Aa5"]
         await consumer.commit()
@@ -360,7 +360,7 @@ async def test_only_messages_with_the_tags_asked_for_come_also_when_hashes_colli
 async def test_what_no_tag_asks_for_is_passed_over_and_committed(stand):
     await stand.topic("T")
     await stand.put("T", TEN, tags="other")
-    async with Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer:
+    async with Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer:
         await consumer.subscribe("T", "wanted")
         await consumer.start(Inbox())
         await stand.commits(10, "readers", "T")
@@ -368,7 +368,7 @@ async def test_what_no_tag_asks_for_is_passed_over_and_committed(stand):
 
 async def test_another_subscription_to_a_topic_takes_the_place_of_the_first(stand):
     await stand.topic("T")
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T", "a")
         inbox = Inbox()
         await consumer.start(inbox)
@@ -384,7 +384,7 @@ async def test_another_subscription_to_a_topic_takes_the_place_of_the_first(stan
 async def test_after_unsubscribing_nothing_of_the_topic_comes_and_others_do(stand):
     await stand.topic("T")
     await stand.topic("U")
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.subscribe("U")
         inbox = Inbox()
@@ -401,7 +401,7 @@ async def test_after_unsubscribing_nothing_of_the_topic_comes_and_others_do(stan
 
 
 async def test_a_topic_subscribed_to_before_it_exists_is_read_soon_after_its_creation(stand):
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("later")
         inbox = Inbox()
         await consumer.start(inbox)
@@ -414,7 +414,7 @@ async def test_a_topic_subscribed_to_before_it_exists_is_read_soon_after_its_cre
 
 async def test_a_session_shared_with_a_producer_finds_the_topic_that_its_first_message_makes(stand):
     async with ClientSession(stand.name_servers) as session:
-        async with Producer(session=session) as producer, Consumer("readers", session=session) as consumer:
+        async with Producer(session=session) as producer, Consumer(group="readers", session=session) as consumer:
             await producer.send(Message("other", "x"))  # the broker is connected to, and knows of no consumer
             await consumer.subscribe("made")
             inbox = Inbox()
@@ -437,7 +437,7 @@ async def test_a_first_message_is_sent_while_somebody_asks_for_its_topic_in_vain
 async def test_a_session_takes_one_consumer_of_a_group(stand):
     await stand.topic("T")
     async with ClientSession(stand.name_servers) as session:
-        async with Consumer("readers", session=session) as one, Consumer("readers", session=session) as two:
+        async with Consumer(group="readers", session=session) as one, Consumer(group="readers", session=session) as two:
             await one.subscribe("T")
             await two.subscribe("T")
             await one.start(Inbox())
@@ -456,11 +456,11 @@ async def test_never_more_is_in_hand_than_the_appetite_allows(stand, prefetch):
     await stand.topic("T")
     await stand.put("T", ["x" * 1000 for _ in range(300)])
     counts: list[int] = []
-    async with Consumer("readers", stand.name_servers, prefetch=prefetch) as consumer:
+    async with Consumer(stand.name_servers, group="readers", prefetch=prefetch) as consumer:
         await consumer.subscribe("T")
 
         async def slow(_: StoredMessage) -> None:
-            counts.append(consumer.in_hand()[queue_of("T")][1])
+            counts.append(consumer._membership.queue_states()[queue_of("T")][1])
             await asyncio.sleep(0.001)
 
         await consumer.start(slow, workers=1)
@@ -472,7 +472,7 @@ async def test_an_appetite_smaller_than_a_pull_or_a_message_still_gets_through(s
     await stand.topic("T")
     await stand.put("T", ["x" * 1000 for _ in range(20)])
     prefetch = Prefetch(count_max=3, bytes_max=10, pull_bytes_max=5)
-    async with Consumer("readers", stand.name_servers, prefetch=prefetch) as consumer:
+    async with Consumer(stand.name_servers, group="readers", prefetch=prefetch) as consumer:
         await consumer.subscribe("T")
         inbox = Inbox()
         await consumer.start(inbox)
@@ -485,7 +485,7 @@ async def test_an_appetite_smaller_than_a_pull_or_a_message_still_gets_through(s
 async def test_seek_goes_on_from_there_and_commits_it(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await polled(consumer, 5)) == TEN[:5]
         await consumer.seek(queue_of("T"), 2)
@@ -493,7 +493,7 @@ async def test_seek_goes_on_from_there_and_commits_it(stand):
         assert texts(await polled(consumer, 8)) == TEN[2:]
         await consumer.seek(queue_of("T"), 9)
         assert texts(await consumer.poll(timeout_ms=10_000)) == TEN[9:]
-        with pytest.raises(Refused, match="not read here"):
+        with pytest.raises(Refused, match="not assigned to this consumer"):
             await consumer.seek(queue_of("T", 7), 0)
 
 
@@ -505,7 +505,7 @@ async def test_seek_to_time_finds_the_first_message_since(stand):
     await eventually(lambda: broker.now_ms() > before_ms)
     since_ms = broker.now_ms()
     await stand.put("T", TEN[5:])
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(1, timeout_ms=10_000)) == TEN[:1]
         await consumer.seek_to_time(queue_of("T"), since_ms)
@@ -514,7 +514,7 @@ async def test_seek_to_time_finds_the_first_message_since(stand):
 
 async def test_a_paused_queue_brings_nothing_until_it_is_resumed_also_after_a_seek(stand):
     await stand.topic("T", queues=2)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         inbox = Inbox()
         await consumer.start(inbox)
@@ -535,7 +535,7 @@ async def test_a_paused_queue_brings_nothing_until_it_is_resumed_also_after_a_se
 async def test_an_assigned_consumer_reads_exactly_its_queues(stand):
     await stand.topic("T", queues=4)
     await stand.spread("T", queues=4, each=5)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.assign([queue_of("T", 1), queue_of("T", 3)])
         found = texts(await polled(consumer, 10))
         assert sorted(found) == sorted(f"{queue}-{number}" for queue in (1, 3) for number in range(5))
@@ -552,7 +552,7 @@ async def test_an_assigned_consumer_reads_exactly_its_queues(stand):
 async def test_a_queue_assigned_of_a_topic_that_is_not_there_keeps_no_other_from_being_read(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.assign([queue_of("missing"), queue_of("T")])
         assert texts(await polled(consumer, 10)) == TEN
 
@@ -560,7 +560,7 @@ async def test_a_queue_assigned_of_a_topic_that_is_not_there_keeps_no_other_from
 async def test_one_pull_by_hand_asks_for_no_group_and_moves_nothing(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         answer = await consumer.pull(queue_of("T"), 3, count_max=4)
         assert (answer.next_offset, answer.first, answer.end) == (7, 0, 10)
     assert await stand.committed("readers", "T") is None
@@ -572,12 +572,12 @@ async def test_one_pull_by_hand_asks_for_no_group_and_moves_nothing(stand):
 async def test_a_damaged_record_is_left_out_and_the_rest_is_read(stand, tmp_path):
     await stand.topic("T")
     await stand.put("T", TEN)
-    async with Consumer("inspectors", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="inspectors") as consumer:
         await consumer.subscribe("T")
         fifth = (await polled(consumer, 5))[4]
     # 88 bytes of fields lie before an IPv4 record's body.
     damage(tmp_path / "store", fifth.physical_offset + 88, SMALL_LOG.segment_bytes)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await polled(consumer, 9)) == [*TEN[:4], *TEN[5:]]
         await consumer.commit()
@@ -588,4 +588,4 @@ async def test_a_broadcasters_file_that_makes_no_sense_is_refused_by_name(tmp_pa
     path = tmp_path / "offsets.json"
     path.write_text("[1, 2")
     with pytest.raises(SparrowError, match=r"offsets\.json"):
-        Consumer("readers", mode="broadcast", offsets_path=path)
+        Consumer(group="readers", mode="broadcast", offsets_path=path)

@@ -14,8 +14,7 @@ import pytest
 from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
 from tests.support.waiting import eventually
 
-from sparrow.client.aio.consume import broker_requests, handler_delivery
-from sparrow.client.aio.consume import consumer as consumer_module
+from sparrow.client.aio.consume import broker_requests, handler_delivery, membership
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.model.message import StoredMessage
 from sparrow.net import Channel
@@ -41,7 +40,7 @@ def queue_ids(consumer: Consumer, topic: str = "T") -> list[int]:
 async def joined(stack: AsyncExitStack, stand: Stand, inbox: Inbox, **options: object) -> Consumer:
     """Another member, with a handler."""
     orderly = bool(options.pop("orderly", False))
-    consumer = await stack.enter_async_context(Consumer("readers", stand.name_servers, **options))  # type: ignore[arg-type]
+    consumer = await stack.enter_async_context(Consumer(stand.name_servers, group="readers", **options))  # type: ignore[arg-type]
     await consumer.subscribe("T")
     await consumer.start(inbox, orderly=orderly)
     return consumer
@@ -149,7 +148,7 @@ async def test_in_order_a_queue_that_moves_to_another_member_is_never_in_two_han
 
 async def test_in_order_a_queue_is_not_handed_over_before_its_slow_handler_is_done(stand, monkeypatch):
     monkeypatch.setattr(handler_delivery, "RELEASE_WAIT_S", 0.02)
-    monkeypatch.setattr(consumer_module, "MISSING_TOPIC_INTERVAL_S", 0.05)
+    monkeypatch.setattr(membership, "MISSING_TOPIC_INTERVAL_S", 0.05)
     await stand.topic("T", QUEUES)
     handler = Overlaps()
     handler.step_s = 0.5  # longer than anybody waits before sharing goes on
@@ -237,7 +236,7 @@ async def test_a_consumer_says_where_it_is_and_how_it_is_doing(stand):
         )
         said = bodies.read(broker_requests._Running, answer.body)
         assert said.properties["PROP_CONSUME_ORDERLY"] == "false"
-        assert said.properties["PROP_CONSUMER_START_TIMESTAMP"] == str(consumer.started_ms)
+        assert said.properties["PROP_CONSUMER_START_TIMESTAMP"] == str(consumer._membership.started_ms)
         assert {one.topic for one in said.subscription_set} == {"T", "%RETRY%readers"}
         assert {queue_of("T", queue_id) for queue_id in range(QUEUES)} <= said.mq_table.keys()
         assert said.mq_table[queue_of("T")].commit_offset == 5
@@ -254,7 +253,7 @@ async def test_a_consumer_handles_one_message_out_of_turn_and_says_what_came_of_
         if handled[-1] == "bad" and handled.count("bad") > 1:
             raise ValueError("bad")
 
-    async with Consumer("finders", stand.name_servers) as reader:
+    async with Consumer(stand.name_servers, group="finders") as reader:
         await reader.subscribe("T")
         found = {message.body.decode(): message for message in [await anext(reader), await anext(reader)]}
     async with AsyncExitStack() as stack:
@@ -279,7 +278,7 @@ async def test_a_consumer_handles_one_message_out_of_turn_and_says_what_came_of_
 async def test_a_consumer_without_a_handler_refuses_to_handle_a_message(stand):
     await stand.topic("T")
     await stand.put("T", ["x"])
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         [message] = await consumer.poll(timeout_ms=10_000)
         assert texts([message]) == ["x"]

@@ -32,7 +32,7 @@ async def producer(stand: Stand) -> AsyncIterator[Producer]:
 
 @pytest.fixture
 async def inbox(stand: Stand) -> AsyncIterator[Inbox]:
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         inbox = Inbox()
         await consumer.subscribe("T")
         await consumer.start(inbox)
@@ -97,14 +97,14 @@ async def test_a_message_that_has_come_cannot_be_recalled(producer: Producer, in
 
 async def test_a_message_that_was_not_for_later_cannot_be_recalled(producer: Producer) -> None:
     sent = await producer.send(Message("T", "now"))
-    with pytest.raises(Refused, match="no handle"):
+    with pytest.raises(Refused, match="no recall handle"):
         await producer.recall(sent)
 
 
 def test_the_blocking_producer_delays_and_recalls_too(platform: RunningPlatform) -> None:
     with (
         client.Producer(platform.name_servers) as producer,
-        client.Consumer("readers", platform.name_servers) as consumer,
+        client.Consumer(platform.name_servers, group="readers") as consumer,
     ):
         recalled = producer.send(Message("T", "recalled"), deliver_after_ms=300)
         soon = producer.send_soon(Message("T", "late"), deliver_after_ms=400)

@@ -32,7 +32,7 @@ def test_a_spark_example_runs(example: Path, capfd: pytest.CaptureFixture[str]) 
 
 EXAMPLE_SAYS = {
     "spark_first_steps": "after the second run: group revenue is 0 orders behind",
-    "spark_pipeline": "0 orders read by a second run",
+    "spark_pipeline": "0 orders read by the second run",
 }
 
 

@@ -53,7 +53,7 @@ async def test_without_a_name_server_clients_that_know_their_routes_go_on(tmp_pa
         await stack.enter_async_context(running_broker(tmp_path, name_servers=names))
         producer = await stack.enter_async_context(Producer(names))
         await producer.send(message("before"))
-        inbox = await reading(stack, Consumer("readers", names))
+        inbox = await reading(stack, Consumer(names, group="readers"))
         await eventually(lambda: inbox.texts == ["before"])
         await server.stop()
         await producer.session.refresh()
@@ -74,7 +74,7 @@ async def test_a_client_uses_whichever_of_its_name_servers_lives(tmp_path):
             async with Producer(f"{dead};{alive}") as producer:
                 sent.append(str(number))
                 await producer.send(message(sent[-1]))
-        inbox = await reading(stack, Consumer("readers", f"{dead};{alive}"))
+        inbox = await reading(stack, Consumer(f"{dead};{alive}", group="readers"))
         await eventually(lambda: sorted(inbox.texts) == sent)
 
 
@@ -87,7 +87,7 @@ async def test_a_name_server_that_has_just_started_makes_nobody_forget_a_route(t
                 await admin.create_topic("T", QUEUES)
             producer = await stack.enter_async_context(Producer(names))
             await producer.send(message("before"))
-            consumer = Consumer("readers", names)
+            consumer = Consumer(names, group="readers")
             inbox = await reading(stack, consumer)
             await eventually(lambda: inbox.texts == ["before"])
         again = await stack.enter_async_context(naming(port))
@@ -103,7 +103,7 @@ async def test_brokers_register_with_a_name_server_that_comes_back_and_new_topic
         async with naming() as first:
             names, port = str(first.address), first.address.port
             await stack.enter_async_context(running_broker(tmp_path, name_servers=names, register_interval_ms=50))
-            inbox = await reading(stack, Consumer("readers", names), "new")
+            inbox = await reading(stack, Consumer(names, group="readers"), "new")
         again = await stack.enter_async_context(naming(port))
         await eventually(lambda: again.context.routes.clusters().broker_addr_table)
         async with Producer(names) as producer:
@@ -121,7 +121,7 @@ async def test_a_broker_that_is_restarted_in_order_is_read_on_and_nothing_comes_
             port = broker.address.port
             async with Producer(names) as producer:
                 await producer.send(message("before"))
-            inbox = await reading(stack, Consumer("readers", names))
+            inbox = await reading(stack, Consumer(names, group="readers"))
             await eventually(lambda: inbox.texts == ["before"])
         await stack.enter_async_context(running_broker(tmp_path, name_servers=names, port=port))
         async with Producer(names) as producer:
@@ -134,7 +134,7 @@ async def test_a_broker_that_is_restarted_in_order_is_read_on_and_nothing_comes_
 async def test_a_consumer_closes_in_good_time_when_its_broker_is_gone(tmp_path):
     async with AsyncExitStack() as stack:
         names = str((await stack.enter_async_context(naming())).address)
-        consumer = Consumer("readers", names)
+        consumer = Consumer(names, group="readers")
         async with running_broker(tmp_path, name_servers=names):
             async with Producer(names) as producer:
                 await producer.send(message("before"))
@@ -212,7 +212,7 @@ async def test_when_a_broker_is_killed_the_other_goes_on_and_nothing_acknowledge
             session = await stack.enter_async_context(
                 ClientSession(pair.names, maintenance_interval_ms=maintenance_interval_ms)
             )
-            inboxes.append(await reading(stack, Consumer("readers", session=session)))
+            inboxes.append(await reading(stack, Consumer(group="readers", session=session)))
 
         def received() -> set[str]:
             return {text for inbox in inboxes for text in inbox.texts}
@@ -245,7 +245,7 @@ async def test_a_broker_that_hangs_keeps_no_queue_of_another_from_being_read(pai
         await sending.more("right", 20)
         await sending.stop()
         pair.right.signal(signal.SIGSTOP)
-        inbox = await reading(stack, Consumer("readers", pair.names, timeout_ms=300))
+        inbox = await reading(stack, Consumer(pair.names, group="readers", timeout_ms=300))
         await eventually(lambda: sending.by("left") <= set(inbox.texts))
         assert not sending.by("right") & set(inbox.texts)
         pair.right.signal(signal.SIGCONT)

@@ -26,7 +26,7 @@ async def filled(platform, count: int, **properties: str) -> None:
 
 async def test_what_is_received_and_acknowledged_does_not_come_again(platform):
     await filled(platform, 20)
-    async with PopConsumer("g", platform.name_servers, invisible_ms=1_000) as consumer:
+    async with PopConsumer(platform.name_servers, group="g", invisible_ms=1_000) as consumer:
         seen: list[bytes] = []
         while len(seen) < 20:
             receipts = await consumer.receive("orders", count_max=8, wait_ms=2_000)
@@ -38,7 +38,7 @@ async def test_what_is_received_and_acknowledged_does_not_come_again(platform):
 
 async def test_what_is_not_acknowledged_comes_again(platform):
     await filled(platform, 1)
-    async with PopConsumer("g", platform.name_servers, invisible_ms=300) as consumer:
+    async with PopConsumer(platform.name_servers, group="g", invisible_ms=300) as consumer:
         (first,) = await consumer.receive("orders")
         (again,) = await consumer.receive("orders", wait_ms=10_000)
         assert (again.message.body, again.message.topic) == (b"0", "orders")
@@ -50,7 +50,7 @@ async def test_what_is_not_acknowledged_comes_again(platform):
 
 async def test_a_message_may_be_kept_for_longer(platform):
     await filled(platform, 1)
-    async with PopConsumer("g", platform.name_servers, invisible_ms=1_000) as consumer:
+    async with PopConsumer(platform.name_servers, group="g", invisible_ms=1_000) as consumer:
         (receipt,) = await consumer.receive("orders")
         kept = await consumer.change_invisible_time(receipt, 60_000)
         with pytest.raises(SparrowError):
@@ -61,7 +61,7 @@ async def test_a_message_may_be_kept_for_longer(platform):
 
 async def test_several_consumers_take_from_all_queues_and_nobody_gets_the_same(platform):
     await filled(platform, 40)
-    consumers = [PopConsumer("g", platform.name_servers) for _ in range(4)]
+    consumers = [PopConsumer(platform.name_servers, group="g") for _ in range(4)]
     for consumer in consumers:
         await consumer.open()
     taken = await asyncio.gather(*(consumer.receive("orders", count_max=10) for consumer in consumers))
@@ -74,7 +74,7 @@ async def test_several_consumers_take_from_all_queues_and_nobody_gets_the_same(p
 
 async def test_a_waiting_receive_gets_what_is_sent(platform):
     await filled(platform, 1)
-    async with PopConsumer("g", platform.name_servers) as consumer:
+    async with PopConsumer(platform.name_servers, group="g") as consumer:
         await consumer.ack(await consumer.receive("orders"))
         waiting = asyncio.create_task(consumer.receive("orders", wait_ms=15_000))
         await eventually(lambda: platform.broker.broker.long_polls.count > 0)
@@ -87,7 +87,7 @@ async def test_filters_hold_for_pop_too(platform):
     async with Producer(platform.name_servers) as producer:
         for number in range(10):
             await producer.send(Message("priced", b"%d" % number, properties={"price": str(number)}))
-    async with PopConsumer("g", platform.name_servers) as consumer:
+    async with PopConsumer(platform.name_servers, group="g") as consumer:
         found: list[bytes] = []
         while len(found) < 3:
             receipts = await consumer.receive("priced", expression="price > 6", expression_type="SQL92")
@@ -96,6 +96,6 @@ async def test_filters_hold_for_pop_too(platform):
 
 
 async def test_more_than_a_broker_gives_is_refused(platform):
-    async with PopConsumer("g", platform.name_servers) as consumer:
+    async with PopConsumer(platform.name_servers, group="g") as consumer:
         with pytest.raises(Refused, match="32"):
             await consumer.receive("orders", count_max=33)

@@ -17,7 +17,7 @@ from sparrow.client import Consumer as BlockingConsumer
 from sparrow.client.aio import Admin, ClientSession, Consumer, Producer
 from sparrow.client.aio.consume import queue_fetcher
 from sparrow.client.aio.consume.pull import PullResult, pull
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
+from sparrow.client.options import Prefetch
 from sparrow.client.retry import RetryLater
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
@@ -58,9 +58,9 @@ async def put_waiting(stand: Stand) -> None:
 def in_hand(consumer: Consumer) -> dict[str, int]:
     """Messages fetched and not dealt with, by priority."""
     counts = {"high": 0, "middle": 0, "low": 0}
-    for queue, (_, count) in consumer.in_hand().items():
+    for queue, (_, count) in consumer._membership.queue_states().items():
         if queue.topic == "T":
-            counts[Priority(queue.queue_id % 3).word] += count
+            counts[Priority(queue.queue_id % 3).label] += count
     return counts
 
 
@@ -69,7 +69,7 @@ def in_hand(consumer: Consumer) -> dict[str, int]:
 
 async def test_a_poll_is_filled_high_first_then_middle_then_low(stand):
     await put_waiting(stand)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[10:]
@@ -84,7 +84,7 @@ async def test_a_batch_for_a_handler_is_filled_high_first_then_middle_then_low(s
     async def handler(messages: list[StoredMessage]) -> None:
         batches.append(texts(messages))
 
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, workers=1, batch=10)
         await eventually(lambda: len(batches) == 2)
@@ -94,7 +94,7 @@ async def test_a_batch_for_a_handler_is_filled_high_first_then_middle_then_low(s
 
 async def test_handlers_of_single_messages_get_them_in_the_order_of_priority(stand):
     await put_waiting(stand)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         inbox = Inbox()
         await consumer.start(inbox, workers=1)
@@ -115,7 +115,7 @@ async def test_what_is_urgent_comes_first_although_its_lane_answers_last(stand, 
         return answer
 
     monkeypatch.setattr(queue_fetcher, "pull", slow)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
 
@@ -131,14 +131,14 @@ async def test_lanes_do_not_wait_for_long_for_one_that_does_not_answer(stand, mo
 
     monkeypatch.setattr(queue_fetcher, "pull", silent)
     monkeypatch.setattr(queue_fetcher, "FIRST_PULL_WAIT_S", 0.05)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]
 
 
 async def test_what_is_urgent_overtakes_what_waits_already(stand):
     await put(stand, "low", ["l0", "l1", "l2"])
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert (await anext(consumer)).body == b"l0"
         await eventually(lambda: in_hand(consumer)["low"] == 3)
@@ -158,11 +158,11 @@ async def test_a_message_that_comes_again_has_its_priority_still(stand):
             raise RetryLater(1)
         await gate(message)
 
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, workers=1)
         retry = queue_of("%RETRY%readers")
-        await eventually(lambda: consumer.in_hand().get(retry, (0, 0))[1] == 1)
+        await eventually(lambda: consumer._membership.queue_states().get(retry, (0, 0))[1] == 1)
         gate.opened.set()
         await eventually(lambda: len(gate.finished) == 4)
     assert gate.finished == ["l0", "h0", "l1", "l2"]
@@ -175,7 +175,7 @@ async def test_in_order_every_lane_is_in_order(stand):
     async def handler(message: StoredMessage) -> None:
         handled[message.properties["PRIORITY"]].append(message.body.decode())
 
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, orderly=True)
         await eventually(lambda: sum(map(len, handled.values())) == 16)
@@ -185,7 +185,7 @@ async def test_in_order_every_lane_is_in_order(stand):
 async def test_who_goes_back_in_one_lane_gets_it_again_and_nothing_of_the_others(stand):
     await put(stand, "low", ["l0", "l1", "l2"])
     await put(stand, "middle", ["m0", "m1"])
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(3, timeout_ms=10_000)) == ["m0", "m1", "l0"]
         assert await consumer.poll(0, timeout_ms=10) == []
@@ -206,7 +206,7 @@ async def test_a_batch_is_of_one_topic_and_topics_take_turns(stand):
     async def handler(messages: list[StoredMessage]) -> None:
         batches.append({message.topic for message in messages})
 
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.subscribe("U")
         await consumer.start(handler, workers=1, batch=10)
@@ -217,7 +217,10 @@ async def test_a_batch_is_of_one_topic_and_topics_take_turns(stand):
 async def test_members_of_a_group_read_every_lane_of_every_part_once(stand):
     await made(stand, "P", parts=4)
     every = {f"{word}{number}" for word in ("high", "middle", "low") for number in range(40)}
-    async with Consumer("readers", stand.name_servers) as one, Consumer("readers", stand.name_servers) as other:
+    async with (
+        Consumer(stand.name_servers, group="readers") as one,
+        Consumer(stand.name_servers, group="readers") as other,
+    ):
         inbox = Inbox()
         for consumer in (one, other):
             await consumer.subscribe("P")
@@ -233,7 +236,7 @@ async def test_a_topic_without_lanes_takes_no_notice_of_priorities(stand):
     await stand.topic("plain")
     await put(stand, "low", ["l"], "plain")
     await put(stand, "high", ["h"], "plain")
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("plain")
         assert [(await anext(consumer)).body for _ in range(2)] == [b"l", b"h"]
 
@@ -259,20 +262,20 @@ async def flooded(stand: Stand, consumer: Consumer, starvation_ms: int, handled:
 
 
 async def test_under_endless_high_traffic_a_low_message_comes_when_it_has_waited_long_enough(stand):
-    async with Consumer("readers", stand.name_servers, starvation_ms=200) as consumer:
+    async with Consumer(stand.name_servers, group="readers", starvation_ms=200) as consumer:
         seen = await flooded(stand, consumer, starvation_ms=200, handled=12)
     assert seen.count("low") == 1
 
 
 async def test_without_the_guard_a_low_message_waits_as_long_as_there_are_high_ones(stand):
-    async with Consumer("readers", stand.name_servers, starvation_ms=0) as consumer:
+    async with Consumer(stand.name_servers, group="readers", starvation_ms=0) as consumer:
         seen = await flooded(stand, consumer, starvation_ms=200, handled=500)
     assert "low" not in seen
 
 
 async def test_what_waits_in_one_lane_takes_no_room_from_another(stand):
     await put(stand, "high", ["h"] * 50)
-    async with Consumer("readers", stand.name_servers, prefetch=Prefetch(count_max=10)) as consumer:
+    async with Consumer(stand.name_servers, group="readers", prefetch=Prefetch(count_max=10)) as consumer:
         await consumer.subscribe("T")
         gate = Gate()
         await consumer.start(gate, workers=1)
@@ -321,7 +324,7 @@ async def test_what_is_delayed_or_in_a_transaction_arrives_in_its_lane(stand):
         await producer.send(Message("T", "later", priority="high"), deliver_after_ms=50)
         async with producer.transaction(Message("T", "sure", priority="low")):
             pass
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         found = {message.body: message.queue_id for message in [await anext(consumer) for _ in range(2)]}
     assert found == {b"later": Priority.HIGH, b"sure": Priority.LOW}
@@ -340,14 +343,14 @@ def test_the_blocking_client_takes_high_first_too(tmp_path):
             for word, count in WAITING.items():
                 for number in range(count):
                     producer.send(Message("T", f"{word}{number}", priority=word))
-        with BlockingConsumer("polling", platform.name_servers) as consumer:
+        with BlockingConsumer(platform.name_servers, group="polling") as consumer:
             consumer.subscribe("T")
             assert texts(consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
-        with BlockingConsumer("looping", platform.name_servers) as consumer:
+        with BlockingConsumer(platform.name_servers, group="looping") as consumer:
             consumer.subscribe("T")
             assert texts([next(consumer) for _ in range(16)]) == IN_ORDER
         handled: list[str] = []
-        with BlockingConsumer("handling", platform.name_servers) as consumer:
+        with BlockingConsumer(platform.name_servers, group="handling") as consumer:
             consumer.subscribe("T")
             consumer.start(lambda message: handled.append(message.body.decode()), workers=1)
             wait_until(lambda: len(handled) == 16)
@@ -360,7 +363,10 @@ def test_a_blocking_loop_brings_few_messages_over_where_others_may_overtake(tmp_
     with run_platform(tmp_path) as platform:
         with Admin(platform.name_servers) as admin:
             admin.create_topic("T", 1, has_lanes=True)
-        with Producer(platform.name_servers) as producer, BlockingConsumer("g", platform.name_servers) as consumer:
+        with (
+            Producer(platform.name_servers) as producer,
+            BlockingConsumer(platform.name_servers, group="g") as consumer,
+        ):
             for _ in range(40):
                 producer.send(Message("T", "low", priority="low"))
             consumer.subscribe("T")

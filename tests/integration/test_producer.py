@@ -14,12 +14,12 @@ from tests.support.waiting import eventually
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.produce.producer import Producer
-from sparrow.client.aio.produce.table_sender import PartialSend
 from sparrow.model.errors import (
     Busy,
     Closed,
     IllegalName,
     NotPermitted,
+    PartialSend,
     Refused,
     RequestTimeout,
     SparrowError,
@@ -544,7 +544,7 @@ async def test_a_send_that_is_tried_again_is_stored_once(platform: Platform) -> 
         second = await sending
         assert second.queue_offset == before
         assert broker.store.bounds_nowait(Queue("orders", first.queue_id)).end == before + 1
-        with pytest.raises(Refused, match="one by one"):
+        with pytest.raises(Refused, match="sends no batches"):
             await producer.send_batch([Message("orders", b"x")])
-    with pytest.raises(Refused, match="one by one"):
+    with pytest.raises(Refused, match="sends no batches"):
         Producer(platform.name_servers, idempotent=True, linger_ms=1)

@@ -33,7 +33,7 @@ async def test_the_table_of_a_topic_is_what_was_sent(stand, monkeypatch):
     await stand.topic("T", queues=3)
     await stand.spread("T", queues=3, each=400)
     expected = [(queue, number, f"{queue}-{number}") for queue in range(3) for number in range(400)]
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         assert rows(await consumer.read_table("T")) == expected
         monkeypatch.setattr(table_reader, "PULL_COUNT_MAX", 7)  # as from a broker that gives little at a time
         assert rows(await consumer.read_table("T")) == expected
@@ -43,7 +43,7 @@ async def test_the_table_of_a_topic_is_what_was_sent(stand, monkeypatch):
 async def test_a_table_has_the_columns_asked_for(stand):
     await stand.topic("T")
     await stand.put("T", ["a", "b"], tags="t")
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         table = await consumer.read_table("T", columns=["body", "tags", "store_timestamp"])
         assert table.column_names == ["body", "tags", "store_timestamp"]
         assert table.column("body").to_pylist() == [b"a", b"b"]
@@ -56,7 +56,7 @@ async def test_a_table_of_tags_has_exactly_those_also_when_hashes_collide(stand)
     await stand.topic("T", queues=2)
     for number in range(12):
         await stand.put("T", [str(number)], number % 2, tags=["Aa", "BB", "C"][number % 3])
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         assert [row[2] for row in rows(await consumer.read_table("T", expression="Aa"))] == ["0", "6", "3", "9"]
         both = await consumer.read_table("T", expression="BB || C")
         assert sorted(int(row[2]) for row in rows(both)) == [1, 2, 4, 5, 7, 8, 10, 11]
@@ -77,7 +77,7 @@ async def test_a_table_of_a_time_range_ends_before_its_end(stand, expression):
     wanted = [str(number) for number in range(30) if expression == "*" or number % 2 == 0]
     third = len(wanted) // 3
     moments = [datetime.fromtimestamp(ms / 1000, tz=UTC) for ms in times]
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
 
         async def bodies_of(start: object, end: object) -> list[str]:
             table = await consumer.read_table("T", start, end, expression=expression)
@@ -94,7 +94,7 @@ async def test_a_table_of_a_time_range_ends_before_its_end(stand, expression):
 
 async def test_an_empty_topic_is_an_empty_table_and_an_unknown_one_is_refused(stand):
     await stand.topic("T", queues=2)
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         table = await consumer.read_table("T")
         assert table.num_rows == 0
         assert "body" in table.column_names
@@ -105,6 +105,6 @@ async def test_an_empty_topic_is_an_empty_table_and_an_unknown_one_is_refused(st
 async def test_a_column_that_does_not_exist_is_named(stand):
     await stand.topic("T")
     await stand.put("T", ["a"])
-    async with Consumer("readers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="readers") as consumer:
         with pytest.raises(Refused, match="colour"):
             await consumer.read_table("T", columns=["body", "colour"])

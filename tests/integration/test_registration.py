@@ -170,7 +170,7 @@ async def test_a_broker_starts_without_its_name_servers_and_finds_them_later(tmp
         assert time.monotonic() - started < 3
         async with channel_to(server.address) as channel:
             await send(channel, "New", b"x")
-        said = [record for record in caplog.records if record.message == "a name server does not know of us"]
+        said = [record for record in caplog.records if record.message == "cannot register with a name server"]
         assert len(said) == 1  # once, not at every turn
         await naming.come_back()
         await eventually(lambda: "New" in naming.topics(), within_s=3)

@@ -37,7 +37,7 @@ async def answering(
     stand: Stand, answer: Callable[[Producer, StoredMessage], Awaitable[object]]
 ) -> AsyncIterator[Producer]:
     """A consumer that answers, and a producer to ask with."""
-    async with Consumer("answerers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="answerers") as consumer:
         async with Producer(session=consumer.session, group="answers") as answers:
 
             async def handle(message: StoredMessage) -> None:
@@ -60,7 +60,7 @@ async def test_a_request_gets_the_reply_to_it(stand: Stand) -> None:
         replies = await asyncio.gather(*(producer.request(Message("T", text), timeout_ms=10_000) for text in texts))
         assert [reply.body.decode() for reply in replies] == [text.upper() for text in texts]
         assert {reply.topic for reply in replies} == {REPLIES}
-        assert producer.session.replies == {}
+        assert producer.session.pending_replies == {}
 
 
 async def test_a_long_reply_comes_back_whole(stand: Stand) -> None:
@@ -79,9 +79,9 @@ async def test_a_reply_is_kept_in_the_reply_topic(stand: Stand) -> None:
 
 async def test_a_request_nobody_answers_is_over_in_time(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
-        with pytest.raises(RequestTimeout, match="consumer of topic 'T' did not answer the request within 100 ms"):
+        with pytest.raises(RequestTimeout, match="consumer of topic 'T' did not respond to the request within 100 ms"):
             await producer.request(Message("T", "anybody?"), timeout_ms=100)
-        assert producer.session.replies == {}
+        assert producer.session.pending_replies == {}
 
 
 async def test_a_reply_that_comes_too_late_harms_nobody(stand: Stand) -> None:
@@ -105,7 +105,7 @@ async def test_a_reply_that_comes_too_late_harms_nobody(stand: Stand) -> None:
 
 async def test_who_answers_is_told_that_the_asker_is_gone(stand: Stand) -> None:
     inbox = Inbox()
-    async with Consumer("answerers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="answerers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(inbox)
         async with Producer(stand.name_servers, group="askers") as producer:
@@ -121,7 +121,7 @@ def test_the_blocking_flavour_asks_and_answers_too(platform: RunningPlatform) ->
     with (
         client.Producer(platform.name_servers, group="askers") as producer,
         client.Producer(platform.name_servers, group="answers") as answers,
-        client.Consumer("answerers", platform.name_servers) as consumer,
+        client.Consumer(platform.name_servers, group="answerers") as consumer,
     ):
         consumer.subscribe("T")
         consumer.start(lambda message: answers.reply(message, message.body[::-1]), workers=2)
@@ -176,9 +176,9 @@ async def test_a_reply_that_cannot_be_pushed_is_stored_and_its_sender_told(tmp_p
     async with running_broker(tmp_path) as server, asker(server.address, ResponseCode.SYSTEM_ERROR):
         channel = await connect(server.address)
         for words, why in (
-            ({}, "who asked"),
-            ({"REPLY_TO_CLIENT": "nobody@1"}, "'nobody@1', who asked, is not online"),
-            ({"REPLY_TO_CLIENT": "me@1"}, "did not take the reply: no, thanks"),
+            ({}, "the reply has no requester"),
+            ({"REPLY_TO_CLIENT": "nobody@1"}, "the requesting client 'nobody@1' is not online"),
+            ({"REPLY_TO_CLIENT": "me@1"}, "did not accept the reply: no, thanks"),
         ):
             code, remark, sent = await reply(channel, RequestCode.SEND_REPLY_MESSAGE_V2, **words)
             assert code == ResponseCode.SYSTEM_ERROR

@@ -207,7 +207,7 @@ async def test_groups_that_could_not_read_them_are_left_out_or_refused(desk):
     await desk.broker.groups.put(Group(name="forbidden", may_consume=False))
     await desk.commit("forbidden", T, 10)
     assert (await desk.resend(group=None, begin=0, end=1)).groups == "g"
-    assert "forbids it to consume" in await desk.refuses(group="forbidden", begin=0, end=1)
+    assert "forbids consuming" in await desk.refuses(group="forbidden", begin=0, end=1)
     screens = bodies.ConsumerData("screens", message_model="BROADCASTING")
     beat = bodies.HeartbeatData("client@1", [], [screens])
     await desk.done(RequestCode.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
@@ -248,18 +248,18 @@ async def test_a_dry_run_counts_and_stores_nothing(desk):
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({}, "which messages"),
-        ({"begin": 5, "end": 4}, "no range"),
-        ({"begin": -1, "end": 4}, "no range"),
+        ({}, "no messages selected"),
+        ({"begin": 5, "end": 4}, "not a range"),
+        ({"begin": -1, "end": 4}, "not a range"),
         ({"begin": 5}, "both begin and end"),
-        ({"begin": 10, "end": 12}, "nothing is there yet"),
+        ({"begin": 10, "end": 12}, "does not exist yet"),
         ({"begin": 0, "end": 1, "keys": "k"}, "not both"),
-        ({"begin": 0, "end": 1, "from_ms": 0}, "which messages"),
+        ({"begin": 0, "end": 1, "from_ms": 0}, "no messages selected"),
         ({"from_ms": 5, "to_ms": 4}, "before it begins"),
-        ({"from_ms": 0, "queue_id": 0}, "a queue goes with offsets"),
+        ({"from_ms": 0, "queue_id": 0}, "only be given with offsets"),
         ({"begin": 0, "end": 1, "queue_id": 7}, "no queue 7"),
         ({"begin": 0, "end": 1, "priority": "low"}, "no priorities"),
-        ({"keys": "  "}, "which keys"),
+        ({"keys": "  "}, "list of keys is empty"),
         ({"begin": 0, "end": 1, "topic": "nowhere"}, "topic 'nowhere' does not exist"),
         ({"begin": 0, "end": 1, "group": "nobody"}, "group 'nobody' does not exist"),
         ({"begin": 0, "end": 1, "topic": "SCHEDULE_TOPIC_XXXX"}, "cannot be resent"),
@@ -273,7 +273,7 @@ async def test_retry_topics_and_dead_letters_are_not_resent(desk):
     await desk.resend(begin=0, end=0)
     assert "cannot be resent" in await desk.refuses(topic=RETRY.topic, begin=0, end=0)
     await desk.broker.topics.put(Topic(name=DEAD.topic))
-    assert "redriven" in await desk.refuses(topic=DEAD.topic, begin=0, end=0)
+    assert "redrive" in await desk.refuses(topic=DEAD.topic, begin=0, end=0)
 
 
 # -- what becomes of a resent message ---------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 
 
 def reader(stand: Stand) -> Consumer:
-    return Consumer("readers", stand.name_servers, commit_interval_ms=10)
+    return Consumer(stand.name_servers, group="readers", commit_interval_ms=10)
 
 
 async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers") -> None:
@@ -357,7 +357,7 @@ async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers"
 async def test_a_consumer_that_is_online_gets_them_again(stand):
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a", "b", "c"])
         inbox = Inbox()
@@ -381,7 +381,7 @@ async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
 
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a"])
         inbox = Hesitant()
@@ -397,7 +397,7 @@ async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
 async def test_a_resent_message_may_be_handled_directly(stand):
     async with (
         Admin(stand.name_servers) as admin,
-        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
         await stand.put("T", ["a"])
         inbox = Inbox()
@@ -418,7 +418,7 @@ async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(sta
     async with (
         Admin(stand.name_servers) as admin,
         Producer(stand.name_servers) as producer,
-        PopConsumer("poppers", stand.name_servers, invisible_ms=300) as consumer,
+        PopConsumer(stand.name_servers, group="poppers", invisible_ms=300) as consumer,
     ):
         for number in range(3):
             await producer.send(Message("T", f"m{number}"))
@@ -443,7 +443,7 @@ async def test_a_waiting_pop_gets_what_is_resent(stand):
     async with (
         Admin(stand.name_servers) as admin,
         Producer(stand.name_servers) as producer,
-        PopConsumer("poppers", stand.name_servers) as consumer,
+        PopConsumer(stand.name_servers, group="poppers") as consumer,
     ):
         await producer.send(Message("T", "m"))
         await consumer.ack(await consumer.receive("T"))
@@ -461,7 +461,7 @@ async def test_the_client_says_what_is_refused(stand):
         await stand.put("T", ["a"])
         with pytest.raises(Refused, match="'g' does not exist"):
             await admin.resend("T", group="g", begin=0, end=0)
-        with pytest.raises(Refused, match="nobody to resend to"):
+        with pytest.raises(Refused, match="name the group to resend to"):
             await admin.resend("T", begin=0, end=0)
         with pytest.raises(Refused, match="no master 'elsewhere'"):
             await admin.resend("T", begin=0, end=0, broker="elsewhere")
@@ -528,7 +528,7 @@ async def test_the_command_resends_and_asks_before_it_does_so_to_all(stand):
 
     done = await run(stand, "T", "--group", "g", "--offsets", "1", "0")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no range of offsets" in done.stderr
+    assert "not a range of offsets" in done.stderr
     done = await run(stand, "T", "--group", "g", "--time", "yesterday", "today")
     assert "'yesterday' is not a time" in done.stderr
     assert "Examples" in (await run(stand, "--help")).stdout

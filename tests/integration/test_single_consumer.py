@@ -15,7 +15,7 @@ from tests.support.waiting import eventually, wait_until
 from sparrow.client import Consumer as BlockingConsumer
 from sparrow.client import DeadLetter, Message, RetryLater
 from sparrow.client.aio import Admin, ClientSession, Consumer, Producer
-from sparrow.client.aio.consume.consumer import ANONYMOUS_GROUP
+from sparrow.client.aio.consume.membership import ANONYMOUS_GROUP
 from sparrow.model.errors import GroupRequired
 from sparrow.model.message import StoredMessage
 from sparrow.nameserver.server import NameServer
@@ -45,7 +45,7 @@ async def polled(consumer: Consumer, count: int) -> list[str]:
 
 
 async def test_it_sees_only_what_comes_after_it_subscribed_in_whatever_queue(stand):
-    async with Consumer(None, stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
         for queue_id in range(3):
             await stand.put("T", [f"new{queue_id}"], queue_id)
@@ -55,7 +55,7 @@ async def test_it_sees_only_what_comes_after_it_subscribed_in_whatever_queue(sta
 
 async def test_what_comes_between_subscribing_and_starting_is_not_lost(stand):
     inbox = Inbox()
-    async with Consumer(None, stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
         await stand.put("T", ["new"])
         await consumer.start(inbox)
@@ -63,7 +63,7 @@ async def test_what_comes_between_subscribing_and_starting_is_not_lost(stand):
 
 
 async def test_a_new_start_begins_at_the_new_end(stand):
-    consumer = Consumer(None, stand.name_servers)
+    consumer = Consumer(stand.name_servers, group=None)
     async with consumer:
         await consumer.subscribe("T")
         await stand.put("T", ["seen"])
@@ -77,7 +77,7 @@ async def test_a_new_start_begins_at_the_new_end(stand):
 
 
 async def test_subscribing_anew_begins_at_the_new_end_and_another_expression_does_not(stand):
-    async with Consumer(None, stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T", "a")
         assert await consumer.poll(1, timeout_ms=1) == []
         await consumer.unsubscribe("T")
@@ -92,7 +92,7 @@ async def test_subscribing_anew_begins_at_the_new_end_and_another_expression_doe
 
 
 async def test_a_topic_that_is_made_later_is_read_from_its_first_message(stand):
-    async with Consumer(None, stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("later")
         assert await consumer.poll(1, timeout_ms=1) == []
         await stand.topic("later", queues=2)
@@ -106,7 +106,7 @@ async def test_while_it_runs_it_keeps_its_place_also_when_its_broker_is_restarte
         async with running_broker(tmp_path, name_servers=names) as broker, Producer(names) as producer:
             port = broker.address.port
             await producer.send(Message("R", "old"))
-            consumer = await stack.enter_async_context(Consumer(None, names))
+            consumer = await stack.enter_async_context(Consumer(names, group=None))
             await consumer.subscribe("R")
             await producer.send(Message("R", "new"))
             assert await polled(consumer, 1) == ["new"]
@@ -117,7 +117,7 @@ async def test_while_it_runs_it_keeps_its_place_also_when_its_broker_is_restarte
 
 
 async def test_it_can_be_sent_to_an_older_place(stand):
-    async with Consumer(None, stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
         assert await consumer.poll(1, timeout_ms=1) == []
         await consumer.wait_for_assignment()
@@ -132,7 +132,7 @@ async def test_it_leaves_nothing_at_the_broker(stand):
     broker = stand.platform.broker.broker
     groups, topics = set(await broker.store.catalog.list_groups()), {topic.name for topic in broker.topics}
     async with (
-        Consumer(None, stand.name_servers, commit_interval_ms=10) as consumer,
+        Consumer(stand.name_servers, group=None, commit_interval_ms=10) as consumer,
         Admin(stand.name_servers) as admin,
     ):
         await consumer.subscribe("T")
@@ -150,8 +150,8 @@ async def test_it_leaves_nothing_at_the_broker(stand):
 
 async def test_two_of_them_and_a_group_do_not_concern_each_other_also_in_one_session(stand):
     async with ClientSession(stand.name_servers) as session:
-        one, other = Consumer(None, session=session), Consumer(None, session=session)
-        member = Consumer("readers", session=session)
+        one, other = Consumer(group=None, session=session), Consumer(group=None, session=session)
+        member = Consumer(group="readers", session=session)
         async with one, other, member:
             inboxes = [Inbox() for _ in range(3)]
             for consumer, inbox in zip((one, other, member), inboxes, strict=True):
@@ -178,7 +178,7 @@ async def test_what_a_handler_does_not_take_is_logged_and_does_not_come_again(st
         if message.body == b"bad":
             raise failure
 
-    async with Consumer(None, stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
         with caplog.at_level(logging.WARNING, "sparrow.client"):
             await consumer.start(handler, orderly=orderly, workers=1)
@@ -190,21 +190,21 @@ async def test_what_a_handler_does_not_take_is_logged_and_does_not_come_again(st
 
 
 async def test_what_only_a_group_can_have_is_refused_with_a_word_what_to_do(stand):
-    async with Consumer(None, stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
-        with pytest.raises(GroupRequired, match="needs a consumer group: give the consumer the name of one"):
+        with pytest.raises(GroupRequired, match="needs a consumer group: create the consumer with group="):
             await consumer.resend("T", queue_id=0, begin=0, end=1)
     with pytest.raises(GroupRequired):
-        Consumer(None, stand.name_servers, offsets_path="progress.json")
+        Consumer(stand.name_servers, group=None, offsets_path="progress.json")
     with pytest.raises(GroupRequired):
-        Consumer(None, stand.name_servers, trace=True)
+        Consumer(stand.name_servers, group=None, trace=True)
 
 
 # -- beside ----------------------------------------------------------------------------------------------------------
 
 
 async def test_filters_hold_for_it_too(stand):
-    async with Consumer(None, stand.name_servers) as tagged, Consumer(None, stand.name_servers) as chosen:
+    async with Consumer(stand.name_servers, group=None) as tagged, Consumer(stand.name_servers, group=None) as chosen:
         await tagged.subscribe("T", "paid")
         await chosen.subscribe("T", "amount > 10", expression_type="SQL92")
         async with Producer(stand.name_servers) as producer:
@@ -217,7 +217,7 @@ async def test_filters_hold_for_it_too(stand):
 async def test_it_reads_all_lanes_and_high_first(stand):
     async with Admin(stand.name_servers) as admin:
         await admin.create_topic("L", 2, has_lanes=True)
-    async with Consumer(None, stand.name_servers) as consumer, Producer(stand.name_servers) as producer:
+    async with Consumer(stand.name_servers, group=None) as consumer, Producer(stand.name_servers) as producer:
         await producer.send(Message("L", "old", priority="high"))
         await consumer.subscribe("L")
         for word in ("low", "middle", "high"):
@@ -232,14 +232,14 @@ def test_the_blocking_client_has_it_too(tmp_path):
 
     with run_platform(tmp_path) as platform, Producer(platform.name_servers) as producer:
         producer.send(Message("T", "old"))
-        with BlockingConsumer(None, platform.name_servers) as consumer:
+        with BlockingConsumer(platform.name_servers, group=None) as consumer:
             consumer.subscribe("T")
             producer.send(Message("T", "new"))
             assert next(consumer).body == b"new"
             with pytest.raises(GroupRequired):
                 consumer.resend("T", queue_id=0, begin=0, end=0)
         seen: list[bytes] = []
-        with BlockingConsumer(None, platform.name_servers) as consumer:
+        with BlockingConsumer(platform.name_servers, group=None) as consumer:
             assert consumer.group is None
             consumer.subscribe("T")
             consumer.start(lambda message: seen.append(message.body))

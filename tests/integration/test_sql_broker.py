@@ -27,7 +27,7 @@ from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import Priority, read_queue_id
 from sparrow.model.queue import Queue
-from sparrow.model.send_result import TransactionState
+from sparrow.model.transaction import TransactionState
 from sparrow.net import Channel
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -82,7 +82,7 @@ async def reading(stand: Stand, inbox: Inbox, topic: str = "t", **options: objec
     words = [str(options.pop(name)) for name in ("expression",) if name in options]
     kind = {"expression_type": options.pop("expression_type")} if "expression_type" in options else {}
     options = {"commit_interval_ms": QUICK_MS, **options}
-    async with Consumer("readers", stand.name_servers, **options) as consumer:  # type: ignore[arg-type]
+    async with Consumer(stand.name_servers, group="readers", **options) as consumer:  # type: ignore[arg-type]
         await consumer.subscribe(topic, *words, **kind)  # type: ignore[arg-type]
         await consumer.start(inbox, **how)  # type: ignore[arg-type]
         yield consumer
@@ -169,7 +169,7 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
             ]  # type: ignore[call-overload]
     answer = await try_send(stand.channel, "jobs", b"x", 0, named(PRIORITY="urgent"))
     assert (answer.code, "urgent" in answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
-    async with Consumer("workers", stand.name_servers) as consumer:
+    async with Consumer(stand.name_servers, group="workers") as consumer:
         await consumer.subscribe("jobs")
         taken = await consumer.poll(6, timeout_ms=5_000)
         while len(taken) < 6:
@@ -219,7 +219,7 @@ async def test_tags_and_conditions_choose_messages(stand: Stand) -> None:
     async with reading(stand, inbox, expression="even"):
         await stand.commits(40, "readers", "t", MIDDLE)
     assert sorted(inbox.texts, key=int) == [str(number) for number in range(0, 40, 2)]
-    async with Consumer("by-price", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
+    async with Consumer(stand.name_servers, group="by-price", commit_interval_ms=QUICK_MS) as consumer:
         inbox = Inbox()
         await consumer.subscribe("t", "euros BETWEEN 10 AND 12 OR TAGS = 'odd' AND euros > 36", expression_type="SQL92")
         await consumer.start(inbox)
@@ -232,7 +232,7 @@ async def test_messages_of_a_queue_come_in_order_and_to_one_of_two_at_a_time(sta
     for part in range(2):
         await stand.put("ordered", [f"{part}-{n}" for n in range(30)], part)
     inbox = Inbox()
-    async with reading(stand, inbox, "ordered", orderly=True), Consumer("readers", stand.name_servers) as second:
+    async with reading(stand, inbox, "ordered", orderly=True), Consumer(stand.name_servers, group="readers") as second:
         await second.subscribe("ordered")
         other = Inbox()
         await second.start(other, orderly=True)

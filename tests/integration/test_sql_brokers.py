@@ -141,7 +141,7 @@ async def test_a_stopped_broker_stays_out_of_the_routes(tmp_path: Path, database
     async with crew(tmp_path, database_url, 2) as running:
         leaving = running.brokers[1]
         await leaving._registration.stop()
-        await leaving.broker.topics.told()
+        await leaving.broker.topics.announce()
         assert str(leaving.address) not in (await running.masters()).values()
 
 
@@ -360,7 +360,7 @@ async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> N
     async with Producer(two.name_servers) as producer:
         for number in range(20):
             await producer.send(Message("t", str(number)))
-    async with Consumer("g", two.name_servers, commit_interval_ms=50) as consumer:
+    async with Consumer(two.name_servers, group="g", commit_interval_ms=50) as consumer:
         await consumer.subscribe("t")
         inbox = Inbox()
         await consumer.start(inbox)
@@ -368,7 +368,7 @@ async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> N
     await reads(two, 1, 20)
     await two.brokers[0].stop()
     await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
-    async with Consumer("g", two.name_servers) as consumer:
+    async with Consumer(two.name_servers, group="g") as consumer:
         await consumer.subscribe("t")
         await send(two.channels[1], "t", b"20")
         assert [message.body for message in await consumer.poll(timeout_ms=5_000)] == [b"20"]
@@ -414,8 +414,11 @@ async def test_a_timed_message_is_taken_back_by_another_broker(two: Crew) -> Non
 
 
 async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they_lead(two: Crew) -> None:
-    lead = two.brokers[0].broker.delay.run_as_leader, two.brokers[1].broker.delay.run_as_leader
-    other = asyncio.create_task(lead[1]())  # type: ignore[arg-type]
+    first, second = (server.broker.delay for server in two.brokers)
+    assert isinstance(first, SqlDelayScheduler)
+    assert isinstance(second, SqlDelayScheduler)
+    lead = first.run_as_leader, second.run_as_leader
+    other = asyncio.create_task(lead[1]())
     due_ms = int(time.time() * 1000) + 300
     await asyncio.gather(
         *(
@@ -505,7 +508,7 @@ async def test_two_words_on_one_transaction_at_the_same_time_deliver_it_once(two
 async def test_producers_and_consumers_go_on_when_the_leader_is_stopped(two: Crew) -> None:
     async with (
         Producer(two.name_servers, timeout_ms=8_000, retries=50) as producer,
-        Consumer("g", two.name_servers, commit_interval_ms=100) as consumer,
+        Consumer(two.name_servers, group="g", commit_interval_ms=100) as consumer,
     ):
         await consumer.subscribe("t")
         inbox = Inbox()

@@ -496,7 +496,7 @@ async def test_several_consumers_share_several_queues_without_doubles(database_u
     async with standing_on(tmp_path, database_url) as stand:
         topic = await stand.topic("orders", 3)
         every = await stand.spread(topic, 3, 60)
-        consumers = [PopConsumer("g", stand.name_servers, invisible_ms=30_000) for _ in range(4)]
+        consumers = [PopConsumer(stand.name_servers, group="g", invisible_ms=30_000) for _ in range(4)]
         seen: list[str] = []
 
         async def work(consumer: PopConsumer) -> None:
@@ -516,8 +516,8 @@ async def test_what_a_consumer_does_not_acknowledge_comes_again_to_another(datab
     async with standing_on(tmp_path, database_url) as stand:
         await stand.put("t", ["x"])
         async with (
-            PopConsumer("g", stand.name_servers, invisible_ms=300) as first,
-            PopConsumer("g", stand.name_servers) as second,
+            PopConsumer(stand.name_servers, group="g", invisible_ms=300) as first,
+            PopConsumer(stand.name_servers, group="g") as second,
         ):
             (taken,) = await first.receive("t")
             (again,) = await second.receive("t", wait_ms=10_000)
@@ -666,7 +666,7 @@ async def test_a_consumer_goes_on_at_the_new_leader(two):
     async with Producer(two.name_servers) as producer:
         for number in range(8):
             await producer.send(Message("t", b"%d" % number))
-    async with PopConsumer("g", two.name_servers) as consumer:
+    async with PopConsumer(two.name_servers, group="g") as consumer:
         receipts = await consumer.receive("t")
         assert len(receipts) == 8
         await consumer.ack(receipts[:5])
@@ -721,6 +721,6 @@ async def test_a_database_that_was_started_anew_hands_out_again_what_is_not_ackn
     await popper.fill(each=4, queues=1)
     got = await popper.pop()
     await popper.acked(*got[:2])
-    await store_of(popper.server)._restarted()
+    await store_of(popper.server)._handle_server_restart()
     assert len(popper.pops.in_flight) == 0
     assert bodies_of(await popper.pop()) == [b"0-2", b"0-3"]

@@ -128,12 +128,6 @@ class TestSqlStore(StoreConformance):
         assert await read_all(store, Q0) == [b"a"]
         assert await store.append_atomically("query", 0, [portion(Q0, "a")]) is False
 
-    async def test_a_database_from_before_there_was_a_ledger_gets_one(self, store, reopen):
-        await store.database.execute("DROP TABLE hermes_ledger")
-        store = await reopen()
-        assert await store.ledger("query") is None
-        assert await store.append_atomically("query", 0, [portion(Q0, "a")])
-
     async def test_the_ledger_forgets_what_has_been_silent_for_months(self, store):
         await store.append_atomically("idle", 1, [])
         now_ms = store._now_ms() + retention.LEDGER_SCOPE_AGE_MAX_MS + 60_000

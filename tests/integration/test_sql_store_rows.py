@@ -1,7 +1,6 @@
-"""What the SQL store was asked to be, row by row: tables (T), columns (C), operations (S), and ids without holes (P).
+"""The tables and operations of the SQL store: tables, columns, reading and committing, and ids without holes.
 
-Each test is named after its row, and runs on every database. Where a row speaks of tables and columns, the database is
-asked, not the store.
+Each test runs on every database. Where a test is about tables and columns, it queries the database, not the store.
 """
 
 from __future__ import annotations
@@ -353,7 +352,7 @@ async def test_a_message_names_its_producers_token_by_number(store):
 
 async def test_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compared_by_their_bytes(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{priority_of_queue(queue.id).word}", unique="order-4423")])
+        await store.append(queue, [draft(f"{priority_of_queue(queue.id).label}", unique="order-4423")])
     longest = "k" * 255
     others = ["Order-4423", "order-4423 ", "ORDER-4423", "order-442", "örder", longest, longest[1:]]
     await store.append(LOW, [draft(f"{key}", unique=key) for key in others])
@@ -465,7 +464,7 @@ async def test_a_range_that_ends_before_it_starts_is_refused_by_the_store_and_by
 async def test_a_resend_has_the_priority_of_its_table(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.resend_ranges.request(lane(store, queue), "g", 1, 2 * IDS_PER_ROW)
-        word = priority_of_queue(queue.id).word
+        word = priority_of_queue(queue.id).label
         assert await column(store, "priority", f"resend_{word}_testtopic") == [word, word]
     with pytest.raises(DatabaseRefused):
         await insert_resend(store, id=3, priority="urgent")
@@ -703,7 +702,7 @@ async def test_a_batch_is_filled_with_high_then_middle_then_low(store, open_stor
         await store.append(queue, numbers(count))
     for each in (store, await open_store()):
         found = await (await open_for_group(each, TOPIC, "g")).read(10)
-        assert [priority_of_queue(message.queue_id).word for message in found] == ["high"] * 3 + ["middle"] * 4 + [
+        assert [priority_of_queue(message.queue_id).label for message in found] == ["high"] * 3 + ["middle"] * 4 + [
             "low"
         ] * 3
         assert ids(found) == [1, 2, 3, 1, 2, 3, 4, 1, 2, 3]
@@ -738,7 +737,7 @@ async def test_a_group_goes_on_after_what_it_committed_in_each_priority(store, o
     assert len(await reader.read(4)) == 4, "read, and not committed"
     await store.close()
     found = await (await open_for_group(await open_store(), TOPIC, "g")).read(100)
-    assert [(priority_of_queue(message.queue_id).word, message.queue_offset + 1) for message in found] == [
+    assert [(priority_of_queue(message.queue_id).label, message.queue_offset + 1) for message in found] == [
         *(("middle", number) for number in (3, 4, 5)),
         *(("low", number) for number in (1, 2, 3, 4, 5)),
     ]
@@ -812,7 +811,7 @@ async def test_a_resend_is_a_groups_only(store):
 
 async def test_a_low_range_is_read_from_the_low_table(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{priority_of_queue(queue.id).word} {number}") for number in range(1, 4)])
+        await store.append(queue, [draft(f"{priority_of_queue(queue.id).label} {number}") for number in range(1, 4)])
     await store.resend_ranges.register_group("g", lane(store, LOW))
     await store.resend_ranges.request(lane(store, LOW), "g", 2, 3)
     ((_, start, end, _),) = (await store.resend_ranges.next_ranges("g", lane(store, LOW)))[0]
@@ -850,7 +849,7 @@ async def test_a_group_and_a_single_consumer_do_not_touch_each_other(store):
 
 
 @pytest.mark.parametrize("outcome", ["done", "rolled back"])
-async def test_p1_ids_are_given_out_committed_and_seen_in_one_order(store, open_store, outcome):
+async def test_ids_are_given_out_committed_and_seen_in_one_order(store, open_store, outcome):
     """Whoever has taken ids and has not committed keeps the next one waiting; a rollback gives its ids back."""
     other, reader = await open_store(), await open_store()
     of = lane(store, HIGH)
@@ -879,7 +878,7 @@ async def test_p1_ids_are_given_out_committed_and_seen_in_one_order(store, open_
     assert await next_id(store, of) == len(found) + 1
 
 
-async def test_p1_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(store, open_store):
+async def test_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(store, open_store):
     writers = [await open_store() for _ in range(4)]
     reader = await open_store()
     total, seen = 4 * 15 * 3, []
@@ -898,7 +897,7 @@ async def test_p1_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(s
     assert seen == list(range(1, total + 1))
 
 
-async def test_p2_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_the_next_append(store, open_store):
+async def test_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_the_next_append(store, open_store):
     await store.append(HIGH, numbers(2))
     if store.database.dialect == "sqlite":  # fills the id in
         assert await insert_message(store, body=b"by hand") == 1
@@ -914,7 +913,7 @@ async def test_p2_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_t
 
 
 @pytest.mark.parametrize("hole", [{1}, {3}, {3, 4, 5}, {10}, {1, 3, 5, 7, 9}])
-async def test_p3_readers_get_past_a_hole_that_an_accident_made(store, open_store, hole):
+async def test_readers_get_past_a_hole_that_an_accident_made(store, open_store, hole):
     await store.append(HIGH, numbers(10))
     places = ", ".join(map(str, hole))
     await store.database.execute(f"DELETE FROM msg_high_testtopic WHERE id IN ({places})")

@@ -121,11 +121,11 @@ async def other_log(tmp_path: Path) -> AsyncIterator[LogStore]:
 
 
 async def into_database(source: Store, target: Store, **more: object) -> CopyReport:
-    return await copy_store(source, target, source_name="the source", checked=table_suffix, **more)  # type: ignore[arg-type]
+    return await copy_store(source, target, source_name="the source", check_name=table_suffix, **more)  # type: ignore[arg-type]
 
 
 async def into_log(source: Store, target: Store, **more: object) -> CopyReport:
-    return await copy_store(source, target, source_name="the source", checked=validate_topic_name, **more)  # type: ignore[arg-type]
+    return await copy_store(source, target, source_name="the source", check_name=validate_topic_name, **more)  # type: ignore[arg-type]
 
 
 MIDDLE_ORDERS, MIDDLE_OTHERS = (Queue("orders", read_queue_id(part, Priority.MIDDLE)) for part in (0, 1))
@@ -226,15 +226,15 @@ async def test_messages_of_others_in_the_target_are_refused(log: LogStore, datab
     await fill(log)
     await database_store.catalog.put_topic(Topic(name="orders", write_queues=2, read_queues=2))
     await database_store.append(MIDDLE_ORDERS, [draft("mine")])
-    with pytest.raises(Refused, match="not copied from here"):
+    with pytest.raises(Refused, match="not copied from this source"):
         await into_database(log, database_store)
     await database_store.catalog.delete_topic("orders")
     await into_database(log, database_store)
     await database_store.append(MIDDLE_OTHERS, [draft("since")])
     with pytest.raises(Refused, match="orders/4 in the target"):
         await into_database(log, database_store)
-    with pytest.raises(Refused, match="not copied from here"):
-        await copy_store(log, database_store, source_name="another source", checked=table_suffix)
+    with pytest.raises(Refused, match="not copied from this source"):
+        await copy_store(log, database_store, source_name="another source", check_name=table_suffix)
 
 
 async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(
@@ -253,7 +253,7 @@ async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(
     assert await other_log.bounds(ORDERS) == QueueBounds(0, end - first)
     assert await other_log.offsets.committed("slow", ORDERS) == 1002 - first
     assert await other_log.offsets.committed("behind", ORDERS) == 0
-    assert any(f"orders/0 began at {first:,}" in note for note in done.notes)
+    assert any(f"orders/0 began at offset {first:,}" in note for note in done.notes)
     assert set(await other_log.catalog.list_topics()) == {"orders"}
     assert set(await other_log.catalog.list_groups()) <= {"slow", "behind", "g"}
 
@@ -268,7 +268,7 @@ async def test_retention_between_two_runs_is_said_and_survived(database_store: S
     await trim(database_store.database, database_store.catalog, settings, clock.now_ms() + 1000, grace_s=0)
     assert (await database_store.bounds(ORDERS)).first == 1000
     done = await into_log(database_store, other_log, chosen=["orders"])
-    assert "orders/0: 500 messages were gone before they could be copied" in done.notes
+    assert "orders/0: retention deleted 500 messages before they were copied" in done.notes
     assert [message.body[:12] for message in await contents(other_log, ORDERS)][498:502] == [
         *(b"orders/0:498", b"orders/0:499"),
         *(b"orders/0:100", b"orders/0:100"),
@@ -289,7 +289,7 @@ async def test_names_that_a_database_cannot_have_are_refused_before_anything_is_
         with pytest.raises(Refused, match=r"'TestTopic'.*--rename TestTopic=testtopic"):
             await into_database(log, target)
         assert await target.catalog.list_topics() == {}
-        with pytest.raises(Refused, match="both be called 'orders'"):
+        with pytest.raises(Refused, match="get the name 'orders'"):
             await into_database(log, target, renames={"TestTopic": "orders"})
         with pytest.raises(UnknownTopic):
             await into_database(log, target, chosen=["nothing"])
@@ -316,7 +316,7 @@ async def test_references_become_messages_of_their_own(log: LogStore, database_s
     assert resent.unique_key == "u-orders/0:17"
     assert "__REF" not in resent.properties
     assert await database_store.record_at(int(dangling.properties["__REF"])) is None
-    assert any("1 messages that were to be resent are copies" in note for note in done.notes)
+    assert any("1 references in retry topics were replaced by copies" in note for note in done.notes)
 
 
 async def test_a_retry_of_a_message_that_is_stored_once_only_is_copied_too(
@@ -337,7 +337,7 @@ async def test_what_cannot_be_read_is_passed_over_and_said(database_url: str, ot
         await store.database.execute("DELETE FROM msg_high_orders WHERE id BETWEEN 11 AND 20")
     async with asyncio.timeout(20), await SqlStore.open(database_url, DATABASE) as store:
         done = await into_log(store, other_log, chosen=["orders"])
-    assert "orders/0: 10 messages from 10 on are not there" in done.notes
+    assert "orders/0: 10 messages from offset 10 on are missing" in done.notes
     assert len(await contents(other_log, ORDERS)) == 1193
 
 
@@ -371,7 +371,7 @@ async def test_the_command_line_copies_and_checks(database_url: str, tmp_path: P
     assert "796 ids stay unused" in text
     code, text = await asyncio.to_thread(run, "copy", database_url, str(tmp_path / "back"), "--rename", "orders=again")
     assert code == 0, text
-    assert "orders/1: 796 messages from 1,203 on are not there" in text
+    assert "orders/1: 796 messages from offset 1,203 on are missing" in text
     assert (tmp_path / "back" / "store" / "commitlog").is_dir()
     code, text = await asyncio.to_thread(run, "check", str(tmp_path / "back"))
     assert (code, "is checked whenever it is opened" in text) == (0, True), text

@@ -15,13 +15,16 @@ from sparrow.testing import RunningPlatform, run_platform
 def test_each_test_gets_a_platform_of_its_own(platform: RunningPlatform, turn: int) -> None:
     with Producer(platform.name_servers) as producer:
         assert producer.send(Message("orders", b"%d" % turn)).queue_offset == 0
-    with Consumer("billing", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="billing") as consumer:
         consumer.subscribe("orders")
         assert next(consumer).body == b"%d" % turn
 
 
 async def test_asyncio_clients_use_the_same_platform(platform: RunningPlatform) -> None:
-    async with aio.Producer(platform.name_servers) as producer, aio.Consumer("b", platform.name_servers) as consumer:
+    async with (
+        aio.Producer(platform.name_servers) as producer,
+        aio.Consumer(platform.name_servers, group="b") as consumer,
+    ):
         await producer.send(Message("orders", b"a book"))
         await consumer.subscribe("orders")
         assert (await anext(consumer)).body == b"a book"

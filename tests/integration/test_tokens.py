@@ -21,8 +21,8 @@ from sparrow.client import Credentials, Message
 from sparrow.client.aio import Admin, ClientSession, Consumer, PopConsumer, Producer
 from sparrow.model.errors import Refused, SettingsError
 from sparrow.model.queue import Queue
-from sparrow.model.send_result import TransactionState
 from sparrow.model.topic import Group
+from sparrow.model.transaction import TransactionState
 from sparrow.net.dispatcher import GuardedRequestDispatcher, RequestDispatcher
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
@@ -84,7 +84,7 @@ async def test_a_name_issued_again_for_another_kind_is_refused(admin: Admin, sen
 
 
 async def test_a_type_that_is_neither_p_nor_c_is_refused_with_a_sentence(admin: Admin) -> None:
-    with pytest.raises(Refused, match="say p for one that produces, or c for one that consumes"):
+    with pytest.raises(Refused, match="use p for producing, or c for consuming"):
         await admin.issue_token("billing", "x")  # type: ignore[arg-type]
     assert await admin.tokens() == []
 
@@ -173,12 +173,12 @@ async def test_a_producer_and_a_consumer_with_their_tokens_work(
             await producer.send(Message("orders", f"{number}"))
         await producer.send_one_way(Message("orders", "3"))
         await producer.send_batch([Message("orders", "4"), Message("orders", "5")])
-    async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
+    async with Consumer(platform.name_servers, group="group", credentials=reader) as consumer:
         await consumer.subscribe("orders")
         got = [(await anext(aiter(consumer))).body for _ in range(6)]
         await consumer.commit()
     assert sorted(got) == [b"0", b"1", b"2", b"3", b"4", b"5"]
-    async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
+    async with Consumer(platform.name_servers, group="group", credentials=reader) as consumer:
         await consumer.subscribe("orders")
         assert await consumer.poll(timeout_ms=100) == [], "what was committed stays committed"
 
@@ -191,7 +191,7 @@ async def test_transactions_end_with_a_token(platform: Platform, sender: Credent
         platform.name_servers, group="tx", transaction_checker=listener, credentials=sender
     ) as producer:
         await producer.send_in_transaction(Message("orders", "tx"), lambda _: TransactionState.COMMIT)
-    async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
+    async with Consumer(platform.name_servers, group="group", credentials=reader) as consumer:
         await consumer.subscribe("orders")
         assert (await anext(aiter(consumer))).body == b"tx"
 
@@ -207,7 +207,7 @@ async def test_a_broker_that_asks_after_a_transaction_gets_a_signed_answer(tmp_p
             transaction_checker=lambda _: TransactionState.COMMIT,
             credentials=await admin.issue_token("sender", "p"),
         ) as producer,
-        Consumer("group", platform.name_servers, credentials=await admin.issue_token("reader", "c")) as consumer,
+        Consumer(platform.name_servers, group="group", credentials=await admin.issue_token("reader", "c")) as consumer,
     ):
         await producer.send_in_transaction(Message("orders", "asked after"), lambda _: TransactionState.UNKNOWN)
         await consumer.subscribe("orders")
@@ -219,7 +219,7 @@ async def test_popping_works_with_a_consumers_token(
 ) -> None:
     async with Producer(platform.name_servers, credentials=sender) as producer:
         await producer.send(Message("orders", "popped"))
-    async with PopConsumer("group", platform.name_servers, credentials=reader) as consumer:
+    async with PopConsumer(platform.name_servers, group="group", credentials=reader) as consumer:
         (receipt,) = await consumer.receive("orders")
         await consumer.ack(receipt)
         assert receipt.message.body == b"popped"
@@ -230,7 +230,7 @@ async def test_without_a_token_nothing_can_be_asked(platform: Platform) -> None:
         refused = [await channel.request(code) for code in (*dispatch.HANDLERS, 424242)]
         refused += [await try_send(channel, "orders", b"1"), await try_pull(channel, "orders")]
     assert {answer.code for answer in refused} == {ResponseCode.NO_PERMISSION}
-    assert all("signed with a token" in (answer.remark or "") for answer in refused)
+    assert all("is not signed" in (answer.remark or "") for answer in refused)
     assert "orders" not in await platform.broker.broker.store.catalog.list_topics()
 
 
@@ -300,13 +300,13 @@ async def test_revoking_counts_from_the_next_request_on(
 ) -> None:
     async with (
         Producer(platform.name_servers, credentials=sender, retries=0) as producer,
-        Consumer("group", platform.name_servers, credentials=reader) as consumer,
+        Consumer(platform.name_servers, group="group", credentials=reader) as consumer,
     ):
         await producer.send(Message("orders", b"1"))
         await consumer.subscribe("orders")
         assert (await anext(aiter(consumer))).body == b"1"
         await admin.revoke_token(sender.access_key)
-        with pytest.raises(RemoteRefused, match="was revoked") as caught:
+        with pytest.raises(RemoteRefused, match="is revoked") as caught:
             await producer.send(Message("orders", b"2"))
         assert is_no_permission(caught.value)
     with pytest.raises(Refused, match="was revoked"):
@@ -360,7 +360,7 @@ async def test_without_auth_nobody_is_asked_and_nothing_stands_between(tmp_path:
             issued = await admin.issue_token("billing", "c")
     async with running_platform(tmp_path, **AUTH) as platform:
         assert type(platform.broker._serving) is GuardedRequestDispatcher
-        async with Consumer("group", platform.name_servers, credentials=issued) as consumer:
+        async with Consumer(platform.name_servers, group="group", credentials=issued) as consumer:
             await consumer.subscribe("orders")
             assert (await anext(aiter(consumer))).body == b"signed all the same"
 
@@ -389,10 +389,10 @@ def test_the_blocking_client_signs_too(running: sparrow.testing.RunningPlatform)
         sender, reader = admin.issue_token("s", "p"), admin.issue_token("r", "c")
         with client.Producer(running.name_servers, credentials=sender) as producer:
             producer.send(Message("orders", b"1"))
-        with client.Consumer("group", running.name_servers, credentials=reader) as consumer:
+        with client.Consumer(running.name_servers, group="group", credentials=reader) as consumer:
             consumer.subscribe("orders")
             assert next(iter(consumer)).body == b"1"
-        with client.PopConsumer("popping", running.name_servers, credentials=reader) as popping:
+        with client.PopConsumer(running.name_servers, group="popping", credentials=reader) as popping:
             assert [receipt.message.body for receipt in popping.receive("orders")] == [b"1"]
         admin.revoke_token("s")
         assert [(token.name, token.revoked_ms is not None) for token in admin.tokens()] == [("r", False), ("s", True)]
@@ -424,10 +424,10 @@ def test_the_command_line_issues_lists_and_revokes(running: sparrow.testing.Runn
     assert "is a consumer's" in other.stderr
     wrong = sparrow_token("issue", "billing", "--type", "x", **keys)
     assert wrong.returncode == 1
-    assert "say p for one that produces, or c for one that consumes" in wrong.stderr
+    assert "use p for producing, or c for consuming" in wrong.stderr
     unsigned = sparrow_token("list")
     assert unsigned.returncode == 1
-    assert "signed with a token" in unsigned.stderr
+    assert "is not signed" in unsigned.stderr
 
     revoked = sparrow_token("revoke", "billing", "--access-key", ADMIN.access_key, "--secret-key", ADMIN.secret_key)
     assert revoked.returncode == 0, revoked.stderr

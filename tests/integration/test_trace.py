@@ -108,7 +108,7 @@ async def test_a_consumer_traces_what_its_handler_does(stand: Stand) -> None:
 
     async with Producer(stand.name_servers) as producer:
         sent = [await producer.send(Message("T", body, keys="k")) for body in ("good", "bad", "later")]
-    async with Consumer("readers", stand.name_servers, trace=True, commit_interval_ms=QUICK_MS) as consumer:
+    async with Consumer(stand.name_servers, group="readers", trace=True, commit_interval_ms=QUICK_MS) as consumer:
         await consumer.subscribe("T")
         await consumer.start(handle, workers=1)
         await eventually(lambda: len(inbox.messages) >= 3)
@@ -132,8 +132,8 @@ async def test_traces_that_cannot_be_sent_do_no_harm(tmp_path: Path) -> None:
             assert (await producer.send(Message("T", "a book"))).is_ok
         with pytest.raises(UnknownTopic):
             await traces(stand, "anything")
-        assert producer._tracer is not None
-        assert producer._tracer.dropped == 1
+        assert producer._single.tracer is not None
+        assert producer._single.tracer.dropped == 1
 
 
 async def test_without_the_option_there_are_no_traces(stand: Stand) -> None:
@@ -145,7 +145,7 @@ async def test_without_the_option_there_are_no_traces(stand: Stand) -> None:
 
 def test_the_blocking_flavour_leaves_traces_too(platform: RunningPlatform) -> None:
     seen: list[bytes] = []
-    with client.Consumer("readers", platform.name_servers, trace=True) as consumer:
+    with client.Consumer(platform.name_servers, group="readers", trace=True) as consumer:
         consumer.subscribe("T")
         consumer.start(lambda message: seen.append(message.body))
         with client.Producer(platform.name_servers, trace=True) as producer:

@@ -34,10 +34,12 @@ class Stage(NamedTuple):
         return Producer(self.name_servers, **{"timeout_ms": 10_000} | options)
 
     def consumer(self, group: str | None = None, **options: Any) -> Consumer:
-        return Consumer(group or self.group, self.name_servers, **{"timeout_ms": 10_000} | options)
+        return Consumer(self.name_servers, group=group or self.group, **{"timeout_ms": 10_000} | options)
 
-    def message(self, body: str, **said: Any) -> Message:
-        return Message(self.topic, body, properties=said)
+    def message(
+        self, body: str, *, tags: str | None = None, keys: str | Iterable[str] = (), **properties: str
+    ) -> Message:
+        return Message(self.topic, body, tags=tags, keys=keys, properties=properties)
 
     def queue(self, number: int) -> QueueRef:
         return QueueRef(self.topic, self.platform.broker_name, number)

@@ -90,11 +90,11 @@ def test_a_send_that_may_not_be_is_refused_with_the_sentence(
 ) -> None:
     name = f"{wrong}-{kit.version}"
     options, sentence = {
-        "kind": lambda: (keys(guarded, name, "c"), "consumers do not send"),
+        "kind": lambda: (keys(guarded, name, "c"), "consumers may not send"),
         "secret": lambda: (keys(guarded, name, "p") | {"secretKey": "guessed"}, "signature"),
         "name": lambda: ({"accessKey": name, "secretKey": "guessed"}, "there is no token"),
-        "revoked": lambda: (keys(guarded, name, "p"), "was revoked"),
-        "none": lambda: ({}, "signed with a token"),
+        "revoked": lambda: (keys(guarded, name, "p"), "is revoked"),
+        "none": lambda: ({}, "is not signed"),
     }[wrong]()
     if wrong == "revoked":
         with Admin(guarded.name_server, credentials=ADMIN) as admin:

@@ -9,7 +9,7 @@ from tests.support.consuming import Gate, Inbox, texts
 from tests.support.waiting import eventually
 
 from sparrow.client.aio import Admin
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
+from sparrow.client.options import Prefetch
 from sparrow.model.errors import Refused
 from sparrow.model.topic import Group
 

@@ -218,9 +218,9 @@ async def test_a_consumer_sees_the_tags_it_asked_for(stage: Stage) -> None:
 async def test_a_new_group_starts_where_it_is_told_to(stage: Stage) -> None:
     sixth_ms = await early_and_late(stage)
     async with (
-        stage.consumer(f"{stage.group}_first", start="first") as first,
-        stage.consumer(f"{stage.group}_last", start="last") as last,
-        stage.consumer(f"{stage.group}_time", start=datetime.fromtimestamp(sixth_ms / 1000, UTC)) as at_time,
+        stage.consumer(f"{stage.group}_first", consume_from="first") as first,
+        stage.consumer(f"{stage.group}_last", consume_from="last") as last,
+        stage.consumer(f"{stage.group}_time", consume_from=datetime.fromtimestamp(sixth_ms / 1000, UTC)) as at_time,
     ):
         for consumer in (first, last, at_time):
             await consumer.subscribe(stage.topic)
@@ -345,7 +345,7 @@ def test_the_blocking_client_sends_takes_and_asks(apache_broker: Platform) -> No
     with (
         blocking.Admin(name_servers) as admin,
         blocking.Producer(name_servers, linger_ms=1) as producer,
-        blocking.Consumer("blocking_group", name_servers) as consumer,
+        blocking.Consumer(name_servers, group="blocking_group") as consumer,
     ):
         assert len(admin.create_topic(topic, QUEUES).read_queues) == QUEUES
         futures = [producer.send_soon(Message(topic, body)) for body in numbered(100)]

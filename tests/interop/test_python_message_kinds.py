@@ -21,8 +21,8 @@ from sparrow.client.trace_records import (
 from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import TRACE_TOPIC
-from sparrow.model.send_result import TransactionState
 from sparrow.model.topic import Group
+from sparrow.model.transaction import TransactionState
 from sparrow.wire.codes import RequestCode
 
 CHECK_S = 150

@@ -70,7 +70,7 @@ def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[MessageRows, i
         gathered: dict[str, BlobBuilder] = {}
         blobs: list[tuple[str, bytes | None]] = []
         for piece in split_rows(rows):
-            for broker, portion in encoder.portions(piece, queues, select_queues(piece, count)):
+            for broker, portion in encoder.encode_batches(piece, queues, select_queues(piece, count)):
                 blobs.append((broker, gathered.setdefault(broker, BlobBuilder("t")).add(portion)))
         blobs += [(broker, each.take()) for broker, each in gathered.items()]
     finally:

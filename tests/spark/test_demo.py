@@ -58,7 +58,7 @@ class Demo:
         return Counter(zip(since.to_pylist(), table["tags"].to_pylist(), strict=True))
 
     def _read(self, topic: str, *columns: str) -> pa.Table:
-        with Consumer(None, self.name_servers) as consumer:
+        with Consumer(self.name_servers, group=None) as consumer:
             return consumer.read_table(topic, columns=columns)
 
 

@@ -33,11 +33,17 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def send(
-    platform: RunningPlatform, topic: str, bodies: Sequence[str], *, traced: bool = True, **more: str
+    platform: RunningPlatform,
+    topic: str,
+    bodies: Sequence[str],
+    *,
+    traced: bool = True,
+    tags: str | None = None,
+    **properties: str,
 ) -> list[str]:
     """The ids that the messages got."""
     with client.Producer(platform.name_servers, group="shop", trace=traced) as producer:
-        return [producer.send(Message(topic, body, properties=more)).message_id for body in bodies]
+        return [producer.send(Message(topic, body, tags=tags, properties=properties)).message_id for body in bodies]
 
 
 def handle(
@@ -50,7 +56,7 @@ def handle(
         calls.append(message.unique_key or "")
         handler(message)
 
-    with client.Consumer(group, platform.name_servers, trace=True, start="first") as consumer:
+    with client.Consumer(platform.name_servers, group=group, trace=True, consume_from="first") as consumer:
         consumer.subscribe(topic)
         consumer.start(counted)
         wait_until(lambda: len(calls) >= count, within_s=30)

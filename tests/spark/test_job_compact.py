@@ -74,7 +74,7 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
 
     # Killed after its plan was made and some of the new table was written: the next run carries out that very plan.
     known |= change(platform, 2, 500)
-    current = compact._said(spark, f"{work.path}/_current")
+    current = compact._read_version(spark, f"{work.path}/_current")
     assert current is not None
     compact._plan(spark, work, current)
     (tmp_path / "table/v00000002").mkdir()

@@ -31,7 +31,7 @@ def send(platform: RunningPlatform, bodies: Iterable[tuple[str, str | None]]) ->
 
 def bodies(platform: RunningPlatform, topic: str) -> list[str]:
     """In the order of their queue."""
-    with Consumer("readers", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="readers") as consumer:
         rows = consumer.read_table(topic, columns=["queue_id", "queue_offset", "body"]).to_pylist()
     assert len({row["queue_id"] for row in rows}) == 1, "one key, one queue"
     return [row["body"].decode() for row in rows]
@@ -116,7 +116,7 @@ def test_the_command_says_how_many_were_dropped(spark: SparkSession, platform: R
     words = ["dedupe", "orders", "--to", "once", "-n", platform.name_servers, "--by", "properties['order']"]
     done = CliRunner().invoke(app, ["pipeline", *words, "--checkpoint", str(tmp_path / "checkpoint")])
     assert done.exit_code == 0, done.output
-    assert "3 messages read, 1 of them repeats" in done.output
+    assert "3 messages read, 1 repeats dropped" in done.output
     assert len(bodies(platform, "once")) == 2
 
 

@@ -40,7 +40,7 @@ def send(platform: RunningPlatform, numbers: Iterable[int]) -> None:
 
 def table(platform: RunningPlatform, topic: str) -> pa.Table:
     columns = ["queue_id", "queue_offset", "body", "properties_raw", "flag", "born_timestamp"]
-    with Consumer("readers", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="readers") as consumer:
         return consumer.read_table(topic, columns=columns)
 
 

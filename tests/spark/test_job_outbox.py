@@ -55,7 +55,7 @@ def looked_up(url: str, table: str) -> list[dict[str, Any]]:
 
 def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessage]]:
     """Every event in a topic with its number, queue by queue."""
-    with Consumer("readers", platform.name_servers) as consumer:
+    with Consumer(platform.name_servers, group="readers") as consumer:
         table = consumer.read_table(topic, columns=["msg_id"]).to_pylist()
     with Admin(platform.name_servers) as admin:
         messages = [admin.find_by_id(row["msg_id"], topic=topic) for row in table]
@@ -70,14 +70,14 @@ def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
         database_url, [OutgoingEvent("order.paid", {"n": number}, f"k{number % 3}") for number in range(12)]
     )
     (later,) = publish(database_url, [OutgoingEvent("order.created", {}, delay=timedelta(hours=1))])
-    relaying = BulkRelay(name_servers=platform.name_servers, database=database_url, lot=40)
+    relaying = BulkRelay(name_servers=platform.name_servers, database=database_url, batch_size=40)
     on_progress: list[tuple[int, int | None]] = []
     done = run(
         spark,
         OutboxJob(tasks=2),
         relaying,
         relaying.count_unsent_events,
-        on_progress=lambda done: on_progress.append((done.rows, done.behind)),
+        on_progress=lambda done: on_progress.append((done.rows, done.lag)),
     )
     assert (done.sent, done.failed, done.left) == (112, 0, 1)
     assert on_progress[0] == (0, 113)
@@ -98,7 +98,7 @@ def test_relays_that_run_meanwhile_share_the_work(
 ) -> None:
     url = f"sqlite:///{tmp_path}/sparrow.db"
     numbers = publish(url, [OutgoingEvent("order.created", {"n": number}) for number in range(300)])
-    relaying = BulkRelay(name_servers=platform.name_servers, database=url, lot=25)
+    relaying = BulkRelay(name_servers=platform.name_servers, database=url, batch_size=25)
 
     async def both() -> tuple[int, int]:
         bus = EventBus(url, f"sparrow://{platform.name_servers}", relay_batch=5)

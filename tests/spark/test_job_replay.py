@@ -79,7 +79,7 @@ def test_a_group_gets_what_only_the_archive_has_under_its_own_topic(
     kept = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
     archive.run(spark, kept, on_progress=quiet)
     got: list[tuple[str, bytes, str | None]] = []
-    with Consumer("billing", platform.name_servers, start="last") as consumer:
+    with Consumer(platform.name_servers, group="billing", consume_from="last") as consumer:
         consumer.subscribe("orders")
         consumer.start(lambda message: got.append((message.topic, message.body, message.unique_key)))
         part = MessageSelection(topics=("orders",), queue_id=0, offsets=(10, 12))

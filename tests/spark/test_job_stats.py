@@ -46,7 +46,7 @@ def handle(platform: RunningPlatform, topic: str, group: str, count: int) -> Non
         if len(seen) % 4 == 0:
             raise RetryLater(18)
 
-    with client.Consumer(group, platform.name_servers, trace=True, start="first") as consumer:
+    with client.Consumer(platform.name_servers, group=group, trace=True, consume_from="first") as consumer:
         consumer.subscribe(topic)
         consumer.start(handler, workers=1)
         wait_until(lambda: len(seen) >= count, within_s=30)
@@ -57,7 +57,7 @@ def on_progress(platform: RunningPlatform, topic: str = STATS_TOPIC) -> list[Row
     with client.Admin(platform.name_servers) as admin:
         if topic not in admin.topics():
             return []
-    with client.Consumer("watchers", platform.name_servers) as consumer:
+    with client.Consumer(platform.name_servers, group="watchers") as consumer:
         table = consumer.read_table(topic, columns=("body", "keys"))
     rows = [msgspec.json.decode(body) for body in table["body"].to_pylist()]
     assert [row["topic"] for row in rows] == table["keys"].to_pylist()

@@ -83,7 +83,7 @@ class Job:
 
     @property
     def brokers(self) -> SinkBrokers:
-        return SinkBrokers(self.client.session, patience_ms=self.options.commit_timeout_ms, topic_queues=4)
+        return SinkBrokers(self.client.session, retry_timeout_ms=self.options.commit_timeout_ms, topic_queues=4)
 
     def create(self, topic: str = "t", *, brokers: list[str] | None = None) -> None:
         self.client.run(Admin(session=self.client.session).create_topic(topic, 4, brokers=brokers))
@@ -180,7 +180,7 @@ def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: J
     receipt = job.task(BODIES)
     job.client.run(_begun(job, receipt))
     job.client.run(_committed(job, next(each.stage for each in receipt.stages if each.broker == "a")))
-    alone = TaskCommit(receipt.transaction, 0, receipt.rows, receipt.stages[:1], (("a", "t"),))
+    alone = TaskCommit(receipt.write_id, 0, receipt.rows, receipt.stages[:1], (("a", "t"),))
     with pytest.raises(Refused, match="begun on other brokers"):
         job.commit(alone)
 
@@ -188,7 +188,7 @@ def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: J
 def test_a_batch_that_was_done_is_dropped_with_other_brokers_too(job: Job):
     assert job.commit(job.task(BODIES))
     again = job.task(BODIES)
-    fewer = TaskCommit(again.transaction, 0, again.rows, again.stages[:1], (("a", "t"),))
+    fewer = TaskCommit(again.write_id, 0, again.rows, again.stages[:1], (("a", "t"),))
     assert not job.commit(fewer)
     assert sorted(job.stored()) == sorted(BODIES)
 
@@ -297,9 +297,9 @@ def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: S
     job.create()
     for code in (RequestCode.QUERY_LEDGER, RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE):  # as Apache's brokers
         monkeypatch.delitem(dispatch.HANDLERS, code)
-    with pytest.raises(Refused, match=r"broker 'a' .* set delivery=atLeastOnce"):
+    with pytest.raises(Refused, match=r"broker 'a' .* Set delivery=atLeastOnce"):
         job.client.run(job.brokers.check_staging("t"))
-    with pytest.raises(Refused, match="set delivery=atLeastOnce"):
+    with pytest.raises(Refused, match="Set delivery=atLeastOnce"):
         job.task(BODIES)
     job.client.close()
 

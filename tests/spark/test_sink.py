@@ -51,7 +51,7 @@ class Sink:
         frame.write.format("sparrow").options(**self.options(**given)).mode("append").save()
 
     def rows(self, topic: str | None = None) -> list[dict[str, Any]]:
-        with Consumer("readers", self.name_servers) as consumer:
+        with Consumer(self.name_servers, group="readers") as consumer:
             return consumer.read_table(topic or self.topic, columns=COLUMNS).to_pylist()
 
     def bodies(self, topic: str | None = None) -> list[str]:

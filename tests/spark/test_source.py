@@ -91,7 +91,7 @@ def test_any_subset_of_the_columns_in_any_order_is_a_schema(spark: SparkSession,
 
 @pytest.mark.parametrize(
     ("schema", "sentence"),
-    [("colour string", "no column 'colour'"), ("queue_id bigint", "has the type int, not bigint")],
+    [("colour string", "unknown column 'colour'"), ("queue_id bigint", "has the type int, not bigint")],
 )
 def test_a_schema_that_no_topic_has_is_refused_before_the_first_task(
     spark: SparkSession, platform: RunningPlatform, schema: str, sentence: str

@@ -5,12 +5,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from sparrow.broker.context import Broker
+from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.server import BrokerServer
 from sparrow.cli.server.platform import Platform
 from sparrow.model.message import StoredMessage
 from sparrow.net import Address, Channel, connect
 from sparrow.net.channel import RequestReceiver
 from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
+from sparrow.store.log.engine import LogStore
 from sparrow.wire import batch, bodies, headers, properties, record
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RemotingCommand
@@ -223,3 +226,15 @@ async def subscribe(channel: Channel, group: str, *, version: int = 1, **express
     beat = bodies.write(bodies.HeartbeatData(f"client@{channel.address}", consumer_data_set=[consumer]))
     answer = await channel.request(RequestCode.HEART_BEAT, headers.Heartbeat(), beat, timeout_ms=TIMEOUT_MS)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def log_store_of(broker: Broker) -> LogStore:
+    """Return the store of a broker that keeps a log."""
+    assert isinstance(broker.store, LogStore)
+    return broker.store
+
+
+def log_delay_of(broker: Broker) -> LogDelayScheduler:
+    """Return the delay scheduler of a broker that keeps a log."""
+    assert isinstance(broker.delay, LogDelayScheduler)
+    return broker.delay

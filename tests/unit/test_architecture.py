@@ -156,7 +156,13 @@ def test_imports_are_seen_however_they_are_written() -> None:
 def light_modules() -> list[str]:
     """Return every module of `model` and `wire` but the columnar ones, and both flavours of the client."""
     names = [module_name(path) for package in ("model", "wire") for path in sorted((PACKAGE / package).rglob("*.py"))]
-    return [*(name for name in names if not COLUMNAR.match(name)), "sparrow.client", "sparrow.client.aio"]
+    return [
+        *(name for name in names if not COLUMNAR.match(name)),
+        "sparrow",
+        "sparrow.aio",
+        "sparrow.client",
+        "sparrow.client.aio",
+    ]
 
 
 def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:
@@ -179,3 +185,11 @@ def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_unit_tests_mirror_the_packages() -> None:
+    folders = {
+        path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")
+    }
+    strange = [str(folder) for folder in folders if not (PACKAGE / folder).is_dir()]
+    assert not strange, f"tests/unit has folders that src/sparrow has not: {sorted(strange)}"

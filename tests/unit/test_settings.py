@@ -10,7 +10,7 @@ SECTIONS = (BrokerSettings, LogSettings, NameServerSettings, NetSettings, SqlSet
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_an_old_name_sets_the_field_that_replaced_it(section: type[BaseModel]) -> None:
-    for old, new in section.OLD_NAMES.items():
+    for old, new in section.OLD_NAMES.items():  # type: ignore[attr-defined]
         value = section.model_fields[new].default
         changed = f"{value}x" if isinstance(value, str) else not value if isinstance(value, bool) else value + 1
         with pytest.warns(FutureWarning, match=f"{old} is now called {new}"):

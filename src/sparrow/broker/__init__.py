@@ -1,1 +1,1 @@
-"""The broker: one small module a capability. A handler takes a typed request and the broker, and returns an answer."""
+"""The broker. One folder a capability; a handler takes a typed request and the broker, and returns a response."""

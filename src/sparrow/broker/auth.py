@@ -1,9 +1,9 @@
-"""Who may ask for what, when the broker asks who is there.
+"""Authorization of requests by token, if the setting `auth` is on.
 
-1. A request is signed with a token that is known, not revoked, and of the kind that may ask this; else it reaches no
-   handler. Why not is said in a sentence that holds no secret.
-2. Whether a token was revoked, or may do this, is told only to those who have shown that it is theirs.
-3. What stands in no list below is an administrator's.
+1. A request reaches its handler only if it is signed with a known token that is not revoked and whose kind may send
+   this request. Refusals name the reason and contain no secret.
+2. Only a request with a valid signature is told that its token is revoked or not permitted.
+3. Requests in none of the lists below need an admin token.
 """
 
 from __future__ import annotations
@@ -75,8 +75,10 @@ ALLOWED_CODES: dict[TokenKind, frozenset[RequestCode]] = {
     "p": PRODUCER_CODES | SHARED_CODES,
     "c": CONSUMER_CODES | SHARED_CODES,
 }
-"""What a token of each kind may ask for. A message by its physical offset (33) is not among it: the log holds more than
-messages."""
+"""The requests that each kind of token may send.
+
+VIEW_MESSAGE_BY_ID (33) is not among them: it reads any physical offset, and the log contains more than messages.
+"""
 
 SEND_TOPIC_FIELDS: dict[int, str] = {
     RequestCode.SEND_MESSAGE: "topic",
@@ -85,51 +87,66 @@ SEND_TOPIC_FIELDS: dict[int, str] = {
     RequestCode.SEND_REPLY_MESSAGE: "topic",
     RequestCode.SEND_REPLY_MESSAGE_V2: "b",
 }
-"""Here it depends on the topic, which this field names."""
+"""Requests that depend on one topic, and the header field that names it."""
 ENCODED_RECORD_CODES = frozenset({RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE})
-"""Here it depends on all topics that the body has records for."""
+"""Requests that depend on every topic in their encoded records."""
 REPLY_CODES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 INTERNAL_PRODUCER_PREFIXES = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
-"""How groups start that Java's consumers name in their heartbeats: all of them one, those that trace another."""
+"""Prefixes of the producer groups in heartbeats of Java's consumers: the client's internal one, and the one for traces.
+"""
 
 
 def may_send(kind: TokenKind, topic: str, code: int = RequestCode.SEND_MESSAGE) -> bool:
-    """As in RocketMQ: consumers put what they could not handle into retry topics, and both may say what they did."""
+    """Return whether a token may send to a topic, by RocketMQ's rules.
+
+    Consumers send to retry topics only. Producers and consumers both send traces.
+    """
     if code in REPLY_CODES:
         return kind == "p" and not topic.startswith(RETRY_TOPIC_PREFIX)
     return topic == TRACE_TOPIC or (kind == "c") == topic.startswith(RETRY_TOPIC_PREFIX)
 
 
 class RequestAuthorizer:
-    """Checks requests against the tokens there are at that moment."""
+    """Checks requests against the current tokens."""
 
     def __init__(self, tokens: Mapping[str, Token], admins: Mapping[str, SecretStr]) -> None:
-        """`tokens` is looked into at every request: what is revoked there counts for the next one."""
+        """Keep the tokens by reference.
+
+        `tokens` is read at every request, so that a revocation takes effect with the next one.
+        """
         self._tokens = tokens
         self._admins = {name: secret_key.get_secret_value() for name, secret_key in admins.items()}
 
     def check(self, command: RemotingCommand) -> None:
-        """`NotPermitted` unless the request may be made."""
+        """Raise `NotPermitted` unless the request may be sent."""
         fields = command.fields()
         name = fields.get(ACCESS_KEY_FIELD)
         if not name or SIGNATURE_FIELD not in fields:
-            raise _refusal(command, "this broker wants requests to be signed with a token, and this one is not")
+            raise _refusal(
+                command,
+                "the request is not signed, and this broker requires a token: set "
+                "the client's access key and secret key",
+            )
         token = None
         secret_key = self._admins.get(name)
         if secret_key is None:
             token = self._tokens.get(name)
             if token is None:
-                raise _refusal(command, f"there is no token {name[:TOKEN_NAME_CHARS_MAX]!r} here")
+                raise _refusal(
+                    command, f"there is no token {name[:TOKEN_NAME_CHARS_MAX]!r}: issue it, or check the access key"
+                )
             secret_key = token.secret_key
         if not has_valid_signature(fields, command.body, secret_key):
-            raise _refusal(command, f"the signature is not the one that the secret key of token {name!r} makes")
+            raise _refusal(
+                command, f"the signature does not match the secret key of token {name!r}: check the secret key"
+            )
         if token is not None:
             _check_token(token, command, fields)
 
 
 def _check_token(token: Token, command: RemotingCommand, fields: Mapping[str, str]) -> None:
     if token.is_revoked:
-        raise _refusal(command, f"token {token.name!r} was revoked")
+        raise _refusal(command, f"token {token.name!r} is revoked: use another one")
     topic_field = SEND_TOPIC_FIELDS.get(command.code)
     if topic_field is not None:
         topic = fields.get(topic_field, "")
@@ -140,7 +157,9 @@ def _check_token(token: Token, command: RemotingCommand, fields: Mapping[str, st
             (f"{TOKEN_KIND_LABELS[kind]} token" for kind, codes in ALLOWED_CODES.items() if command.code in codes),
             _ADMINS,
         )
-        raise _refusal(command, f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]}, and this takes {who}")
+        raise _refusal(
+            command, f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]}, and this request needs {who}"
+        )
     elif command.code in ENCODED_RECORD_CODES:
         _check_records(token, command)
     elif command.code == RequestCode.HEART_BEAT:
@@ -151,23 +170,25 @@ def _check_records(token: Token, command: RemotingCommand) -> None:
     try:
         topics = sorted(queue_batches.topics_in(command.body))
     except ProtocolError:
-        return  # whoever serves it says what is wrong with them
+        return  # the handler reports what is wrong with the records
     for topic in topics:
         if not may_send(token.kind, topic):
             raise _refusal(command, f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]}, and {_who_sends(topic)}")
 
 
 def _check_heartbeat(token: Token, command: RemotingCommand) -> None:
-    """Brokers tell members things: a token is a member of what it may take part in, and of nothing else."""
-    said = bodies.read(HeartbeatData, command.body)
-    consumers = [consumer.group_name for consumer in said.consumer_data_set]
+    """Check the groups in a heartbeat: a token may only join groups of its own kind."""
+    heartbeat = bodies.read(HeartbeatData, command.body)
+    consumers = [consumer.group_name for consumer in heartbeat.consumer_data_set]
     if token.kind == "p" and consumers:
-        raise _refusal(command, f"token {token.name!r} is a producer's, and group {consumers[0]!r} consumes")
+        raise _refusal(command, f"token {token.name!r} is a producer's, and {consumers[0]!r} is a consumer group")
     producers = [
-        one.group_name for one in said.producer_data_set if not one.group_name.startswith(INTERNAL_PRODUCER_PREFIXES)
+        one.group_name
+        for one in heartbeat.producer_data_set
+        if not one.group_name.startswith(INTERNAL_PRODUCER_PREFIXES)
     ]
     if token.kind == "c" and producers:
-        raise _refusal(command, f"token {token.name!r} is a consumer's, and group {producers[0]!r} produces")
+        raise _refusal(command, f"token {token.name!r} is a consumer's, and {producers[0]!r} is a producer group")
 
 
 _ADMINS = "one of the broker's admin tokens"
@@ -176,9 +197,9 @@ _NAMES = {int(code): code.name for code in RequestCode}
 
 def _who_sends(topic: str) -> str:
     return (
-        "only consumers send to retry topics"
+        "only consumers may send to retry topics"
         if topic.startswith(RETRY_TOPIC_PREFIX)
-        else "consumers do not send messages"
+        else "consumers may not send messages"
     )
 
 

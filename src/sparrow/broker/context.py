@@ -1,4 +1,4 @@
-"""What the handlers of one broker share. Each part is small and has its own module; this only names them."""
+"""`Broker`: the parts that the handlers of one broker share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def _nothing_to_hand_over() -> None:
 
 
 class BackgroundWorker(Protocol):
-    """Something that runs as long as the broker does."""
+    """A part with tasks of its own, started and stopped with the broker."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -37,7 +37,7 @@ class BackgroundWorker(Protocol):
 class RangeResender(Protocol):
     """Stores ranges of messages to be resent, where the store has tables for them."""
 
-    async def ask(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
+    async def request(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
         """Store that offsets `begin` to before `end` go to a group, or to all readers, once more."""
         ...
 
@@ -48,7 +48,7 @@ class Broker:
 
     settings: BrokerSettings
     address: Address
-    """What clients connect to; message ids hold it."""
+    """The address that clients connect to. Message ids contain it."""
     store: BrokerStore
     topics: TopicCatalog
     groups: GroupCatalog
@@ -61,16 +61,16 @@ class Broker:
     pop_state: PopState
     stages: StageStore
     resender: RangeResender | None = None
-    """Where ranges to be resent are recorded; None: they become references at once."""
+    """Stores ranges to be resent. None: `consume.resend` appends references at once."""
     workers: Sequence[BackgroundWorker]
-    """What runs by itself; stopped in reverse."""
+    """Stopped in reverse order."""
     started_ms: int
     mean_record_bytes: dict[Queue, tuple[int, int]] = field(default_factory=dict)
-    """Of queues whose newest records were measured: where the queue ended then, and the mean size."""
+    """For each sampled queue: its end at the time of the sample, and the mean size of a record."""
     broker_id: int = 0
-    """Among the brokers of the same name; 0 is where clients send."""
+    """The broker's id among brokers of the same name. Clients send to id 0."""
     hand_over: Callable[[], Awaitable[None]] = _nothing_to_hand_over
-    """Done when others do what only this broker did; it serves until then."""
+    """Waits until another broker has taken over the leader's work. The broker serves requests until then."""
     now_ms: Callable[[], int] = clock.now_ms
 
     @property

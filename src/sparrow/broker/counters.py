@@ -1,11 +1,10 @@
-"""What has been sent and pulled, and how fast. Counting is a few additions; everything else waits for a question.
+"""Traffic counters: messages sent and pulled, totals and rates. Counting costs a few additions.
 
-1. Totals never go back while the broker runs, whatever is forgotten.
-2. Of a topic or group we keep what was added in each stretch of time. An idle one costs a comparison a tick, and after
-   a day without a message nothing at all: it is dropped.
-3. Time comes in as an argument. `tick` wants to be called every `SAMPLE_INTERVAL_MS`; oftener does no harm, and what
-was counted
-   since the last call counts for the moment of the next.
+1. Totals never decrease while the broker runs, even if a topic or group is forgotten.
+2. For each topic and group, the count of each time bucket is kept. An idle one costs a comparison a tick, and is
+   dropped after a day without messages.
+3. Time is an argument. Call `tick` every `SAMPLE_INTERVAL_MS`, or more often; what was counted since the last call is
+   attributed to the time of the next.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ SAMPLE_INTERVAL_MS = 10_000
 RATE_WINDOWS_MS = (10_000, 60_000, 600_000)
 """RocketMQ's tools show three rates side by side."""
 
-_STRETCHES = ((10_000, 6), (600_000, 6), (3_600_000, 24))
-"""Length and number of the stretches that make up a minute, an hour and a day."""
+_BUCKETS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
+"""Length and number of the buckets of a minute, an hour and a day."""
 _DAY_MS = 86_400_000
 
 Tally = list[int]
-"""Messages, bytes and calls so far. A plain list: adding to its items is the quickest there is."""
+"""Messages, bytes and calls. A plain list, because adding to its items is fastest."""
 Rates = tuple[float, ...]
-"""A second, one for each of `RATE_WINDOWS_MS`."""
+"""Per second, one for each of `RATE_WINDOWS_MS`."""
 K = TypeVar("K")
 
 
 class Totals(NamedTuple):
-    """Since the broker started."""
+    """Counts since the broker started."""
 
     messages_sent: int = 0
     bytes_sent: int = 0
@@ -44,14 +43,14 @@ class Totals(NamedTuple):
 
 
 class MidnightTotals(NamedTuple):
-    """Totals as they were at the last two midnights, local time; nothing, where the broker did not run yet."""
+    """Totals at the last two midnights, local time; zeros for a midnight before the broker started."""
 
     yesterday: Totals = Totals()
     today: Totals = Totals()
 
 
 class WindowCount(NamedTuple):
-    """What was added in a while."""
+    """The count of a time window."""
 
     sum: int
     calls: int
@@ -59,12 +58,12 @@ class WindowCount(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """A second."""
+        """The rate per second."""
         return self.sum / self.seconds
 
     @property
     def average(self) -> float:
-        """A call."""
+        """The average per call."""
         return self.sum / self.calls if self.calls else 0.0
 
 
@@ -75,14 +74,14 @@ class WindowCounts(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Of one topic, or of one group on one topic."""
+    """The traffic of one topic, or of one group on one topic."""
 
     messages: WindowCounts
     bytes: WindowCounts
 
 
 class TrafficCounters:
-    """Of one broker. Used on its event loop only."""
+    """The counters of one broker. Used on its event loop only."""
 
     def __init__(self) -> None:
         self._by_topic: _Table[str] = _Table()
@@ -94,10 +93,10 @@ class TrafficCounters:
         self._day: tuple[int, int] | None = None
         self.midnight_totals = MidnightTotals()
 
-    # -- the hot path -------------------------------------------------------------------------------------------------
+    # -- counting -----------------------------------------------------------------------------------------------------
 
     def count_send(self, topic: str, count: int, size_bytes: int) -> None:
-        """One send put `count` messages into a topic."""
+        """Count one send of `count` messages to a topic."""
         tally = self._sent.get(topic)
         if tally is None:
             tally = self._sent[topic] = [0, 0, 0]
@@ -106,7 +105,7 @@ class TrafficCounters:
         tally[2] += 1
 
     def count_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
-        """One pull was answered with `count` messages."""
+        """Count one pull that returned `count` messages."""
         tally = self._pulled.get((topic, group))
         if tally is None:
             tally = self._pulled[topic, group] = [0, 0, 0]
@@ -115,19 +114,19 @@ class TrafficCounters:
         tally[2] += 1
 
     def count_empty_pull(self, group: str, topic: str) -> None:
-        """One pull found nothing. Who it was is not kept: nobody asks."""
+        """Count one pull that returned nothing. Only the total is kept."""
         self._missed += 1
 
     def count_send_back(self, group: str, topic: str, count: int = 1) -> None:
-        """A consumer gave messages back, to have them again later."""
+        """Count messages that a consumer sent back for a later retry."""
         tally = self._back_by_group.tallies.setdefault((topic, group), [0, 0, 0])
         tally[0] += count
         tally[2] += 1
 
-    # -- time passes, topics and groups go ----------------------------------------------------------------------------
+    # -- time, and removal of topics and groups -----------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Take note of what was counted since the last time."""
+        """Record what was counted since the last tick."""
         self._sample(now_ms)
         for table in (self._by_topic, self._by_group, self._back_by_group):
             table.tick(now_ms)
@@ -139,7 +138,7 @@ class TrafficCounters:
                 self.midnight_totals = MidnightTotals(self.midnight_totals.today, self.totals)
             self._day = day.tm_year, day.tm_yday
         if self._samples and now_ms < self._samples[-1][0]:
-            self._samples.clear()  # the clock was set back: begin again
+            self._samples.clear()  # the clock was set back: start again
         if not self._samples or now_ms - self._samples[-1][0] >= SAMPLE_INTERVAL_MS:
             self._samples.append((now_ms, self.totals))
 
@@ -152,7 +151,7 @@ class TrafficCounters:
         self._by_group.forget(lambda key: key[1] == group)
         self._back_by_group.forget(lambda key: key[1] == group)
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def totals(self) -> Totals:
@@ -161,13 +160,16 @@ class TrafficCounters:
         return Totals(sent, sent_bytes, sends, pulled, pulled_bytes, found, self._missed)
 
     def rates(self, now_ms: int, of: Callable[[Totals], int]) -> Rates:
-        """How fast a total grows: `counters.rates(now_ms, lambda totals: totals.sends)`."""
+        """Return the growth rates of a total: `counters.rates(now_ms, lambda totals: totals.sends)`."""
         self._sample(now_ms)
         current = of(self.totals)
         return tuple(self._rate(now_ms, window_ms, current, of) for window_ms in RATE_WINDOWS_MS)
 
     def _rate(self, now_ms: int, window_ms: int, current: int, of: Callable[[Totals], int]) -> float:
-        """Over the window or a little more, since samples are rare; over less while the broker is younger than that."""
+        """Return the rate over the window.
+
+        The window is a little longer if no sample is exact, and shorter while the broker has run for less.
+        """
         begun_ms, begun = self._samples[0]
         for sampled_ms, totals in self._samples:
             if sampled_ms <= now_ms - window_ms:
@@ -176,7 +178,7 @@ class TrafficCounters:
         return (current - of(begun)) * 1000 / passed_ms if passed_ms > 0 else 0.0
 
     def topic_traffic(self, topic: str, now_ms: int) -> Traffic | None:
-        """None for a topic that had no message for a day, or ever."""
+        """Return the traffic of a topic; None if it had no message for a day."""
         return self._by_topic.traffic(topic, now_ms)
 
     def group_traffic(self, group: str, topic: str, now_ms: int) -> Traffic | None:
@@ -187,7 +189,7 @@ class TrafficCounters:
 
 
 class _Table(Generic[K]):
-    """Tallies by key, and what each has added when."""
+    """Tallies by key, and their histories."""
 
     def __init__(self) -> None:
         self.tallies: dict[K, Tally] = {}
@@ -211,54 +213,56 @@ class _Table(Generic[K]):
     def _update(self, key: K, tally: Tally, now_ms: int) -> _History:
         history = self._histories.get(key)
         if history is None:
-            # Whatever it has was added after the last tick, or it would have a history already.
+            # A tally without a history was created after the last tick.
             begun_ms = now_ms if self._ticked_ms is None else self._ticked_ms
             history = self._histories[key] = _History(begun_ms)
         history.note(tally, now_ms)
         return history
 
-    def forget(self, is_gone: Callable[[K], bool]) -> None:
-        for key in [key for key in self.tallies if is_gone(key)]:
+    def forget(self, is_forgotten: Callable[[K], bool]) -> None:
+        for key in [key for key in self.tallies if is_forgotten(key)]:
             self._forgotten = list(map(add, self._forgotten, self.tallies.pop(key)))
             self._histories.pop(key, None)
 
 
 class _History:
-    """What one tally added in each stretch of time; stretches without anything are left out."""
+    """What one tally gained in each time bucket. Empty buckets are left out."""
 
-    __slots__ = ("_begun_ms", "_counted", "_stretches", "changed_ms")
+    __slots__ = ("_begun_ms", "_buckets", "_counted", "changed_ms")
 
     def __init__(self, begun_ms: int) -> None:
         self._begun_ms = self.changed_ms = begun_ms
         self._counted: Tally = [0, 0, 0]
-        self._stretches: tuple[deque[tuple[int, Tally]], ...] = tuple(deque(maxlen=count) for _, count in _STRETCHES)
+        self._buckets: tuple[deque[tuple[int, Tally]], ...] = tuple(deque(maxlen=count) for _, count in _BUCKETS)
 
     def note(self, tally: Tally, now_ms: int) -> None:
         if tally == self._counted:
             return
         added = list(map(sub, tally, self._counted))
         self._counted, self.changed_ms = tally.copy(), now_ms
-        for (length_ms, _), stretches in zip(_STRETCHES, self._stretches, strict=True):
+        for (length_ms, _), buckets in zip(_BUCKETS, self._buckets, strict=True):
             number = now_ms // length_ms
-            if stretches and stretches[-1][0] == number:
-                number, so_far = stretches.pop()
-                stretches.append((number, list(map(add, so_far, added))))
+            if buckets and buckets[-1][0] == number:
+                number, so_far = buckets.pop()
+                buckets.append((number, list(map(add, so_far, added))))
             else:
-                stretches.append((number, added))
+                buckets.append((number, added))
 
     def traffic(self, now_ms: int) -> Traffic:
-        spans = [self._span(which, now_ms) for which in range(len(_STRETCHES))]
+        spans = [self._span(which, now_ms) for which in range(len(_BUCKETS))]
         messages = WindowCounts(*(WindowCount(count, calls, seconds) for count, _, calls, seconds in spans))
         return Traffic(
             messages, WindowCounts(*(WindowCount(size, calls, seconds) for _, size, calls, seconds in spans))
         )
 
     def _span(self, which: int, now_ms: int) -> tuple[int, int, int, float]:
-        """Messages, bytes and calls, and the seconds they took: at least those of one sample, or one message a moment
-        after the last tick would look like a flood."""
-        length_ms, count = _STRETCHES[which]
+        """Return messages, bytes, calls, and the seconds they took.
+
+        The time is at least one sample interval; else one message just after a tick would look like a flood.
+        """
+        length_ms, count = _BUCKETS[which]
         first = now_ms // length_ms - count + 1
-        kept = [added for number, added in self._stretches[which] if number >= first]
+        counts = [added for number, added in self._buckets[which] if number >= first]
         passed_ms = now_ms - max(self._begun_ms, first * length_ms)
-        messages, size_bytes, calls = (sum(column) for column in zip([0, 0, 0], *kept, strict=True))
+        messages, size_bytes, calls = (sum(column) for column in zip([0, 0, 0], *counts, strict=True))
         return messages, size_bytes, calls, max(passed_ms, SAMPLE_INTERVAL_MS) / 1000

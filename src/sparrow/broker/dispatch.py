@@ -1,4 +1,4 @@
-"""One table of everything a broker can be asked."""
+"""The table from request codes to the handlers of a broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ HANDLERS: dict[int, RequestHandler[Broker]] = {
 
 
 def make_dispatcher(broker: Broker) -> RequestDispatcher[Broker]:
-    """Serves this broker. Sends, pulls, pops and acks are plain functions; they are what a broker does all day."""
+    """Return the request dispatcher of a broker.
+
+    Sends, pulls, pops and acknowledgements are inline handlers: plain functions that need no task.
+    """
     parts = (SendHandler(broker), PullHandler(broker), PopHandler(broker), AckHandler(broker))
     plain = {code: handler for part in parts for code, handler in part.handlers().items()}
     if not broker.settings.auth:

@@ -1,8 +1,8 @@
-"""Which of the brokers on one database leads, and what number each has in routes.
+"""Leadership among the brokers on one database, and the number that each has in routes.
 
-Routes know one broker by name: the database. Its leader is number 0, where clients send, lock and end transactions; the
-others serve whatever they are asked all the same, since the database is the same. When the leader falls silent its
-lease runs out, and another takes its place.
+All of them have one broker name. The leader is number 0: clients send to it, lock queues and end transactions there.
+The others serve the same requests, because the database is the same. When the leader stops renewing its lease, the
+lease expires and another broker acquires it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ log = logging.getLogger(__name__)
 
 LEADER_LEASE = "leader"
 BROKERS_MAX = 64
-_SHARES = 4
-"""A lease is renewed after a quarter of its time, and no longer counted on after three."""
-_LOOK_S = 0.5
-"""At the latest: a leader that stops is replaced as soon as somebody looks."""
-_REGISTERED_S = 0.1
-"""Between leading and being known for it to the name servers."""
-_AGAIN_S = 1.0
-_LOOKS = 20
-"""So often, with that pause, a leader that stops looks for another."""
+_LEASE_QUARTERS = 4
+"""A lease is renewed after a quarter of its time; after three quarters without renewal the leader steps down."""
+_RENEWAL_MAX_S = 0.5
+"""Another broker notices within this time that a leader has released its lease."""
+_REGISTRATION_S = 0.1
+"""How long a new leader needs to register with the name servers."""
+_RESTART_S = 1.0
+_SUCCESSOR_CHECKS = 20
+"""How often a leader that stops checks, with that pause, whether another leads."""
 
 
 class Leadership:
-    """Keeps this broker's lease, and runs what only the leader does while it has it."""
+    """Renews this broker's lease, and runs the leader's background jobs while it holds it."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Leadership:
     ) -> None:
         self._store, self._work, self._on_change = store, work, on_change
         self.number = -1
-        """In routes; 0 leads."""
+        """The broker's number in routes; 0 is the leader."""
         self._running: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._held_at = 0.0
@@ -54,27 +54,27 @@ class Leadership:
         return self.number == 0
 
     async def start(self) -> None:
-        """Has a number when this returns."""
+        """Acquire a lease, and so a number; renew it in the background."""
         await self._renew()
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task = asyncio.get_running_loop().create_task(self._renew_forever())
 
     async def leave(self) -> None:
-        """Let another lead, if there is one; done when it does, so that clients always find somebody."""
-        await self._let_go()
+        """Release the lease; if there are other brokers, wait until one leads, so that clients find a leader."""
+        await self._release()
         if not self.is_leader:
             return
         leases = self._store.leases
         with contextlib.suppress(SparrowError, LockConflict):
-            for _ in range(_LOOKS if await leases.other_holders(_seat()) else 0):
-                await asyncio.sleep(_REGISTERED_S)
+            for _ in range(_SUCCESSOR_CHECKS if await leases.other_holders(_seat()) else 0):
+                await asyncio.sleep(_REGISTRATION_S)
                 if await leases.other_holders(LEADER_LEASE):
-                    await asyncio.sleep(_REGISTERED_S)
+                    await asyncio.sleep(_REGISTRATION_S)
                     return
 
     async def stop(self) -> None:
-        await self._let_go()
+        await self._release()
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -83,19 +83,19 @@ class Leadership:
         with contextlib.suppress(SparrowError, LockConflict):
             await self._store.leases.release(LEADER_LEASE if self.is_leader else _seat(self.number))
 
-    async def _keep(self) -> None:
+    async def _renew_forever(self) -> None:
         lease_s = self._store.settings.lease_ms / 1000
         while True:
-            await asyncio.sleep(min(lease_s / _SHARES, _LOOK_S))
+            await asyncio.sleep(min(lease_s / _LEASE_QUARTERS, _RENEWAL_MAX_S))
             try:
                 await self._renew()
             except (SparrowError, LockConflict) as cause:
-                log.warning("the lease could not be renewed", extra={"cause": str(cause)})
-            except Exception as mistake:  # ours: but who does not renew must also hear that it has lost the lease
-                log.error("the lease could not be renewed", exc_info=mistake)
-            passed_s = asyncio.get_running_loop().time() - self._held_at
-            if self._running and passed_s > lease_s * (_SHARES - 1) / _SHARES:
-                log.warning("the lease may have been lost: another broker leads from now on")
+                log.warning("Could not renew the lease; retrying.", extra={"cause": str(cause)})
+            except Exception as bug:  # the loop must continue, to notice below that the lease has expired
+                log.error("Renewing the lease failed; retrying.", exc_info=bug)
+            unrenewed_s = asyncio.get_running_loop().time() - self._held_at
+            if self._running and unrenewed_s > lease_s * (_LEASE_QUARTERS - 1) / _LEASE_QUARTERS:
+                log.warning("Stepping down: the lease was not renewed in time and may have another owner.")
                 await self._step_down()
 
     async def _renew(self) -> None:
@@ -105,8 +105,8 @@ class Leadership:
             self._store.epoch = epoch
             self._held_at = begun
             if not self._running:
-                log.info("this broker leads", extra={"epoch": epoch})
-                self._running = [asyncio.get_running_loop().create_task(_on_and_on(work)) for work in self._work]
+                log.info("This broker is the leader.", extra={"epoch": epoch})
+                self._running = [asyncio.get_running_loop().create_task(_run_forever(work)) for work in self._work]
             await self._become(0)
             return
         await self._step_down()
@@ -118,7 +118,7 @@ class Leadership:
         for number in range(1, BROKERS_MAX):
             if await self._store.leases.acquire(_seat(number)) is not None:
                 return number
-        raise SparrowError(f"{BROKERS_MAX} brokers share this database already")
+        raise SparrowError(f"{BROKERS_MAX} brokers share this database already; stop one before starting another")
 
     async def _become(self, number: int) -> None:
         if number == self.number:
@@ -135,14 +135,14 @@ class Leadership:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _on_and_on(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """A mistake of ours in one piece of work must not end it for as long as this broker leads."""
+async def _run_forever(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Restart a background job that fails: a bug must not end it for as long as this broker leads."""
     while True:
         try:
             await work()
-        except Exception as mistake:
-            log.error("the leader's work failed, and begins again", exc_info=mistake)
-            await asyncio.sleep(_AGAIN_S)
+        except Exception as bug:
+            log.error("A background job of the leader failed; restarting it.", exc_info=bug)
+            await asyncio.sleep(_RESTART_S)
 
 
 def _seat(number: int | None = None) -> str:

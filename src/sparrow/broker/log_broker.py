@@ -1,4 +1,4 @@
-"""What a broker is made of on a log store."""
+"""Assembles a broker on a log store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparrow.settings import BrokerSettings, LogSettings
 from sparrow.store.log import LogStore
 
 STAGES_FOLDER = "stages"
-"""The folder of stages, in that of the store."""
+"""The folder for stages, in the store's directory."""
 
 
 async def open_log_broker(
@@ -36,7 +36,7 @@ async def open_log_broker(
     long_polls: LongPollTable,
     now_ms: Callable[[], int],
 ) -> Broker:
-    """Open the store, and hear from it where everything had got."""
+    """Open the log store, load the broker's state from it, and start the background workers."""
     archived = ArchiveProgress(log_settings.retention_group)
     store = await asyncio.to_thread(
         LogStore,

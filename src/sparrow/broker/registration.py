@@ -1,6 +1,6 @@
-"""Tells every name server which topics this broker has: every 30 s, and at once when they change.
+"""Registration with the name servers: every 30 s, and at once when topics change.
 
-A name server that cannot be reached is tried again at the next turn; the others do not wait for it.
+A name server that cannot be reached is tried again at the next interval. The others do not wait for it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from sparrow.wire.headers import Header, RegisterBroker, UnregisterBroker
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 1.0
-"""Whoever made a topic, or stops, waits so long for the name servers to hear of it: a send has 3 s in all."""
+_WAIT_S = 1.0
+"""How long a topic change, or a stop, waits for the name servers. A send has 3 s in all."""
 
 
 class NameServerRegistration:
-    """This broker's words to all its name servers."""
+    """Registers this broker with all its name servers."""
 
     def __init__(self, broker: Broker, name_servers: list[Address]) -> None:
         self._broker, self._settings, self._name_servers = broker, broker.settings, name_servers
         self._channels: dict[Address, Channel] = {}
         self._dialing = {address: asyncio.Lock() for address in self._name_servers}
         self._unreachable: set[Address] = set()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._registrations: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._has_left = False
+        self._is_stopped = False
 
     async def start(self) -> None:
-        """Register now, and from now on."""
+        """Register now, and then at every interval."""
         await self.register()
         self._task = asyncio.create_task(self._keep_registering())
 
@@ -48,17 +48,17 @@ class NameServerRegistration:
             await self.register()
 
     async def changed(self) -> None:
-        """Topics changed: register, and wait for the name servers, though not for long for those that are away."""
+        """Register after a change of topics. Wait for the name servers, but not long for those that do not answer."""
         task = asyncio.create_task(self.register())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-        await asyncio.wait([task], timeout=_PATIENCE_S)
+        self._registrations.add(task)
+        task.add_done_callback(self._registrations.discard)
+        await asyncio.wait([task], timeout=_WAIT_S)
 
     async def register(self) -> None:
-        """Tell all name servers what there is; returns when those that answer have."""
-        if self._has_left:  # its topics may change until the very end
+        """Send the topic table to all name servers. Return when each has answered or failed."""
+        if self._is_stopped:  # topics may change while the broker stops
             return
-        # RocketMQ's compressed form has no place for flags, and routes must say which topics have lanes.
+        # RocketMQ's compressed form has no field for topic flags, and routes need the lanes flag.
         is_compressed = not any(topic.sys_flag for topic in self._broker.topics)
         body = write_registration(self._body(), is_compressed=is_compressed)
         header = RegisterBroker(
@@ -70,16 +70,16 @@ class NameServerRegistration:
             is_compressed=is_compressed,
             body_crc=body_crc(body),
         )
-        await self._tell_all(RequestCode.REGISTER_BROKER, header, body)
+        await self._send_all(RequestCode.REGISTER_BROKER, header, body)
 
     def _body(self) -> RegistrationBody:
         topics = {topic.name: TopicConfig.of(topic) for topic in self._broker.topics}
         return RegistrationBody(TopicTable(topic_config_table=topics, data_version=self._broker.topics.version))
 
-    async def _tell_all(self, code: RequestCode, header: Header, body: bytes = b"") -> None:
-        await asyncio.gather(*(self._tell(address, code, header, body) for address in self._name_servers))
+    async def _send_all(self, code: RequestCode, header: Header, body: bytes = b"") -> None:
+        await asyncio.gather(*(self._send(address, code, header, body) for address in self._name_servers))
 
-    async def _tell(self, address: Address, code: RequestCode, header: Header, body: bytes) -> None:
+    async def _send(self, address: Address, code: RequestCode, header: Header, body: bytes) -> None:
         timeout_ms = self._settings.name_server_timeout_ms
         try:
             async with self._dialing[address]:
@@ -91,14 +91,14 @@ class NameServerRegistration:
                 raise error_for_response(answer.code, answer.remark)
         except SparrowError as error:
             if address not in self._unreachable:
-                log.warning("a name server does not know of us", extra={"address": str(address), "why": str(error)})
+                log.warning("cannot register with a name server", extra={"address": str(address), "why": str(error)})
             self._unreachable.add(address)
         else:
             self._unreachable.discard(address)
 
     async def stop(self) -> None:
-        """Take this broker out of the routes."""
-        self._has_left = True
+        """Unregister this broker from the name servers."""
+        self._is_stopped = True
         if self._task is not None:
             self._task.cancel()
         header = UnregisterBroker(
@@ -108,10 +108,10 @@ class NameServerRegistration:
             broker_id=self._broker.broker_id,
         )
         reached = [address for address in self._name_servers if address not in self._unreachable]
-        words = [
-            asyncio.create_task(self._tell(address, RequestCode.UNREGISTER_BROKER, header, b"")) for address in reached
+        requests = [
+            asyncio.create_task(self._send(address, RequestCode.UNREGISTER_BROKER, header, b"")) for address in reached
         ]
-        if words:
-            await asyncio.wait(words, timeout=_PATIENCE_S)
+        if requests:
+            await asyncio.wait(requests, timeout=_WAIT_S)
         for channel in self._channels.values():
             channel.close()

@@ -1,4 +1,4 @@
-"""A broker with its sockets: opens the store, listens, registers, and takes all of it down again in order."""
+"""A broker with its sockets: opens the store, listens, registers with name servers, and stops in reverse order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparrow.settings import BrokerSettings, LogSettings, SqlSettings
 
 
 class BrokerServer:
-    """`async with BrokerServer(settings, store) as server:` and it serves until the block ends."""
+    """A running broker: `async with BrokerServer(settings, store) as server:` serves until the block ends."""
 
     def __init__(
         self,
@@ -31,7 +31,10 @@ class BrokerServer:
         sql_settings: SqlSettings | None = None,
         now_ms: Callable[[], int] = clock.now_ms,
     ) -> None:
-        """`store` is the directory of a log store; where the settings name a database, messages are kept there."""
+        """Prepare a broker.
+
+        `store` is the directory of a log store. If `settings.store` is a database URL, messages are stored there.
+        """
         self.settings = settings
         self._store, self._log_settings, self._sql_settings, self._now_ms = store, log_settings, sql_settings, now_ms
         self._scan: asyncio.TimerHandle | None = None
@@ -39,7 +42,7 @@ class BrokerServer:
         self.address: Address
 
     async def start(self) -> None:
-        """Serving when this returns, and known to the name servers that could be reached."""
+        """Start to serve, and register with the name servers that can be reached."""
         name_servers = parse_addresses(self.settings.name_servers)
         self._listener = Listener(None, self.settings.net, on_close=self._closed)
         port = self._listener.bind(self.settings.host, self.settings.port)
@@ -93,7 +96,7 @@ class BrokerServer:
         self._scan_later()
 
     async def stop(self) -> None:
-        """Tell the name servers, refuse what is new, finish what is in hand, answer who waits, close the store."""
+        """Unregister, refuse new requests, finish those in progress, answer parked requests, close the store."""
         if self._scan is not None:
             self._scan.cancel()
         await self.broker.hand_over()

@@ -1,4 +1,4 @@
-"""What a broker is made of on a database, which it may share with others."""
+"""Assembles a broker on a database, which it may share with other brokers."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ async def open_sql_broker(
     long_polls: LongPollTable,
     now_ms: Callable[[], int],
 ) -> Broker:
-    """Connect, take over what is there, and a number among the brokers on this database.
+    """Open the database, load topics and groups, and acquire a number among the brokers on it.
 
-    The folder is for what this broker keeps for itself: stages, until they are committed.
+    The folder holds what belongs to this broker alone: stages, until they are committed.
     """
     host = address.as_host()
     store = await SqlStore.open(
@@ -52,7 +52,7 @@ async def open_sql_broker(
         awaited_queues=long_polls.queues,
         now_ms=now_ms,
     )
-    # A part of a topic is a dozen tables: one will do until somebody asks for more.
+    # Each part of a topic is a dozen tables: topics that are created automatically get one.
     settings = settings.model_copy(update={"topic_queues": 1})
     topics, clients = TopicCatalog(store, settings, now_ms, stores_system_topics=False), ClientRegistry()
     groups = GroupCatalog(store, settings, now_ms)
@@ -75,7 +75,7 @@ async def open_sql_broker(
         transactions=transactions,
         pop_state=pop_state,
         stages=StageStore(
-            folder / f"stages-{address.port}",  # brokers that share a database may share a folder as well
+            folder / f"stages-{address.port}",  # brokers that share a database may share a folder
             bytes_max=settings.stage_bytes_max,
             ttl_ms=settings.stage_ttl_hours * 3_600_000,
             now_ms=now_ms,
@@ -86,7 +86,7 @@ async def open_sql_broker(
         now_ms=now_ms,
     )
 
-    async def numbered(number: int) -> None:
+    async def set_number(number: int) -> None:
         broker.broker_id = number
         await topics.set_leader_term(store.epoch)
 
@@ -97,12 +97,12 @@ async def open_sql_broker(
         partial(pop_state.run_as_leader, reviver.run),
         SqlRetention(store).run_as_leader,
     )
-    leading = Leadership(store, work=work, on_change=numbered)
+    leading = Leadership(store, work=work, on_change=set_number)
     broker.workers, broker.hand_over = (leading,), leading.leave
     changes: set[asyncio.Task[None]] = set()
 
-    def refreshed() -> None:
-        """Others may have made topics and groups."""
+    def apply_catalog() -> None:
+        """Apply the topics and groups that other brokers have created or changed."""
         groups.replace_all(store.catalog.groups)
         if topics.replace_all(store.catalog.topics):
             task = asyncio.get_running_loop().create_task(topics.announce())
@@ -118,5 +118,5 @@ async def open_sql_broker(
     except BaseException:
         await store.close()
         raise
-    store.on_refresh, store.on_restart = refreshed, pop_state.forget
+    store.on_refresh, store.on_restart = apply_catalog, pop_state.forget
     return broker

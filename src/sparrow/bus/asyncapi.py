@@ -1,10 +1,10 @@
-"""What an application hears and says, as an AsyncAPI 3 document.
+"""AsyncAPI 3 documents: what an application receives and sends.
 
 ```python
 document = asyncapi(bus, publishes={"order.created": Order})
 ```
 
-Subscriptions are known to the bus; what is published is declared nowhere, so it is said here.
+The bus knows its subscriptions. Published events are declared nowhere, so the caller lists them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ def asyncapi(
     publishes: Mapping[str, Any] | None = None,
     servers: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`publishes`: the type of the payload, by the event's name. `servers`: as the specification has them, by name.
-    `SubscriptionError` when handlers are declared in a way that cannot work."""
+    """Return the AsyncAPI document of a bus.
+
+    `publishes` maps event names to payload types. `servers` maps names to server objects of the specification. Raises
+    `SubscriptionError` if a handler is declared in a way that cannot work.
+    """
     bus.check()
     settings = bus.settings
     info: dict[str, Any] = {"title": title or settings.app, "version": settings.version}
@@ -83,13 +86,13 @@ def asyncapi(
 
 
 def format_document(document: Mapping[str, Any], form: Literal["json", "yaml"] = "json") -> str:
-    """YAML needs the package pyyaml."""
+    """Format a document as JSON or YAML; YAML needs the package pyyaml."""
     if form == "json":
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
     try:
         return msgspec.yaml.encode(document).decode()
     except ImportError as error:
-        raise Refused("for YAML, `pip install pyyaml`; JSON needs nothing") from error
+        raise Refused("YAML output needs pyyaml: run `pip install pyyaml`, or use JSON") from error
 
 
 class _Document:
@@ -156,7 +159,7 @@ class _Document:
 
 
 def _payload_of(subscription: EventSubscription) -> Any:
-    """Of one message, also where the handler gets many."""
+    """Return the payload type of one message, also for a batch handler."""
     wanted = subscription.plan.payload_annotation
     if not subscription.plan.is_batch:
         return wanted
@@ -165,7 +168,7 @@ def _payload_of(subscription: EventSubscription) -> Any:
 
 
 def _answers(subscription: EventSubscription) -> bool:
-    """Whether its handler says that it returns something."""
+    """Return whether the handler's annotation says that it returns a reply."""
     handler: Any = subscription.handler
     try:
         returned = inspect.signature(handler).return_annotation
@@ -182,7 +185,7 @@ def _header_schema() -> dict[str, Any]:
 
 
 def _free(taken: Mapping[str, Any], wanted: str) -> str:
-    """A key that may stand in a reference, and that nothing else has."""
+    """Return a key that is allowed in references and not taken."""
     words = (_WILDCARDS.get(word, _NOT_IN_KEYS.sub("_", word)) for word in wanted.split("."))
     key = name = ".".join(words)
     number = 2

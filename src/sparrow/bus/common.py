@@ -91,6 +91,7 @@ class AnyEventBus:
 
     @property
     def settings(self) -> BusSettings:
+        """The settings."""
         return self.core.settings
 
     @property
@@ -105,6 +106,7 @@ class AnyEventBus:
 
     @property
     def is_running(self) -> bool:
+        """Whether the background tasks of the bus are started."""
         return self.core.is_running
 
     def problems(self) -> dict[str, str]:

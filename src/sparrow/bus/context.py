@@ -1,4 +1,4 @@
-"""What the parts of a running bus share."""
+"""`BusContext`: what the relay, the receivers, the executors and the publishing side of one bus share."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ HOST_CHARS_MAX = 50
 
 
 def instance_name() -> str:
-    """Unique among processes and among buses in one; short, as it is written with every claim."""
+    """Return a name that is unique among processes and buses. It is short because every claim stores it."""
     return f"{socket.gethostname()[:20]}.{os.getpid()}.{secrets.token_hex(3)}"
 
 
 @dataclass(eq=False)
 class BusContext:
+    """The shared state of one bus; its parts hold a reference to it."""
+
     settings: BusSettings
     database: BusDatabase
     sql: SqlDialect
@@ -47,9 +49,9 @@ class BusContext:
     probe: BusProbe
     tracing: EventTracing
     blocking_transaction: Callable[[Pool], HandlerTransaction] | None = None
-    """Makes the transaction of functions that ask for no session; None: they have none."""
+    """Creates the transaction of blocking handlers that ask for no session; None: they have none."""
     filters: tuple[HandlerFilter, ...] = ()
-    """Around every handler, before its own."""
+    """Filters around every handler, outside its own."""
     wake_relay: WakeSignal = field(default_factory=WakeSignal)
     wake_executors: WakeSignal = field(default_factory=WakeSignal)
     instance: str = field(default_factory=instance_name)
@@ -59,23 +61,26 @@ class BusContext:
     _styled: dict[tuple[str, str], SqlDialect] = field(default_factory=dict)
 
     def now(self) -> datetime:
-        """This host's clock, for what people read; what is decided is decided by the database's."""
+        """Return the time of this host, for display. Decisions use the clock of the database."""
         return datetime.now(UTC) + timedelta(seconds=self.sql.clock.shift_s)
 
     def owner(self) -> str:
-        """Another one for every claim: what is held by it was claimed together and is fenced together."""
+        """Return a new owner name; every claim has its own, so that what was claimed together is fenced together."""
         return f"{self.instance}/{next(self._claims)}"
 
     def clear_dialect_cache(self) -> None:
         self._styled.clear()
 
     def use(self, sql: SqlDialect) -> None:
-        """What is known of the database has changed."""
+        """Replace the dialect after something about the database has changed."""
         self.sql = sql
         self._styled.clear()
 
     def sql_of(self, db: Connection) -> SqlDialect:
-        """How to speak on a connection that is not ours: other drivers mark values in other ways."""
+        """Return the dialect of a connection of the application.
+
+        Drivers differ in how they mark values in a statement.
+        """
         return self.sql_for(database_kind(db.dialect.name), db.dialect.paramstyle)
 
     def sql_for(self, kind: DatabaseKind, paramstyle: str) -> SqlDialect:

@@ -26,8 +26,8 @@ from sparrow.bus.settings import BusSettings
 from sparrow.bus.snowflake import SnowflakeGenerator
 from sparrow.bus.sql.database import BusDatabase, is_unreachable
 from sparrow.bus.sql.dialect import BusTableNames, DatabaseClock, SqlDialect
-from sparrow.bus.sql.due_count import count_due
 from sparrow.bus.sql.migrations.runner import check_schema, migrate
+from sparrow.bus.sql.statistics import count_due
 from sparrow.bus.sql.tables import metadata
 from sparrow.bus.telemetry.probe import BusProbe, FailedEvent, StateChange
 from sparrow.bus.telemetry.tracing import EventTracing

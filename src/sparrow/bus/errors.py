@@ -1,4 +1,4 @@
-"""What can go wrong with the bus, and what a handler may raise to steer one message."""
+"""Errors of the bus, and the exceptions with which a handler controls its message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparrow.model.errors import Refused, SparrowError, StorageError, Unavailabl
 
 
 class NotInTransaction(Refused):
-    """An event belongs to a transaction, and the handle that was given is in none."""
+    """The given connection is in no transaction, or commits every statement by itself."""
 
     def __init__(self, handle: str, why: str, suggestion: str) -> None:
         super().__init__(handle, why, suggestion)
@@ -17,6 +17,8 @@ class NotInTransaction(Refused):
 
 
 class NotSerializable(Refused):
+    """A payload cannot be encoded as JSON."""
+
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, why)
         self.name, self.why = name, why
@@ -26,10 +28,12 @@ class NotSerializable(Refused):
 
 
 class SubscriptionError(Refused):
-    """Handlers are declared in a way that cannot work; said before anything starts."""
+    """A subscription cannot work; reported before anything starts."""
 
 
 class IllegalTransition(Refused):
+    """The state of a message does not allow the operation."""
+
     def __init__(self, message_id: int, status: str, wanted: str) -> None:
         super().__init__(message_id, status, wanted)
         self.message_id, self.status, self.wanted = message_id, status, wanted
@@ -39,30 +43,39 @@ class IllegalTransition(Refused):
 
 
 class UnknownMessage(Refused):
+    """There is no stored message with this id."""
+
     def __init__(self, table: str, message_id: int) -> None:
         super().__init__(table, message_id)
         self.table, self.message_id = table, message_id
 
     def __str__(self) -> str:
-        return f"there is no message {self.message_id} in {self.table}: it was cleaned up, or never was there"
+        return f"there is no message {self.message_id} in {self.table}: it was deleted, or never existed"
 
 
 class BusDatabaseUnreachable(Unavailable):
+    """The database of the bus cannot be reached."""
+
     def __init__(self, where: str, why: str) -> None:
         super().__init__(where, why)
         self.where, self.why = where, why
 
     def __str__(self) -> str:
-        return f"the database {self.where} cannot be used: {self.why}"
+        return f"the database {self.where} is unreachable: {self.why}"
 
 
 class TablesMissing(StorageError):
+    """The tables of the bus do not exist, and it may not create them (`create_tables=False`)."""
+
     def __init__(self, where: str) -> None:
         super().__init__(where)
         self.where = where
 
     def __str__(self) -> str:
-        return f"the bus has no tables in {self.where}: run `sparrow bus ddl` and apply it, or use create_tables=True"
+        return (
+            f"the tables of the bus are missing in {self.where}: "
+            "apply the output of `sparrow bus ddl`, or use create_tables=True"
+        )
 
 
 class SchemaTooOld(StorageError):
@@ -94,27 +107,29 @@ class SchemaTooNew(StorageError):
 
 
 class NoReply(Unavailable):
+    """No handler replied to a request in time."""
+
     def __init__(self, name: str, timeout_s: float) -> None:
         super().__init__(name, timeout_s)
         self.name, self.timeout_s = name, timeout_s
 
     def __str__(self) -> str:
-        return f"nobody answered {self.name!r} within {self.timeout_s} s; it may still be handled"
+        return f"no reply to {self.name!r} within {self.timeout_s} s; the request may still be handled"
 
 
 class LeaseLost(SparrowError):
-    """Another worker has taken this message over: whatever was done for it is rolled back."""
+    """Another worker has claimed the message: the work of this attempt is rolled back."""
 
     def __init__(self, message_id: int) -> None:
         super().__init__(message_id)
         self.message_id = message_id
 
     def __str__(self) -> str:
-        return f"the lease of message {self.message_id} has passed to another worker: nothing of this attempt counts"
+        return f"the lease of message {self.message_id} has passed to another worker: this attempt is rolled back"
 
 
 class Undecodable(SparrowError):
-    """A body that is not what the handler asks for. Trying again would not help."""
+    """A body that the handler's annotation does not accept. It is not retried."""
 
 
 class NoSubscriber(SparrowError):
@@ -125,14 +140,14 @@ class NoSubscriber(SparrowError):
         self.name, self.group = name, group
 
     def __str__(self) -> str:
-        return f"no handler of group {self.group!r} takes {self.name!r}"
+        return f"group {self.group!r} has no handler for {self.name!r}"
 
 
 # -- what a handler may raise ----------------------------------------------------------------------------------------
 
 
 class RetryAfter(Exception):
-    """Try this message again so many seconds from now. It counts as a failed attempt."""
+    """Raised by a handler: try this message again after so many seconds. It counts as a failed attempt."""
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(seconds, reason)
@@ -143,7 +158,7 @@ class RetryAfter(Exception):
 
 
 class Reject(Exception):
-    """This message can never be handled: Failed at once, without further attempts."""
+    """Raised by a handler: this message can never be handled. It is Failed at once."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

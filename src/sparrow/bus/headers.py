@@ -1,6 +1,6 @@
-"""The headers of an event, named as .NET CAP names them, so that both kinds of service can share a broker.
+"""Event headers with the names of .NET CAP, so that services of both kinds can share a broker.
 
-Every value is text. A header may be there without a value: CAP always writes a callback name, often null.
+Every value is text or None. CAP always writes the callback header, often with null.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ TRACE_PARENT = "traceparent"
 KEY = "sp-key"
 TENANT = "sp-tenant"
 ERROR = "sp-error"
-"""Of a dead letter: why it is one."""
+"""On a dead letter: the error."""
 DEDUP_KEY = "sp-dedupe"
-"""A business key: two events with the same one are handled once by a group."""
+"""A business key: a group handles two events with the same one once."""
 
 _SENT_AT_FORMAT = "%m/%d/%Y %H:%M:%S"
 _TIME_SPAN = re.compile(
@@ -36,7 +36,7 @@ _TIME_SPAN = re.compile(
 
 
 class Headers(dict[str, str | None]):
-    """What a handler sees of an event besides its payload, and what it says about the answer.
+    """The headers of an event, and the headers and topic of its reply.
 
     ```python
     @bus.subscribe("order.created")
@@ -49,64 +49,72 @@ class Headers(dict[str, str | None]):
     def __init__(self, values: Mapping[str, str | None] = {}, /) -> None:
         super().__init__(values)
         self.response: dict[str, str | None] = {}
-        """What the answer carries besides the correlation headers."""
+        """Headers of the reply, besides those for correlation."""
         self.reply_to: str | None = self.get(CALLBACK) or None
-        """The topic the handler's return value goes to; None: nowhere."""
+        """The topic that receives the handler's return value; None: no reply."""
 
     @property
     def id(self) -> str:
+        """The id of the message; duplicates have the same one."""
         return self.get(ID) or ""
 
     @property
     def name(self) -> str:
+        """The event name on the broker."""
         return self.get(NAME) or ""
 
     @property
     def group(self) -> str | None:
+        """The consumer group, as on the broker."""
         return self.get(GROUP)
 
     @property
     def correlation_id(self) -> str:
+        """The id of the message that began the conversation."""
         return self.get(CORRELATION_ID) or self.id
 
     @property
     def correlation_sequence(self) -> int:
+        """The position in the conversation; 0 for its first message."""
         text = self.get(CORRELATION_SEQUENCE) or "0"
         return int(text) if text.isdecimal() and len(text) < 20 else 0
 
     @property
     def key(self) -> str | None:
+        """The key whose order is kept."""
         return self.get(KEY) or self.get(KAFKA_KEY) or None
 
     @property
     def tenant(self) -> str | None:
+        """The tenant."""
         return self.get(TENANT)
 
     @property
     def sent_at(self) -> datetime | None:
+        """When the event was sent, as far as its sender says."""
         text = self.get(SENT_AT)
         return None if not text else parse_sent_at(text)
 
     def add_response_header(self, name: str, value: str | None) -> None:
-        """Put a header on the answer."""
+        """Add a header to the reply."""
         self.response[name] = value
 
     def rewrite_callback(self, topic: str) -> None:
-        """Send the answer to another topic than the one asked for."""
+        """Send the reply to another topic than the requested one."""
         self.reply_to = topic
 
     def remove_callback(self) -> None:
-        """Send no answer."""
+        """Send no reply."""
         self.reply_to = None
 
 
 def format_sent_at(moment: datetime) -> str:
-    """CAP's form, in UTC. It is neither ISO nor does it name a zone; .NET senders write their local time."""
+    """Format a time as CAP does, in UTC. The format has no time zone; .NET senders write local time."""
     return moment.astimezone(UTC).strftime(_SENT_AT_FORMAT)
 
 
 def parse_sent_at(text: str) -> datetime | None:
-    """CAP's form or ISO; None when it is neither, since nothing depends on it."""
+    """Parse CAP's format or ISO 8601; return None for anything else, since nothing depends on it."""
     try:
         return datetime.strptime(text, _SENT_AT_FORMAT).replace(tzinfo=UTC)
     except ValueError:
@@ -119,7 +127,7 @@ def parse_sent_at(text: str) -> datetime | None:
 
 
 def format_time_span(span: timedelta) -> str:
-    """.NET's TimeSpan: `[d.]hh:mm:ss[.fffffff]`."""
+    """Format a duration as .NET's TimeSpan: `[d.]hh:mm:ss[.fffffff]`."""
     minus = "-" if span < timedelta(0) else ""
     span = abs(span)
     hours, rest = divmod(span.seconds, 3600)

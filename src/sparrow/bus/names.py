@@ -1,7 +1,7 @@
-"""The names of events and groups: what may be one, what a pattern takes, and what they are called on a broker.
+"""Event and group names: validation, wildcard patterns, and the names used on the broker.
 
-Wildcards follow AMQP on every transport: words are anything between dots, `*` stands for exactly one word, `#` for any
-number of words, also none. A wildcard is a whole word.
+Wildcards follow AMQP on every transport. Words stand between dots; `*` matches exactly one word, `#` any number of
+words, also none. A wildcard is a whole word.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 from sparrow.model.errors import IllegalName
 
 NAME_CHARS_MAX = 200
-"""Half of what the Name column holds: brokers add prefixes, groups and retry marks of their own to it."""
+"""Half the width of the Name column: brokers add prefixes, groups and retry markers."""
 GROUP_CHARS_MAX = 200
 """The width of the Group column."""
 
 _ONE, _ANY = "*", "#"
 _UNSEEN = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]")
-"""Blanks, control characters and half characters: no broker takes them all, and no log shows them."""
+"""Whitespace, control characters and lone surrogates: some brokers refuse them, and logs do not show them."""
 
 
 def is_pattern(name: str) -> bool:
@@ -25,10 +25,10 @@ def is_pattern(name: str) -> bool:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the pattern takes the name. Letter case counts.
+    """Return whether the pattern matches the name; letter case counts.
 
-    Going back to the last `#` is enough: an earlier one could only take what the last one may take as well. So the
-    time is bounded by the product of both lengths, whoever chose the name.
+    Backtracking to the last `#` is enough: an earlier one could only match what the last one can match as well. So the
+    time is bounded by the product of both lengths.
     """
     wanted, words = pattern.split("."), name.split(".")
     at = word = 0
@@ -48,9 +48,9 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def specificity(pattern: str) -> tuple[bool, int, int, int, int, str]:
-    """Sorts the most specific first: exact names, then more literal words, then fewer `#`.
+    """Return a sort key that puts the most specific pattern first: exact names, more literal words, fewer `#`.
 
-    Of two patterns of which one takes all that the other takes, the narrower one always comes first.
+    If one pattern matches everything that another matches, the narrower one comes first.
     """
     words = _tidy(pattern.split("."))
     literals = [word for word in words if word not in (_ONE, _ANY)]
@@ -58,19 +58,19 @@ def specificity(pattern: str) -> tuple[bool, int, int, int, int, str]:
         len(literals) < len(words),
         -len(literals),
         words.count(_ANY),
-        -words.count(_ONE),  # beside the same number of `#`, each `*` demands one word more
+        -words.count(_ONE),  # with the same number of `#`, each `*` requires one more word
         -sum(map(len, literals)),
         pattern,
     )
 
 
 def pattern_regex(pattern: str) -> str:
-    """The same as `matches`, as an anchored regular expression; Kafka subscribes by one."""
+    """Return the pattern as an anchored regular expression, for Kafka."""
     words = _tidy(pattern.split("."))
     if words == [_ANY]:
         return "^.*$"
-    # Every word brings the dot before it, so that `#` may be nothing. The first word has none before it: a leading
-    # `#`, which is followed by a literal once tidy, brings the dots after its words instead.
+    # Every word includes the dot before it, so that `#` can match nothing. The first word has no dot before it: a
+    # leading `#`, which is followed by a literal after normalisation, includes the dots after its words instead.
     parts = [_REGEX.get(word) or r"\." + re.escape(word) for word in words]
     if words[0] == _ANY:
         parts[:2] = [r"(?:[^.]*\.)*", parts[1].removeprefix(r"\.")]
@@ -80,27 +80,27 @@ def pattern_regex(pattern: str) -> str:
 
 
 def checked_event_name(name: str) -> str:
-    """The name, if an event can be published under it; else `IllegalName`."""
+    """Return the name if an event can be published under it; raise `IllegalName` otherwise."""
     if "*" in name or "#" in name:
         raise IllegalName("event", name, "* and # are for subscriptions only")
     return _checked("event", name, NAME_CHARS_MAX)
 
 
 def checked_topic(topic: str) -> str:
-    """The name or pattern, if one can subscribe to it; else `IllegalName`."""
+    """Return the name or pattern if it can be subscribed to; raise `IllegalName` otherwise."""
     for word in topic.split("."):
         if word not in (_ONE, _ANY) and ("*" in word or "#" in word):
-            raise IllegalName("topic", topic, "a wildcard is a whole word, as in order.* or order.#")
+            raise IllegalName("topic", topic, "a wildcard must be a whole word, as in order.* or order.#")
     return _checked("topic", topic, NAME_CHARS_MAX)
 
 
 def broker_event_name(name: str, prefix: str | None) -> str:
-    """What the broker calls it."""
+    """Return the name of the event on the broker."""
     return f"{prefix}.{name}" if prefix else name
 
 
 def broker_group_name(group: str | None, *, app: str, prefix: str | None, version: str) -> str:
-    """What the broker calls the group, e.g. `cap.queue.orders.v1` for the unnamed group of the application Orders."""
+    """Return the name of the group on the broker, such as `cap.queue.orders.v1` for the default group of `orders`."""
     name = f"{broker_event_name(group or f'cap.queue.{app.lower()}', prefix)}.{version}"
     return _checked("group", name, GROUP_CHARS_MAX)
 
@@ -118,7 +118,7 @@ def _checked(kind: str, name: str, chars_max: int) -> str:
 
 
 def _tidy(words: list[str]) -> list[str]:
-    """The same pattern with every run of wildcards in one form: first each `*`, then at most one `#`."""
+    """Normalise every run of wildcards: first each `*`, then at most one `#`."""
     tidy: list[str] = []
     for word in words:
         if word == _ANY and tidy[-1:] == [_ANY]:

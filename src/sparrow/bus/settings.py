@@ -1,4 +1,4 @@
-"""What can be set about a bus. Every field has the default of the requirement; units are in the names."""
+"""The settings of a bus. Units are part of the names."""
 
 from __future__ import annotations
 
@@ -19,89 +19,92 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class BusSettings:
+    """The settings of a bus; `EventBus` takes the same names as keywords."""
+
     app: str = "app"
     """Names the default group: `cap.queue.<app>`."""
     version: str = "v1"
-    """Stored with every row and part of every group's name: two versions of an application on the same tables neither
+    """Stored with every row and part of every group name. Two versions of an application on the same tables neither
     send nor handle each other's messages."""
     default_group: str | None = None
-    """The group of subscriptions that name none; None: `cap.queue.<app>`."""
+    """The group of subscriptions without one; None: `cap.queue.<app>`."""
     group_prefix: str | None = None
-    """Goes before every group, with a dot."""
+    """Prefix of every group name, followed by a dot."""
     topic_prefix: str | None = None
-    """Goes before every name that is published or subscribed to, with a dot."""
+    """Prefix of every event name that is published or subscribed to, followed by a dot."""
 
     schema: str = "cap"
-    """Where the tables are on PostgreSQL."""
+    """The schema of the tables on PostgreSQL."""
     table_prefix: str = "cap"
-    """What stands before their names on MySQL, MariaDB and SQLite."""
+    """The prefix of the table names on MySQL, MariaDB and SQLite."""
     create_tables: bool = True
-    """Whether a start makes the tables that are missing; else it says which ones are."""
+    """Create and migrate the tables at the start; otherwise only check them."""
     strict_tables: bool = False
-    """Exactly three tables: repeats are remembered only while the message is."""
+    """Create exactly three tables. Duplicates are recognised only while the message is stored, and no schema version is
+    recorded."""
     succeeded_spelling: Literal["Successed", "Succeeded"] = "Successed"
-    """How success is spelled in StatusName; the other one is CAP's own."""
+    """How success is spelled in StatusName; the other spelling is CAP's own."""
     status_writes: Literal["full", "compact"] = "full"
-    """compact: Enqueued and Processing are not written to the wide tables; listings work them out from Queue."""
+    """`compact`: do not write Enqueued and Processing to the message tables; listings derive them from Queue."""
 
     retry: Retry = field(default_factory=Retry)
-    """For sends, and for handlers that have none of their own."""
+    """The retry policy of sends, and of handlers without their own."""
     retry_round_interval_s: float | None = 180.0
-    """How often what has failed gets a new round; None: never."""
+    """How often failed messages start a new round of attempts; None: never."""
     succeeded_retention_s: float = DAY_S
-    """How long after its success a message expires."""
+    """How long a message is kept after its success."""
     failed_retention_s: float = 15 * DAY_S
-    """How long after it was added a failed message expires; until then it gets new rounds."""
+    """How long a failed message is kept after it was added; until then it gets retry rounds."""
     inbox_retention_s: float = 7 * DAY_S
-    """How long a group remembers what it has seen: a repeat that comes later is handled again."""
+    """How long a group remembers message ids. A duplicate that arrives later is handled again."""
     cleanup_interval_s: float = 3_600.0
     """How often expired messages are deleted."""
     cleanup_batch: int = 1_000
-    """Rows that are deleted in one transaction."""
+    """Rows deleted in one transaction."""
     cleanup_pause_s: float = 1.0
-    """Between two full lots."""
+    """Pause between two full batches."""
     cleanup_between: tuple[time, time] | None = None
-    """Only in these hours of the day, UTC; may pass midnight."""
+    """Delete expired messages only between these times of day, UTC; the range may include midnight."""
     archive: Path | None = None
-    """A folder: what is cleaned up is written there first, as Parquet."""
+    """Folder for expired messages: they are written there as Parquet before they are deleted."""
 
     lease_s: float = 60.0
-    """How long a claim lasts that nobody renews: so long what a dead worker had rests."""
+    """Duration of a claim without renewal: a message of a crashed worker is claimed again after it."""
     crashes_max: int = 5
-    """A message whose workers were lost so often is Failed: it may be what kills them."""
+    """A message is Failed after so many workers were lost while they held it."""
     relay_batch: int = 200
-    """Events that are claimed and sent together."""
+    """Events claimed and sent together."""
     send_timeout_s: float = 10.0
-    """For a batch to be acknowledged by the broker; at most half a lease in any case."""
+    """Time for the broker to acknowledge a batch; at most half a lease."""
     circuit_breaker: bool = False
-    """While the broker cannot be reached, attempts do not count; one is made every second. Better on in production."""
+    """Do not count attempts while the broker is unreachable, and try once a second. Recommended in production."""
     concurrency: int = 4
-    """Handlers of a group that run at once, unless its subscriptions say."""
+    """Handlers of a group that run at the same time, unless its subscriptions set it."""
     consumers: int = 1
-    """Memberships in each group, in this process."""
+    """Consumers of each group in this process."""
     broker_prefetch: int = 500
-    """Messages that the broker may hand out ahead."""
+    """Messages that the broker may deliver ahead of acknowledgements."""
     poll_min_s: float = 0.02
-    """The first pause when nothing is due; each one is twice as long, up to `poll_max_s`. A commit in this process
-    ends the pause."""
+    """First pause when nothing is due; each further pause doubles, up to `poll_max_s`. A commit in this process ends
+    the pause."""
     poll_max_s: float = 1.0
-    """So late an event of another process may be noticed."""
+    """Longest pause: the delay after which an event of another process is noticed."""
     stop_timeout_s: float = 30.0
-    """How long a stop waits for running handlers before they are cancelled and their messages handed back."""
+    """How long a stop waits for running handlers before it cancels them and releases their messages."""
 
     naming: FieldNaming | None = None
-    """pascal: fields travel as .NET spells them."""
+    """`pascal` or `camel`: rename fields on the wire as .NET spells them."""
     allow_autocommit: bool = False
-    """Whether to publish on connections that commit every statement by itself."""
+    """Allow publishing on connections that commit every statement by themselves."""
     allow_own_transaction: bool = True
-    """Whether an event may be published without naming a transaction: the bus then makes a short one."""
+    """Allow publishing without a transaction: the bus then opens a short one."""
     runs_relay: bool = True
-    """Whether this process sends what is published."""
+    """Send published events in this process."""
     runs_handlers: bool = True
-    """Whether this process receives, and runs handlers."""
+    """Receive events and run handlers in this process."""
 
     def space(self, kind: str) -> str:
-        """Where the tables are: a schema, or a prefix."""
+        """Return the schema or prefix of the tables."""
         return self.schema if kind == "postgresql" else self.table_prefix
 
     def __post_init__(self) -> None:
@@ -121,8 +124,10 @@ class BusSettings:
 
 
 def cap_settings(**changes: object) -> BusSettings:
-    """What CAP does today in place of what the requirement says: three attempts at once, one a minute, fifty in all,
-    no rounds, cleaning every five minutes."""
+    """Return the settings of current CAP versions.
+
+    Three attempts at once, then one a minute, fifty in all; no retry rounds; cleanup every five minutes.
+    """
     defaults: dict[str, object] = {"retry": CAP_RETRY, "retry_round_interval_s": None, "cleanup_interval_s": 300.0}
     return BusSettings(**{**defaults, **changes})  # type: ignore[arg-type]
 

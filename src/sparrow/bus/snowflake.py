@@ -1,10 +1,10 @@
-"""Numbers for messages: 63 bits, unique, growing with time, made without asking anybody.
+"""Snowflake ids for messages: 63 bits, unique, ascending in time, generated without coordination.
 
-| bits | what |
+| bits | meaning |
 | --- | --- |
 | 41 | milliseconds since 2024 |
-| 10 | the worker: leased while the bus runs (below `LEASED_WORKER_NUMBERS`), else drawn by lot |
-| 12 | a count within the millisecond |
+| 10 | worker number: leased while the bus runs (below `LEASED_WORKER_NUMBERS`), random otherwise |
+| 12 | counter within the millisecond |
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Callable
 EPOCH_MS = 1_704_067_200_000
 WORKER_NUMBERS = 1024
 LEASED_WORKER_NUMBERS = 512
-"""Workers from here on are drawn by lot, by processes that have leased none: a clash is unlikely, not impossible."""
+"""Processes without a lease choose a random number from here on: a collision is unlikely, not impossible."""
 _PER_MS = 4096
 
 
 class SnowflakeGenerator:
-    """Safe in threads, and after a fork: the child draws another worker number."""
+    """Generates ids; safe in threads and after a fork, where the child chooses another worker number."""
 
     def __init__(self, worker: int | None = None, *, now_ms: Callable[[], int] | None = None) -> None:
         self._now_ms = now_ms or _now_ms
@@ -33,7 +33,7 @@ class SnowflakeGenerator:
         self.worker = self._drawn() if worker is None else worker
 
     def use(self, worker: int | None) -> None:
-        """A leased number, or None when the lease is over."""
+        """Use a leased worker number; None: the lease is over."""
         self.worker = self._drawn() if worker is None else worker
 
     def next(self) -> int:
@@ -42,11 +42,11 @@ class SnowflakeGenerator:
             self._lock = threading.Lock()
             self.worker = self._drawn()
         with self._lock:
-            now_ms = max(self._now_ms(), self._last_ms)  # a clock set back makes no number twice
+            now_ms = max(self._now_ms(), self._last_ms)  # an id is never repeated when the clock is set back
             if now_ms > self._last_ms:
                 self._last_ms, self._count = now_ms, 0
             elif self._count == _PER_MS - 1:
-                self._last_ms, self._count = now_ms + 1, 0  # ahead of the clock by a hair: it catches up
+                self._last_ms, self._count = now_ms + 1, 0  # ahead of the clock by a millisecond
             else:
                 self._count += 1
             return (self._last_ms - EPOCH_MS) << 22 | self.worker << 12 | self._count

@@ -1,4 +1,4 @@
-"""The states of a stored message, and which may follow which."""
+"""The states of a stored message and the transitions between them; docs/event-bus.md explains them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from enum import StrEnum
 
 
 class EventStatus(StrEnum):
+    """The state of a stored message."""
+
     SCHEDULED = "Scheduled"
     DELAYED = "Delayed"
     ENQUEUED = "Enqueued"
     PROCESSING = "Processing"
     SUCCESSED = "Successed"
-    """So spelled in the requirement and in CAP's manual; CAP's own rows say Succeeded (`succeeded_spelling`)."""
+    """Spelled as in CAP's manual; CAP's own rows say Succeeded (see the setting `succeeded_spelling`)."""
     FAILED = "Failed"
     CANCELLED = "Cancelled"
 
     @classmethod
-    def of(cls, word: str) -> EventStatus:
-        """Also reads CAP's spelling, in any letter case."""
-        return _BY_WORD[word.lower()]
+    def of(cls, status_name: str) -> EventStatus:
+        """Return the status for a spelling, CAP's included, in any letter case."""
+        return _BY_WORD[status_name.lower()]
 
     @property
     def is_open(self) -> bool:
-        """Whether work is left: exactly then the message has a row in Queue."""
+        """Whether work is left. Exactly the open messages have a row in Queue."""
         return self in OPEN_STATUSES
 
 
@@ -32,7 +34,7 @@ OPEN_STATUSES = frozenset({EventStatus.SCHEDULED, EventStatus.DELAYED, EventStat
 TRANSITIONS: dict[EventStatus | None, frozenset[EventStatus]] = {
     None: frozenset(
         {EventStatus.SCHEDULED, EventStatus.DELAYED, EventStatus.FAILED}
-    ),  # Failed: what came in cannot be read
+    ),  # Failed at once: the received message cannot be read
     EventStatus.SCHEDULED: frozenset({EventStatus.ENQUEUED, EventStatus.CANCELLED, EventStatus.FAILED}),
     EventStatus.DELAYED: frozenset(
         {EventStatus.ENQUEUED, EventStatus.CANCELLED, EventStatus.FAILED, EventStatus.SCHEDULED}
@@ -44,7 +46,7 @@ TRANSITIONS: dict[EventStatus | None, frozenset[EventStatus]] = {
         {EventStatus.SUCCESSED, EventStatus.SCHEDULED, EventStatus.FAILED, EventStatus.PROCESSING, EventStatus.ENQUEUED}
     ),
     EventStatus.FAILED: frozenset({EventStatus.ENQUEUED}),
-    EventStatus.SUCCESSED: frozenset({EventStatus.ENQUEUED}),  # an operator has it sent or handled once more
+    EventStatus.SUCCESSED: frozenset({EventStatus.ENQUEUED}),  # an operator requeues it
     EventStatus.CANCELLED: frozenset({EventStatus.ENQUEUED}),
 }
 

@@ -1,7 +1,7 @@
-"""The bus in tests: real tables, a broker inside the process, a clock that can be moved, and a look at what was said.
+"""Testing with the bus: real tables, a broker in memory, a movable clock, and captured events.
 
 ```python
-async with TestBus(bus):                        # the application's own bus, with its handlers, on a broker in memory
+async with TestBus(bus):                        # the application's own bus and handlers, on a broker in memory
     with capture(bus) as published:             # nothing of this is sent
         await client.post("/orders", json={"number": 7})
     assert published.one("order.created").value == {"number": 7}
@@ -11,9 +11,8 @@ async with TestBus(bus):                        # the application's own bus, wit
     bus.advance(3600)                           # what is due in an hour is due now
 ```
 
-Storage is a database also here, SQLite in a temporary file unless another is named: transactions are what a test of
-published events is about. (SQLite in memory will not do: there a second connection that writes is refused at once.)
-With pytest there is the fixture `event_bus` too, without any import.
+Tests use a real database, by default SQLite in a temporary file, because transactions are what they are about. SQLite
+in memory does not work: it refuses a second writing connection. pytest also has the fixture `event_bus`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from sparrow.bus.transports.spi import Envelope, Transport
 from sparrow.model.errors import Refused
 
 TEMPORARY_SQLITE = "sqlite://"
-"""As a database: SQLite in a file that is gone afterwards."""
+"""As a database: SQLite in a temporary file."""
 
 
 class TestBus:
@@ -133,15 +132,17 @@ def _on_test_database(bus: AnyEventBus, database: str | Engine | AsyncEngine | N
 
 
 class CapturedEvent(NamedTuple):
+    """A published event, as a test sees it."""
+
     id: int
     name: str
     value: Any
-    """As JSON has it: dicts, lists, texts and numbers."""
+    """Decoded JSON: dicts, lists, strings and numbers."""
     headers: Headers
 
 
 class CapturedEvents(Sequence[CapturedEvent]):
-    """What was published and committed since, in order. What was rolled back is not there; look after the commit."""
+    """The events that were published and committed, in order. Read it after the commit."""
 
     def __init__(self, context: BusContext, database: BusDatabase, *, is_own: bool) -> None:
         self._context, self._database, self._is_own = context, database, is_own
@@ -149,10 +150,11 @@ class CapturedEvents(Sequence[CapturedEvent]):
 
     @property
     def names(self) -> list[str]:
+        """The names of the events, in order."""
         return [event.name for event in self]
 
     def one(self, name: str) -> CapturedEvent:
-        """The only event of that name; an `AssertionError` says what there is instead."""
+        """Return the only event of that name; an `AssertionError` lists what was published."""
         found = [event for event in self if event.name == name]
         if len(found) != 1:
             raise AssertionError(f"{len(found)} events {name!r} were published; in all: {', '.join(self.names) or '-'}")
@@ -179,10 +181,10 @@ class CapturedEvents(Sequence[CapturedEvent]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Captured({self._read()!r})"
+        return f"CapturedEvents({self._read()!r})"
 
     def _read(self) -> list[CapturedEvent]:
-        """Past our own transactions: on SQLite they would wait for the one that the test may have open."""
+        """Read with a plain connection: on SQLite a transaction would wait for the one the test has open."""
         if not self.ids:
             return []
         engine = self._database.engine
@@ -210,25 +212,26 @@ def _event(number: int, name: str, content: str) -> CapturedEvent:
 
 @contextmanager
 def capture(bus: AnyEventBus) -> Iterator[CapturedEvents]:
-    """Collects what the bus publishes inside the block, and keeps it from being sent, also later.
+    """Collect the events that the bus publishes inside the block; they are never sent.
 
-    The bus may be running or not; its tables must be there (`bus.blocking.prepare()` creates them)."""
+    The bus may be running or not. Its tables must exist (`bus.blocking.prepare()` creates them).
+    """
     context = bus.core.context
-    # A blocking look also at an engine of asyncio: a test should not have to await what it compares.
+    # A blocking connection even for an asyncio engine: tests can compare without awaiting.
     own = None if bus.database.has_blocking else BusDatabase(bus.database.async_engine.url)
     captured = CapturedEvents(context, own or bus.database, is_own=own is not None)
     event_encoder, gate = context.event_encoder, context.transport
-    if not isinstance(gate, _Gate):
-        gate = _Gate(gate)
-    context.event_encoder, context.transport = _Noting(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
+    if not isinstance(gate, _CapturingTransport):
+        gate = _CapturingTransport(gate)
+    context.event_encoder, context.transport = _CapturingEncoder(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
     try:
         yield captured
     finally:
         context.event_encoder = event_encoder
 
 
-class _Noting:
-    """Drafts as ever, and notes the number before anything is written: a moment later it may be sent."""
+class _CapturingEncoder:
+    """An encoder that notes the id before anything is written: right after the write the event may be sent."""
 
     def __init__(self, inner: Any, ids: list[int], held: set[str]) -> None:
         self._inner, self._ids, self._held = inner, ids, held
@@ -243,8 +246,8 @@ class _Noting:
         return getattr(self._inner, name)
 
 
-class _Gate:
-    """A transport that says yes to what is held, and sends the rest."""
+class _CapturingTransport:
+    """A transport that acknowledges captured events without sending them."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner

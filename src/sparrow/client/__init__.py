@@ -1,15 +1,21 @@
-"""Producer, consumer and admin. The rules are pure modules here; two shells, asyncio and blocking, put them to work.
+"""The client: producers, consumers and admin, blocking here and for asyncio in `sparrow.client.aio`.
 
-What stands here is the blocking flavour; `sparrow.client.aio` has the same names for asyncio.
+`from sparrow import Producer` and `from sparrow import aio` are the public names; this package keeps the import paths
+of version 0.1, and the old names of what has been renamed, until version 0.3.
 """
 
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
+from __future__ import annotations
+
+import warnings
+
 from sparrow.client.blocking import Admin, Consumer, PopConsumer, Producer
+from sparrow.client.options import Prefetch
 from sparrow.client.retry import DeadLetter, RetryLater
 from sparrow.model.message import Message
 from sparrow.model.priority import Priority
-from sparrow.model.send_result import SendResult, SendStatus, TransactionState
+from sparrow.model.send_result import SendResult, SendStatus
 from sparrow.model.token import Credentials
+from sparrow.model.transaction import TransactionState
 
 __all__ = [
     "Admin",
@@ -26,3 +32,18 @@ __all__ = [
     "SendStatus",
     "TransactionState",
 ]
+
+_RENAMED = {"Appetite": Prefetch, "Bury": DeadLetter, "Later": RetryLater, "Outcome": TransactionState}
+
+
+def __getattr__(name: str) -> object:
+    """Return a class under the name that it had in version 0.1, with a warning."""
+    found = _RENAMED.get(name)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        f"sparrow.client.{name} is now sparrow.{found.__name__}; the old name leaves in version 0.3",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return found

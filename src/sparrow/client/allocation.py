@@ -1,8 +1,8 @@
-"""Which queues of a topic each member of a group reads.
+"""Allocation of a topic's queues to the members of a group.
 
-Every member works this out alone, from the same sorted queues and the same sorted client ids. So the result must be
-that of RocketMQ's Java client to the queue: members of both kinds share groups, and where they disagree, a queue is
-read twice or by nobody. A client that is not among the ids gets nothing: the group does not count on it yet.
+Every member computes it alone, from the same sorted queues and the same sorted client ids. The result must equal that
+of RocketMQ's Java client: members of both kinds share groups, and where they disagree, a queue is read twice or not at
+all. A client that is not among the ids gets no queue, because the other members do not count it yet.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from types import MappingProxyType
 from sparrow.model.queue import QueueRef
 
 AllocationStrategy = Callable[[str, str, Sequence[QueueRef], Sequence[str]], list[QueueRef]]
-"""(group, own client id, sorted queues, sorted client ids) to own queues."""
+"""Maps (group, own client id, sorted queues, sorted client ids) to own queues."""
 
 
 def averagely(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
-    """A run of neighbouring queues each; the first clients get one more when it does not come out even."""
+    """Allocate a range of neighbouring queues to each client; the first get one more of what is left."""
     if client_id not in client_ids:
         return []
     index = client_ids.index(client_id)
@@ -31,36 +31,39 @@ def averagely(group: str, client_id: str, queues: Sequence[QueueRef], client_ids
 def averagely_by_circle(
     group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]
 ) -> list[QueueRef]:
-    """Dealt out one by one, like cards."""
+    """Allocate queues one by one in turn."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 
 def consistent_hash(virtual_nodes: int = 10) -> AllocationStrategy:
-    """Each client has places on a ring, and a queue goes to the next one: who leaves moves no queues but its own.
+    """Return a strategy that puts each client on several points of a hash ring; a queue goes to the next point.
 
-    All members must have the same `virtual_nodes`.
+    When a client leaves, only its own queues move. All members must have the same `virtual_nodes`.
     """
     assert virtual_nodes > 0
 
     def allocate(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
         if client_id not in client_ids:
             return []
-        # On a place that two clients hash to, the later one stays, as in Java's map.
-        owners = {_place(f"{owner}-{node}"): owner for owner in client_ids for node in range(virtual_nodes)}
-        places = sorted(owners)
+        # If two clients hash to the same point, the later one wins, as in Java's map.
+        owners = {_ring_point(f"{owner}-{node}"): owner for owner in client_ids for node in range(virtual_nodes)}
+        points = sorted(owners)
         return [
             queue
             for queue in queues
-            if owners[places[bisect_left(places, _place(_text_of(queue))) % len(places)]] == client_id
+            if owners[points[bisect_left(points, _ring_point(_text_of(queue))) % len(points)]] == client_id
         ]
 
     return allocate
 
 
 def by_config(mine: Collection[QueueRef]) -> AllocationStrategy:
-    """The queues written in the configuration, as far as they exist. The operator sees to it that all are read once."""
+    """Return a strategy that allocates configured queues, if they exist.
+
+    The operator has to see to it that every queue is read once.
+    """
     chosen = frozenset(mine)
 
     def allocate(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
@@ -70,7 +73,7 @@ def by_config(mine: Collection[QueueRef]) -> AllocationStrategy:
 
 
 def by_machine_room(rooms: Collection[str]) -> AllocationStrategy:
-    """Only queues of brokers named `room@name` in one of these rooms. What is left over goes round once more."""
+    """Return a strategy for brokers named `room@name`: only queues in these rooms, with one remaining queue each."""
     near = frozenset(rooms)
 
     def allocate(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
@@ -88,15 +91,15 @@ def by_machine_room(rooms: Collection[str]) -> AllocationStrategy:
 STRATEGIES_BY_NAME: Mapping[str, AllocationStrategy] = MappingProxyType(
     {"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle, "CONSISTENT_HASH": consistent_hash()}
 )
-"""Strategies by RocketMQ's names: those that need nothing but a name."""
+"""Strategies without arguments, by RocketMQ's names."""
 
 
-def _place(key: str) -> int:
+def _ring_point(key: str) -> int:
     return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def _text_of(queue: QueueRef) -> str:
-    """What Java's `MessageQueue.toString` says: the consistent hash is one of this text."""
+    """Return the text of Java's `MessageQueue.toString`, which is what the consistent hash is computed from."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 

@@ -1,6 +1,7 @@
-"""Messages that are to arrive later: how a sender says so, and the handle by which it may change its mind.
+"""Delayed delivery: the message properties that request it, and the handle that recalls a delayed message.
 
-A time of one's own needs a Sparrow broker or RocketMQ 5; older brokers know only the 18 levels and deliver it at once.
+A delivery time needs a Sparrow broker or RocketMQ 5; older brokers support only the 18 delay levels and deliver other
+messages at once.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ def with_delivery_time(
     deliver_after_ms: int | None = None,
     delay_level: int | None = None,
 ) -> AnyMessage:
-    """The message with its time: a moment (a datetime, or ms since 1970), a while, or one of the 18 levels."""
+    """Return the message with a delivery time (a datetime, or ms since 1970), a delay, or a delay level."""
     if (deliver_at is not None) + (deliver_after_ms is not None) + (delay_level is not None) > 1:
-        raise Refused("a message arrives at one time: give deliver_at, deliver_after_ms or delay_level")
+        raise Refused("a message has one delivery time: use only one of deliver_at, deliver_after_ms and delay_level")
     if deliver_at is not None:
         return with_properties(message, {PROPERTY_TIMER_DELIVER_MS: str(_ms_of(deliver_at))})
     if deliver_after_ms is not None:
         if deliver_after_ms < 0:
-            raise Refused(f"{deliver_after_ms} ms from now is in the past")
-        # Not turned into a moment here: it is the broker's clock that will tell when it has come.
+            raise Refused(f"deliver_after_ms is {deliver_after_ms}: use 0 or more")
+        # Sent as a delay: the broker computes the time with its own clock.
         return with_properties(message, {PROPERTY_TIMER_DELAY_MS: str(deliver_after_ms)})
     if delay_level is not None:
         return with_properties(message, {PROPERTY_DELAY_LEVEL: str(validate_delay_level(delay_level))})
@@ -41,8 +42,9 @@ def with_delivery_time(
 
 
 def validate_delay_level(level: int) -> int:
+    """Return the level if it exists; raise `Refused` otherwise."""
     if not 1 <= level <= len(DELAY_LEVELS_MS):
-        raise Refused(f"there is no delay level {level}: there are 1 to {len(DELAY_LEVELS_MS)}")
+        raise Refused(f"there is no delay level {level}: use 1 to {len(DELAY_LEVELS_MS)}")
     return level
 
 
@@ -52,7 +54,7 @@ def with_properties(message: AnyMessage, more: dict[str, str]) -> Message:
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says; to whoever holds it, it is opaque."""
+    """The content of a recall handle, which is opaque to users."""
 
     topic: str
     broker_name: str
@@ -61,18 +63,19 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def parse(cls, handle: str) -> RecallHandle:
+        """Decode a recall handle; raise `Refused` if it is none."""
         try:
             version, topic, broker_name, due, message_id = base64.urlsafe_b64decode(handle).decode().split(" ", 4)
             if version != _HANDLE_VERSION:
                 raise ValueError(version)
             return cls(topic, broker_name, int(due), message_id)
         except (binascii.Error, ValueError) as cause:
-            raise Refused(f"{handle[:80]!r} is no recall handle: take the one in the result of the send") from cause
+            raise Refused(f"{handle[:80]!r} is no recall handle: use the recall_handle of a SendResult") from cause
 
 
 def _ms_of(moment: datetime | int) -> int:
     if isinstance(moment, datetime):
         return int(moment.timestamp() * 1000)
     if moment < 0:
-        raise Refused(f"{moment} ms since 1970 is no time a message could be delivered at")
+        raise Refused(f"deliver_at is {moment}: use a datetime, or ms since 1970")
     return moment

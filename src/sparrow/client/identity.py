@@ -1,4 +1,4 @@
-"""Who a client is: the address it is seen from, its id in groups and locks, and the ids it gives its messages."""
+"""The identity of a client: its IP address, its client id, and the unique ids of its messages."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from sparrow.net.address import Address
 from sparrow.wire.message_ids import UniqueIdGenerator
 
 
-def local_ip(towards: Address) -> str:
-    """The address this machine has on the way to a peer. Nothing is sent."""
+def local_ip(peer: Address) -> str:
+    """Return the IP address of this machine on the way to a peer. Nothing is sent."""
     try:
-        family = socket.AF_INET6 if ":" in towards.host else socket.AF_INET
+        family = socket.AF_INET6 if ":" in peer.host else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((towards.host, towards.port or 9))
+            probe.connect((peer.host, peer.port or 9))
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
 
 
-def make_client_id(ip: str, instance: str | None = None) -> str:
-    """`ip@instance`; without a name for the instance, one that no other client has."""
-    return f"{ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
+def make_client_id(ip: str, instance_name: str | None = None) -> str:
+    """Return `ip@instance_name`; without an instance name, one that is unique."""
+    return f"{ip}@{instance_name or f'{os.getpid()}#{time.monotonic_ns()}'}"
 
 
 def make_unique_ids(ip: str) -> UniqueIdGenerator:
+    """Return a generator of message ids for this process."""
     return UniqueIdGenerator(ip_address(ip).packed, os.getpid(), time.monotonic_ns(), clock.now_ms)

@@ -1,8 +1,8 @@
-"""Which brokers a producer leaves alone for a while, because they answered slowly or not at all.
+"""Latency fault tolerance: which brokers a producer avoids for a while, because they responded slowly or not at all.
 
-The idea, and the table, is that of RocketMQ 5's MQFaultStrategy: the slower the last answer, the longer the rest.
-Every answer replaces what the one before said, so a broker that is quick again is back at once. Avoiding is only a
-preference: while there are queues, one is chosen.
+The table is that of RocketMQ 5's `MQFaultStrategy`: the slower the last response, the longer the broker is avoided.
+Each response replaces the result of the one before, so a broker that is fast again is used at once. Avoidance is only a
+preference: a queue is always selected.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from collections.abc import Sequence
 from sparrow.model.queue import QueueRef
 
 LatencyBands = Sequence[tuple[int, int]]
-"""Pairs of a latency and the rest it earns, both in ms, rising."""
+"""Pairs of a latency and how long it makes a broker avoided, both in ms, rising."""
 
 LATENCY_BANDS_MS: LatencyBands = ((550, 2_000), (1_800, 5_000), (3_000, 6_000), (5_000, 10_000), (15_000, 30_000))
-"""As RocketMQ 5 has them. Its two bands below 550 ms earn no rest and are left out."""
+"""RocketMQ 5's values, without the two bands below 550 ms, which avoid nothing."""
 
 ISOLATION_MS = 30_000
-"""For a broker that did not answer, or answered with a failure of its own. RocketMQ 5 gives 10 s, 4.9 ten minutes."""
+"""How long a broker is avoided that did not respond, or failed. RocketMQ 5 uses 10 s, 4.9 ten minutes."""
 
 BROKERS_MAX = 1024
-"""Brokers that can be avoided at a time."""
+"""Limit of brokers that are avoided at a time."""
 
 
 class LatencyFaultTolerance:
+    """The brokers that are avoided now."""
+
     def __init__(
         self,
         *,
@@ -34,36 +36,37 @@ class LatencyFaultTolerance:
         brokers_max: int = BROKERS_MAX,
     ) -> None:
         self._latencies = [latency_ms for latency_ms, _ in bands]
-        self._rests = [0, *(rest_ms for _, rest_ms in bands)]
+        self._avoid_ms = [0, *(avoid_ms for _, avoid_ms in bands)]
         assert self._latencies == sorted(self._latencies)
         assert brokers_max > 0
-        self._failed_rest_ms = isolation_ms
+        self._failed_avoid_ms = isolation_ms
         self._brokers_max = brokers_max
         self._usable_at_ms: dict[str, int] = {}
-        """Only brokers with a rest; all others are usable."""
+        """Only brokers that are avoided; all others are usable."""
 
     def record(self, broker: str, latency_ms: float, now_ms: int, *, failed: bool = False) -> None:
-        """How long the broker took for an answer, or until it was given up."""
-        rest_ms = self._failed_rest_ms if failed else self._rests[bisect_right(self._latencies, latency_ms)]
+        """Record how long a broker took to respond, or to fail."""
+        avoid_ms = self._failed_avoid_ms if failed else self._avoid_ms[bisect_right(self._latencies, latency_ms)]
         self._usable_at_ms.pop(broker, None)
-        if rest_ms:
+        if avoid_ms:
             if len(self._usable_at_ms) >= self._brokers_max:
-                # The one whose rest is over, or will be first.
+                # Forget the broker that becomes usable first.
                 del self._usable_at_ms[min(self._usable_at_ms, key=self._usable_at_ms.__getitem__)]
-            self._usable_at_ms[broker] = now_ms + rest_ms
+            self._usable_at_ms[broker] = now_ms + avoid_ms
 
     def is_usable(self, broker: str, now_ms: int) -> bool:
+        """Return whether the broker is not avoided now."""
         return self._usable_at_ms.get(broker, now_ms) <= now_ms
 
     def select(
         self, queues: Sequence[QueueRef], start_index: int, now_ms: int, last_broker: str | None = None
     ) -> QueueRef:
-        """The first good queue from `start_index` on, going round. `last_broker` is where the attempt before went.
+        """Return the best queue, searching from `start_index` on. `last_broker` is where the previous attempt went.
 
-        Best is a usable broker other than the last one, then the last one, then whoever is usable soonest.
+        Best is a usable broker other than the last one, then the last one, then the one that becomes usable first.
         """
         count = len(queues)
-        assert count, "the caller knows that a route without queues cannot be sent to"
+        assert count, "a route without queues cannot be sent to"
         for index in range(start_index, start_index + count):
             queue = queues[index % count]
             if queue.broker_name != last_broker and self.is_usable(queue.broker_name, now_ms):

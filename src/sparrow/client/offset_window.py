@@ -1,11 +1,11 @@
-"""What one consumer holds of one queue: pulled, and not yet consumed.
+"""The offsets of one queue that are fetched and not yet consumed (part of RocketMQ's `ProcessQueue`).
 
-1. Messages are consumed in any order; only what lies before the first one in hand may be committed.
-2. `committable_offset` never passes a message in hand.
-3. Adding and finishing cost the same however many are in hand: the offsets stand in a deque, rising, and one that is
-   done stays in it until it comes to an end of the deque. `_sizes` alone says what is in hand.
+1. Messages are consumed in any order; only offsets before the first unconsumed one may be committed.
+2. `committable_offset` never passes an unconsumed message.
+3. Adding and finishing cost the same, however many are unconsumed: the offsets are in a deque, rising, and a finished
+   one stays until it reaches an end of the deque. `_sizes` alone says what is unconsumed.
 
-Calls must not overlap: with threads, the caller holds a lock.
+Calls must not overlap: threads need a lock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from collections.abc import Iterable
 from itertools import repeat
 
 STALE_OFFSETS_MAX = 1024
-"""Finished offsets in the middle of the deque that are not worth clearing away."""
+"""Finished offsets in the middle of the deque that are not worth removing."""
 
 
 class OffsetWindow:
+    """The unconsumed messages of one queue, by offset."""
+
     def __init__(self, next_offset: int | None = None) -> None:
         self._next_offset = next_offset
         self._sizes: dict[int, int] = {}
@@ -26,17 +28,17 @@ class OffsetWindow:
         self._bytes = 0
 
     def add(self, items: Iterable[tuple[int, int]], next_offset: int) -> None:
-        """Takes pairs of offset and size in bytes in hand, and the offset the next pull starts from.
+        """Add pairs of offset and size in bytes, and set the offset of the next pull.
 
-        A pull that found only messages of no interest adds none of them, and moves on all the same.
+        A pull whose messages are all filtered out adds none, and moves on all the same.
         """
         self._next_offset = next_offset
         fresh = dict(items)
         if not fresh:
             return
-        offsets = sorted(fresh)  # a pull's offsets rise, so this is one look at each
+        offsets = sorted(fresh)  # offsets of a pull rise, so this is linear
         if self._offsets and offsets[0] <= self._offsets[-1]:
-            # The pull went back. What is in hand already is known; the rest goes to its place.
+            # The pull went back: skip known offsets, and sort in the others.
             for known in fresh.keys() & self._sizes.keys():
                 del fresh[known]
             self._sizes.update(fresh)
@@ -47,7 +49,7 @@ class OffsetWindow:
         self._bytes += sum(fresh.values())
 
     def done(self, offsets: Iterable[int]) -> None:
-        """Lets go of these messages; an offset that is not in hand is passed over."""
+        """Remove consumed messages; unknown offsets are ignored."""
         sizes = self._sizes
         self._bytes -= sum(map(sizes.pop, offsets, repeat(0)))
         line = self._offsets
@@ -59,11 +61,11 @@ class OffsetWindow:
         while line[-1] not in sizes:
             line.pop()
         if len(line) > 2 * len(sizes) + STALE_OFFSETS_MAX:
-            # One message hangs while the others go by: keep the line as short as what is in hand.
+            # One message is slow while others pass: keep the deque as short as the unconsumed offsets.
             self._offsets = deque(sorted(sizes))
 
     def restart(self, next_offset: int) -> None:
-        """Forgets what is in hand and goes on from there: the group was rewound, or the offset moved."""
+        """Forget all messages and continue from an offset: the group was reset, or the offset moved."""
         self._sizes.clear()
         self._offsets.clear()
         self._bytes = 0
@@ -71,29 +73,34 @@ class OffsetWindow:
 
     @property
     def next_offset(self) -> int | None:
-        """Where the next pull starts; None until that is known."""
+        """Where the next pull starts; None until it is known."""
         return self._next_offset
 
     @property
     def committable_offset(self) -> int | None:
-        """The offset to commit: all before it is done. None while nothing is known."""
+        """The offset to commit: everything before it is consumed. None while nothing is known."""
         return self._offsets[0] if self._offsets else self._next_offset
 
     @property
     def count(self) -> int:
+        """Unconsumed messages."""
         return len(self._sizes)
 
     @property
     def bytes(self) -> int:
+        """Bytes of their bodies."""
         return self._bytes
 
     @property
     def span(self) -> int:
-        """How far the first and the last message in hand are apart: after a crash, so many come again at worst."""
+        """Offsets between the first and the last unconsumed message.
+
+        So many are delivered again after a crash at worst.
+        """
         return self._offsets[-1] - self._offsets[0] if self._offsets else 0
 
     def is_full(self, *, count_max: int, bytes_max: int, span_max: int) -> bool:
-        """Whether the next pull should wait. An empty window is never full."""
+        """Return whether the next pull should wait. An empty window is never full."""
         if not self._sizes:
             return False
         return self.count >= count_max or self._bytes >= bytes_max or self.span > span_max

@@ -1,6 +1,6 @@
-"""Which queue a producer sends a message to.
+"""Queue selectors: functions that choose the queue of a message.
 
-A selector gets the queues of a route, in the route's order and never none, and the message.
+A selector gets the queues of a route, in the order of the route and never empty, and the message.
 """
 
 from __future__ import annotations
@@ -15,31 +15,35 @@ from sparrow.model.queue import QueueRef
 from sparrow.wire.hashes import java_hash
 
 QueueSelector = Callable[[Sequence[QueueRef], AnyMessage], QueueRef]
+"""Chooses one of the queues for a message."""
 
 
 REMEMBERED_TOPICS_MAX = 4096
-"""Topics whose turn is remembered; beyond that all start anew, which costs nothing but a turn."""
+"""Limit of topics whose position is remembered; beyond it all start anew, which is harmless."""
 
 
 def round_robin(*, start: int | None = None) -> QueueSelector:
-    """Every queue in turn. Starts at random, or all producers of a restarted fleet would begin with the same queue."""
-    # A turn for each topic: with one for all, a sender that alternates between two topics would
-    # use only every second queue of each.
-    turns: dict[str, count[int]] = {}
+    """Return a selector that uses every queue in turn.
+
+    It starts at random, or all restarted producers would begin with the same queue.
+    """
+    # One counter for each topic: with a common one, a sender that alternates between two topics would use only
+    # every second queue of each.
+    counters: dict[str, count[int]] = {}
 
     def select(queues: Sequence[QueueRef], message: AnyMessage) -> QueueRef:
-        turn = turns.get(message.topic)
-        if turn is None:
-            if len(turns) >= REMEMBERED_TOPICS_MAX:
-                turns.clear()
-            turn = turns.setdefault(message.topic, count(random.getrandbits(31) if start is None else start))
-        return queues[next(turn) % len(queues)]
+        counter = counters.get(message.topic)
+        if counter is None:
+            if len(counters) >= REMEMBERED_TOPICS_MAX:
+                counters.clear()
+            counter = counters.setdefault(message.topic, count(random.getrandbits(31) if start is None else start))
+        return queues[next(counter) % len(queues)]
 
     return select
 
 
 def random_choice() -> QueueSelector:
-    """Any queue."""
+    """Return a selector that picks any queue."""
 
     def select(queues: Sequence[QueueRef], message: AnyMessage) -> QueueRef:
         return random.choice(queues)
@@ -48,7 +52,7 @@ def random_choice() -> QueueSelector:
 
 
 def by_hash(key: str) -> QueueSelector:
-    """The same queue for the same key while the queues stay. Java's SelectMessageQueueByHash picks the same."""
+    """Return a selector that picks the same queue for the same key, as Java's `SelectMessageQueueByHash` does."""
 
     def select(queues: Sequence[QueueRef], message: AnyMessage) -> QueueRef:
         return _queue_of(key, queues)
@@ -57,17 +61,20 @@ def by_hash(key: str) -> QueueSelector:
 
 
 def by_sharding_key() -> QueueSelector:
-    """The queue of the message's sharding key; messages without one ask for no order and take turns."""
-    otherwise = round_robin()
+    """Return a selector that picks the queue by the sharding key of the message.
+
+    Messages without one use all queues in turn.
+    """
+    without_key = round_robin()
 
     def select(queues: Sequence[QueueRef], message: AnyMessage) -> QueueRef:
         key = message.properties.get(PROPERTY_SHARDING_KEY)
-        return _queue_of(key, queues) if key is not None else otherwise(queues, message)
+        return _queue_of(key, queues) if key is not None else without_key(queues, message)
 
     return select
 
 
 def _queue_of(key: str, queues: Sequence[QueueRef]) -> QueueRef:
-    # Java takes the absolute value after its remainder, which has the sign of the hash: the same number as here,
-    # for -2^31 too.
+    # Java takes the absolute value of the remainder, which has the sign of the hash. The result is the same, also
+    # for -2^31.
     return queues[abs(java_hash(key)) % len(queues)]

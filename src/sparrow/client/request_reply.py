@@ -1,4 +1,4 @@
-"""Requests and replies as messages: which properties make a message a question, and another its answer."""
+"""Request and reply messages: the properties that mark them, and the decoding of pushed replies."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from sparrow.wire.compression import COMPRESSED_FLAG, decompress
 from sparrow.wire.headers import PushReply
 
 
-def make_request(message: AnyMessage, *, correlation: str, client_id: str, timeout_ms: int) -> Message:
+def make_request(message: AnyMessage, *, correlation_id: str, client_id: str, timeout_ms: int) -> Message:
+    """Return the message as a request."""
     return with_properties(
         message,
         {
-            PROPERTY_CORRELATION_ID: correlation,
+            PROPERTY_CORRELATION_ID: correlation_id,
             PROPERTY_REPLY_TO_CLIENT: client_id,
             PROPERTY_REPLY_TTL: str(timeout_ms),
         },
@@ -31,13 +32,13 @@ def make_request(message: AnyMessage, *, correlation: str, client_id: str, timeo
 
 
 def make_reply(request: AnyMessage, body: bytes | str, **words: str) -> Message:
-    """The answer to a request that a consumer got. Text becomes UTF-8."""
+    """Return the reply to a request; a text body is encoded as UTF-8."""
     asked = request.properties
     missing = [
         name for name in (PROPERTY_CLUSTER, PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT) if not asked.get(name)
     ]
     if missing:
-        raise Refused(f"nobody waits for a reply to this message: it has no {', '.join(missing)}")
+        raise Refused(f"this message is no request: it has no property {', '.join(missing)}")
     words |= {
         PROPERTY_MESSAGE_TYPE: "reply",
         PROPERTY_CORRELATION_ID: asked[PROPERTY_CORRELATION_ID],
@@ -53,7 +54,7 @@ def make_reply(request: AnyMessage, body: bytes | str, **words: str) -> Message:
 
 
 def decode_pushed_reply(header: PushReply, body: bytes | memoryview) -> StoredMessage:
-    """The reply as its asker gets it."""
+    """Return the reply that a broker pushes to the requester."""
     whole, sys_flag = bytes(body), header.sys_flag
     if sys_flag & COMPRESSED_FLAG:
         whole, sys_flag = decompress(whole, sys_flag)
@@ -73,7 +74,7 @@ def decode_pushed_reply(header: PushReply, body: bytes | memoryview) -> StoredMe
 
 
 def _host(text: str) -> Host:
-    """Java writes `/10.0.0.1:4711`, or a name before the slash. A name alone is not worth a lookup."""
+    """Parse Java's `/10.0.0.1:4711`, with or without a name before the slash. A name alone is not resolved."""
     ip, _, port = text.rpartition("/")[2].rpartition(":")
     try:
         return Host(ip_address(ip.strip("[]")).packed, int(port))

@@ -1,6 +1,6 @@
-"""What a handler may say of a message it does not want now, and the messages that become of it.
+"""Retries and dead letters: what a handler may raise, and the messages that are sent to retry topics.
 
-A handler that raises anything else has failed; that message comes again when the broker thinks best.
+After any other exception the broker chooses when the message is delivered again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sparrow.wire.message_ids import format_offset_id
 DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER = 0, -1
 """Delay levels of a message that is given back, besides 1 to 18."""
 FIRST_RETRY_DELAY_LEVEL = 3
-"""Where the broker begins: 10 s, and one level more with each time."""
+"""The level of a broker's first retry (10 s); each further retry uses the next level."""
 
 _NOT_AGAIN = (PROPERTY_TRANSACTION_PREPARED, PROPERTY_DELAY_LEVEL, PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE)
 """Sent again, it is a message of its own: not half of a transaction, not delayed, and no repeat of what was sent."""
@@ -80,9 +80,9 @@ DELIVERY_STATE_PROPERTIES = frozenset(
 
 
 class RetryLater(Exception):
-    """Raised by a handler: bring it again after the time of a level, 1 (1 s) to 18 (2 h); the broker chooses without.
+    """Raised by a handler: deliver the message again after the delay of a level, 1 (1 s) to 18 (2 h).
 
-    Where messages come in order the queue waits for it; without a level, for a second.
+    Without a level the broker chooses. In orderly consumption the queue waits; without a level, for a second.
     """
 
     def __init__(self, level: int | None = None) -> None:
@@ -91,45 +91,46 @@ class RetryLater(Exception):
 
     @property
     def delay_ms(self) -> int | None:
+        """The delay of the level; None if the broker chooses."""
         return DELAY_LEVELS_MS[self.level - 1] if self.level else None
 
 
 class DeadLetter(Exception):
-    """Raised by a handler: no use in trying again, put it to the dead letters."""
+    """Raised by a handler: do not deliver the message again, make it a dead letter."""
 
 
 def delay_level_for(failure: Exception) -> int:
-    """The delay level with which a message is given back."""
+    """Return the delay level with which a failed message is sent back."""
     if isinstance(failure, DeadLetter):
         return DELAY_LEVEL_DEAD_LETTER
     return failure.level if isinstance(failure, RetryLater) else DELAY_LEVEL_BY_BROKER
 
 
 def is_handler_decision(failure: Exception) -> bool:
-    """Whether the handler meant it, rather than broke down."""
+    """Return whether the handler raised `RetryLater` or `DeadLetter`, and did not fail."""
     return isinstance(failure, RetryLater | DeadLetter)
 
 
 def make_retry_message(message: StoredMessage, group: str, level: int) -> Message:
-    """The message as a consumer itself sends it to its group's retry topic, to come after a level's time.
+    """Return the message as a consumer sends it to the retry topic of its group.
 
-    One that goes `DELAY_LEVEL_DEAD_LETTER` has no level: RocketMQ 4 would let it wait before it is buried.
+    With `DELAY_LEVEL_DEAD_LETTER` it has no delay level: RocketMQ 4 would delay it before it becomes a dead letter.
     """
-    words = {name: value for name, value in message.properties.items() if name not in _NOT_AGAIN}
-    words.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
-    words.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, format_offset_id(message.store_host, message.physical_offset))
+    properties = {name: value for name, value in message.properties.items() if name not in _NOT_AGAIN}
+    properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
+    properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, format_offset_id(message.store_host, message.physical_offset))
     if level != DELAY_LEVEL_DEAD_LETTER:
-        words[PROPERTY_DELAY_LEVEL] = str(level or FIRST_RETRY_DELAY_LEVEL + message.reconsume_times)
-    return Message(topic=RETRY_TOPIC_PREFIX + group, body=message.body, properties=words, flag=message.flag)
+        properties[PROPERTY_DELAY_LEVEL] = str(level or FIRST_RETRY_DELAY_LEVEL + message.reconsume_times)
+    return Message(topic=RETRY_TOPIC_PREFIX + group, body=message.body, properties=properties, flag=message.flag)
 
 
 def make_redriven_message(letter: StoredMessage, group: str, *, to_group_only: bool) -> Message:
-    """A dead letter as it was when it was young, under its own id. For its topic, or for one group of its readers."""
-    own_topic = letter.properties.get(PROPERTY_RETRY_TOPIC)
-    if own_topic is None:
-        raise Refused(f"the dead letter {letter.unique_key!r} does not say of which topic it was")
-    words = {name: value for name, value in letter.properties.items() if name not in DELIVERY_STATE_PROPERTIES}
+    """Return a dead letter as it was first sent, under its own id, for its topic or for one group."""
+    original_topic = letter.properties.get(PROPERTY_RETRY_TOPIC)
+    if original_topic is None:
+        raise Refused(f"the dead letter {letter.unique_key!r} has no original topic: send its body as a new message")
+    properties = {name: value for name, value in letter.properties.items() if name not in DELIVERY_STATE_PROPERTIES}
     if to_group_only:
-        words[PROPERTY_RETRY_TOPIC] = own_topic
-    topic = RETRY_TOPIC_PREFIX + group if to_group_only else own_topic
-    return Message(topic=topic, body=letter.body, properties=words, flag=letter.flag)
+        properties[PROPERTY_RETRY_TOPIC] = original_topic
+    topic = RETRY_TOPIC_PREFIX + group if to_group_only else original_topic
+    return Message(topic=topic, body=letter.body, properties=properties, flag=letter.flag)

@@ -1,6 +1,6 @@
-"""What a consumer wants of a topic: everything, some tags, or what an SQL92 expression lets through.
+"""Subscriptions: all messages of a topic, those with some tags, or those that match an SQL92 condition.
 
-A broker compares hashes of tags, and two tags can have the same hash. So a client looks at the tag itself once more.
+Brokers compare hashes of tags, which may collide, so the client compares the tags once more.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from sparrow.wire.hashes import java_hash
 
 
 class Subscription(msgspec.Struct, frozen=True):
+    """What a consumer reads of a topic."""
+
     topic: str
     expression: str = SUBSCRIBE_ALL
     expression_type: str = EXPRESSION_TAG
     tags: tuple[str, ...] = ()
-    """In the order they were written, each once. None: no tag is left out."""
+    """In the order of the expression, each once. Empty: all tags."""
     version_ms: int = 0
     """Brokers keep the newest of a group's subscriptions to a topic."""
 
@@ -26,7 +28,10 @@ class Subscription(msgspec.Struct, frozen=True):
     def of(
         cls, topic: str, expression: str = SUBSCRIBE_ALL, *, expression_type: str = EXPRESSION_TAG, version_ms: int
     ) -> Subscription:
-        """`"*"` and `""` are everything, `"a || b"` is two tags; SQL92 goes to the broker as it is."""
+        """Parse an expression.
+
+        `"*"` and `""` match everything, `"a || b"` two tags; an SQL92 condition is sent to the broker as it is.
+        """
         if expression_type == EXPRESSION_SQL92:
             if not expression.strip():
                 raise BadRequest("Subscription", "expression", "is empty: SQL92 needs a condition")
@@ -39,12 +44,13 @@ class Subscription(msgspec.Struct, frozen=True):
             return cls(topic, SUBSCRIBE_ALL, EXPRESSION_TAG, (), version_ms)
         tags = tuple(dict.fromkeys(filter(None, map(str.strip, expression.split("||")))))
         if not tags:
-            # Taken literally it would be a subscription to nothing for the broker, to everything for Java's client.
+            # Brokers would deliver nothing for it, and Java's client everything.
             raise BadRequest("Subscription", "expression", f"names no tag: {expression!r}")
         return cls(topic, expression, EXPRESSION_TAG, tags, version_ms)
 
     @classmethod
     def from_data(cls, data: SubscriptionData) -> Subscription:
+        """Return the subscription from a heartbeat's body."""
         return cls.of(
             data.topic,
             data.sub_string,
@@ -53,11 +59,11 @@ class Subscription(msgspec.Struct, frozen=True):
         )
 
     def matches(self, tags: str | None) -> bool:
-        """Whether a message with this tag is wanted. SQL92 was decided by the broker."""
+        """Return whether a message with this tag is subscribed to. The broker has evaluated SQL92."""
         return not self.tags or tags in self.tags
 
     def data(self) -> SubscriptionData:
-        """As heartbeats and pulls carry it."""
+        """Return the form that heartbeats and pulls contain."""
         return SubscriptionData(
             topic=self.topic,
             sub_string=self.expression,

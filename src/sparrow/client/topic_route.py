@@ -1,10 +1,10 @@
-"""Where a topic lives, as producers and consumers use it.
+"""The route of a topic: its queues and the addresses of its brokers.
 
-1. `write_queues` are in the order in which Java lists them, so that a hash of a key finds the same queue from either
-   client: by broker and number, or as the order of the topic (`orderTopicConf`) says.
-2. A producer needs a master; a consumer reads on without one.
-3. Two routes are equal when nothing changed for a client.
-4. In a topic with lanes, senders know only its parts; readers know three queues of each, and which of them is which.
+1. `write_queues` are in the order in which Java's client lists them, by broker and queue id or as the order of the
+   topic (`orderTopicConf`) says, so that a hash of a key selects the same queue in both clients.
+2. A producer needs a master; a consumer also reads from slaves.
+3. Two routes are equal if a client sees no difference between them.
+4. In a topic with priority lanes, each write queue has three read queues, one for each priority.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from sparrow.model.queue import QueueRef
 from sparrow.wire.bodies import QueueData, RouteData
 
 QUEUES_PER_BROKER_MAX = 65_536
-"""Queues of one topic on one broker; a route that claims more is not believed."""
+"""Limit of queues of one topic on one broker; a route with more is refused as invalid."""
 
 
 class TopicRoute(msgspec.Struct, frozen=True):
+    """Where the queues of a topic are."""
+
     topic: str
     write_queues: tuple[QueueRef, ...]
     read_queues: tuple[QueueRef, ...]
     addresses: dict[str, dict[int, str]]
-    """Broker name to member number to `host:port`. Member 0 is the master."""
+    """Broker name to broker id to `host:port`. Id 0 is the master."""
     masters: dict[str, str]
-    """Broker name to the address that takes writes; a broker without a master is missing."""
+    """Broker name to the address of the master; a broker without a master is missing."""
     lane_brokers: frozenset[str] = frozenset()
-    """Names of the brokers on which the topic has lanes."""
+    """Names of the brokers on which the topic has priority lanes."""
 
     @classmethod
     def of(cls, topic: str, data: RouteData) -> TopicRoute:
-        """The route of a topic that exists."""
+        """Return the route of an existing topic from a name server's response."""
         addresses: dict[str, dict[int, str]] = {}
         for broker in data.broker_datas:
             addresses.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
@@ -44,8 +46,8 @@ class TopicRoute(msgspec.Struct, frozen=True):
             name: members[MASTER_BROKER_ID] for name, members in addresses.items() if MASTER_BROKER_ID in members
         }
         if data.order_topic_conf:
-            # Exactly these, in this order and whether or not a master is there: an ordered topic would rather
-            # fail than send a key to another queue. Consumers take no notice of it.
+            # Exactly these queues in this order, even without a master: a send to an ordered topic must fail rather
+            # than use another queue. Consumers ignore the order.
             writes = list(_ordered(topic, data.order_topic_conf))
         else:
             writes = sorted(
@@ -65,39 +67,42 @@ class TopicRoute(msgspec.Struct, frozen=True):
 
     @classmethod
     def inherited(cls, topic: str, template: RouteData, queues: int) -> TopicRoute:
-        """The route of a topic that the first message will create, after the template's (TBW102).
+        """Return the route of a topic that the first message will create, from that of the template topic (TBW102).
 
-        The broker makes the topic with the same number of queues, so whatever is sent now finds its queue.
+        The broker creates the topic with the same number of queues, so messages sent now find their queues.
         """
         fewer = [_narrowed(some, queues) for some in template.queue_datas]
         return cls.of(topic, msgspec.structs.replace(template, queue_datas=fewer, order_topic_conf=None))
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_BROKER_ID) -> str | None:
-        """Where to read: that member, or the one with the lowest number if it is gone. None: no such broker."""
+        """Return the address of that member, or of the one with the lowest id if it is gone.
+
+        None: the broker is unknown.
+        """
         members = self.addresses.get(broker_name)
         if not members:
             return None
         return members.get(broker_id) or members[min(members)]
 
     def lane_of(self, queue: QueueRef) -> Priority | None:
-        """The priority of what lies in a queue for readers. None: no lanes there."""
+        """Return the priority of a read queue; None without lanes."""
         return priority_of_queue(queue.queue_id) if queue.broker_name in self.lane_brokers else None
 
 
 def _queues(topic: str, broker_name: str, count: int) -> Iterator[QueueRef]:
     if count > QUEUES_PER_BROKER_MAX:
         raise ProtocolError(
-            f"a route gives {topic!r} {count} queues on {broker_name!r}; {QUEUES_PER_BROKER_MAX} are believed"
+            f"a route gives {topic!r} {count} queues on {broker_name!r}; the limit is {QUEUES_PER_BROKER_MAX}"
         )
     return (QueueRef(topic, broker_name, number) for number in range(count))
 
 
 def _ordered(topic: str, conf: str) -> Iterator[QueueRef]:
-    """`broker-a:4;broker-b:4`"""
+    """Parse `broker-a:4;broker-b:4`."""
     for part in filter(None, conf.split(";")):
         broker_name, colon, count = part.partition(":")
         if not colon or not count.isascii() or not count.isdigit():
-            raise ProtocolError(f"the order of topic {topic!r} makes no sense: {conf!r}")
+            raise ProtocolError(f"the order of topic {topic!r} is not valid: {conf!r}")
         yield from _queues(topic, broker_name, int(count))
 
 

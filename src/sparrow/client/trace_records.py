@@ -1,4 +1,4 @@
-"""Traces: who sent a message and who consumed it, as text records in messages of a topic of their own.
+"""The text records of message traces: who sent a message and who consumed it.
 
     record = field 0x01 field ... 0x02
 
@@ -8,8 +8,8 @@
     EndTransaction  type time region group topic id tags keys store_host kind transaction_id state from_check
 
 1. RocketMQ's clients and its `queryMsgTraceById` read what is written here, and the other way round.
-2. A field cannot hold a separator: where one does, it is written as a blank.
-3. What cannot be read is passed over: a trace is a help, never a reason to fail.
+2. A separator inside a field is written as a blank.
+3. Records that cannot be parsed are skipped: a trace must never cause a failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLANKS = {ord(_FIELD_END): " ", ord(_RECORD_END): " "}
 
 
 class TracedMessageType(IntEnum):
-    """Of a message that was sent."""
+    """The type of a sent message (RocketMQ's `MessageType`)."""
 
     NORMAL, HALF, COMMIT, DELAYED, ORDERED = range(5)
 
@@ -38,6 +38,8 @@ class ConsumeReturnType(IntEnum):
 
 
 class PublishTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A send."""
+
     time_ms: int
     group: str
     topic: str
@@ -55,10 +57,12 @@ class PublishTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumeStartTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """The start of a handler."""
+
     time_ms: int
     group: str
     request_id: str
-    """The same in the record that says how it ended."""
+    """The same as in the record of its end."""
     message_id: str
     retries: int = 0
     keys: str = ""
@@ -66,6 +70,8 @@ class ConsumeStartTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumeEndTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a handler."""
+
     request_id: str
     message_id: str
     cost_ms: int
@@ -78,6 +84,8 @@ class ConsumeEndTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionEndTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a transaction."""
+
     time_ms: int
     group: str
     topic: str
@@ -99,14 +107,14 @@ TraceRecord = PublishTrace | ConsumeStartTrace | ConsumeEndTrace | TransactionEn
 
 
 def encode(traces: Iterable[TraceRecord]) -> bytes:
-    """The body of a trace message."""
+    """Return the body of a trace message."""
     return "".join(_FIELD_END.join(map(_text, _fields(trace))) + _RECORD_END for trace in traces).encode(
         errors="replace"
     )
 
 
 def trace_keys(traces: Iterable[TraceRecord]) -> list[str]:
-    """By what the message is found: the ids of the messages it is about, and their keys. Each once."""
+    """Return the index keys of a trace message: ids and keys of the traced messages, each once."""
     found: dict[str, None] = {}
     for trace in traces:
         found[trace.message_id] = None
@@ -139,24 +147,24 @@ def _text(value: object) -> str:
 
 
 def decode(body: bytes) -> list[TraceRecord]:
-    """The records of a trace message, without those that make no sense."""
-    return list(_readable(body.decode(errors="replace")))
+    """Return the records of a trace message that can be parsed."""
+    return list(_parse_records(body.decode(errors="replace")))
 
 
-def _readable(text: str) -> Iterator[TraceRecord]:
+def _parse_records(text: str) -> Iterator[TraceRecord]:
     for line in filter(None, text.split(_RECORD_END)):
         kind, *fields = line.split(_FIELD_END)
         read = _READERS.get(kind)
         if read is None:
             continue
         try:
-            yield read(["" if field == "null" else field for field in fields])  # Java writes out what is not there
+            yield read(["" if field == "null" else field for field in fields])  # Java writes missing values as text
         except (ValueError, IndexError):
             continue
 
 
 def _published(f: list[str]) -> PublishTrace:
-    # Before 4.3 there was no offset id.
+    # Records before 4.3 have no offset id.
     offset_id, success = ("", f[11]) if len(f) == 12 else (f[11], f[12])
     return PublishTrace(
         time_ms=int(f[0]),

@@ -1,9 +1,10 @@
-"""Values: messages, topics, queues, errors. No I/O, and no other room is known here."""
+"""Values: messages, topics, queues, tokens, errors and the names of the protocol. No I/O; imports no other package."""
 
 from sparrow.model.message import Draft, Host, Message, StoredMessage
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
-from sparrow.model.send_result import SendResult, SendStatus, TransactionState
+from sparrow.model.send_result import SendResult, SendStatus
 from sparrow.model.topic import Group, Topic
+from sparrow.model.transaction import TransactionState
 
 __all__ = [
     "Draft",

@@ -1,4 +1,4 @@
-"""RocketMQ's 18 delay levels, and the topic that messages wait in."""
+"""RocketMQ's 18 delay levels."""
 
 from sparrow.model.protocol import SCHEDULE_TOPIC
 
@@ -12,7 +12,7 @@ DELAY_LEVELS_MS = (
 
 
 def level_delay_ms(topic: str, queue_id: int) -> int | None:
-    """How long messages wait in this queue; None if it is an ordinary one."""
+    """Return the delay of a queue of the schedule topic; None for any other queue."""
     if topic != SCHEDULE_TOPIC or queue_id >= len(DELAY_LEVELS_MS):
         return None
     return DELAY_LEVELS_MS[queue_id]

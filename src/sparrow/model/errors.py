@@ -1,28 +1,28 @@
-"""Every error Sparrow raises on purpose, sorted by who must act.
+"""Every error that Sparrow raises on purpose, grouped by who has to act.
 
-An error carries values; its sentence is made from them and says what to do next.
+An error holds values. Its text is made from them, and says what happened and what to do.
 """
 
 from __future__ import annotations
 
 
 class SparrowError(Exception):
-    """The root: whatever Sparrow raises on purpose."""
+    """The base class of every error that Sparrow raises on purpose."""
 
 
 class ProtocolError(SparrowError):
-    """The peer, or a file, broke the format. Close that connection; keep the broker."""
+    """A peer or a file violates the format. Only that connection is closed."""
 
 
-# -- understood, and no: the caller changes something --------------------------------------------
+# -- refused: the caller has to change something ----------------------------------------------------------------------
 
 
 class Refused(SparrowError):
-    """The request was understood and will not be done as it is."""
+    """The request is understood, and is not carried out as it is."""
 
 
 class BadRequest(Refused):
-    """The frame was whole, but what it asks cannot be read. The connection stays."""
+    """The frame is complete, but a field of the request is not valid. The connection stays open."""
 
     def __init__(self, what: str, field: str, problem: str) -> None:
         super().__init__(what, field, problem)
@@ -33,6 +33,8 @@ class BadRequest(Refused):
 
 
 class IllegalName(Refused):
+    """A name of a topic, a group or a token has characters or a length that are not allowed."""
+
     def __init__(self, kind: str, name: str, rule: str) -> None:
         super().__init__(kind, name, rule)
         self.kind, self.name, self.rule = kind, name, rule
@@ -42,24 +44,32 @@ class IllegalName(Refused):
 
 
 class UnknownTopic(Refused):
+    """The topic does not exist."""
+
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
         self.topic = topic
 
     def __str__(self) -> str:
-        return f"topic {self.topic!r} does not exist: create it, or switch on automatic creation"
+        return f"topic {self.topic!r} does not exist: create it, or enable automatic creation on the brokers"
 
 
 class TooLarge(Refused):
+    """A message, a batch or a property string exceeds a limit."""
+
     def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(what, size_bytes, limit_bytes)
         self.what, self.size_bytes, self.limit_bytes = what, size_bytes, limit_bytes
 
     def __str__(self) -> str:
-        return f"{self.what} has {self.size_bytes} bytes, {self.limit_bytes} are allowed: send less, or raise the limit"
+        return (
+            f"{self.what} has {self.size_bytes} bytes, the limit is {self.limit_bytes}: send less, or raise the limit"
+        )
 
 
 class NotPermitted(Refused):
+    """The topic, the group or the token does not permit the request."""
+
     def __init__(self, what: str, why: str) -> None:
         super().__init__(what, why)
         self.what, self.why = what, why
@@ -69,26 +79,30 @@ class NotPermitted(Refused):
 
 
 class UnknownGroup(Refused):
+    """The consumer group does not exist."""
+
     def __init__(self, group: str) -> None:
         super().__init__(group)
         self.group = group
 
     def __str__(self) -> str:
-        return f"group {self.group!r} does not exist: create it, or switch on automatic creation"
+        return f"group {self.group!r} does not exist: create it, or enable automatic creation on the brokers"
 
 
 class GroupRequired(Refused):
-    """What only a group can have was asked of a consumer without one: nobody keeps anything for it."""
+    """A consumer without a group was asked for something that only a group has."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
 
     def __str__(self) -> str:
-        return f"{self.what} needs a consumer group: give the consumer the name of one"
+        return f"{self.what} needs a consumer group: create the consumer with group=..."
 
 
 class IllegalMessage(Refused):
+    """The message has properties that contradict each other or the topic."""
+
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
@@ -98,6 +112,8 @@ class IllegalMessage(Refused):
 
 
 class UnknownOffset(Refused):
+    """The group has not committed an offset for the queue."""
+
     def __init__(self, group: str, queue: object) -> None:
         super().__init__(group, queue)
         self.group, self.queue = group, queue
@@ -106,14 +122,16 @@ class UnknownOffset(Refused):
         return f"group {self.group!r} has committed no offset on {self.queue}"
 
 
-# -- not now, or not here: try again, perhaps elsewhere ------------------------------------------
+# -- unavailable: the caller may try again, perhaps at another broker -------------------------------------------------
 
 
 class Unavailable(SparrowError):
-    """Not now, or not here. Trying again, perhaps elsewhere, may work."""
+    """The request cannot be served now, or not by this broker. Another attempt may succeed."""
 
 
 class Busy(Unavailable):
+    """A limit of concurrent work is reached. Try again later."""
+
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
@@ -123,6 +141,8 @@ class Busy(Unavailable):
 
 
 class ConnectionLost(Unavailable):
+    """A connection could not be opened, or was closed before the response."""
+
     def __init__(self, address: str, why: str) -> None:
         super().__init__(address, why)
         self.address, self.why = address, why
@@ -132,26 +152,48 @@ class ConnectionLost(Unavailable):
 
 
 class RequestTimeout(Unavailable):
-    """No answer in time. What was asked may have been done all the same."""
+    """No response arrived in time. The request may have been carried out all the same."""
 
     def __init__(self, address: str, what: str, timeout_ms: int) -> None:
         super().__init__(address, what, timeout_ms)
         self.address, self.what, self.timeout_ms = address, what, timeout_ms
 
     def __str__(self) -> str:
-        return f"{self.address} did not answer {self.what} within {self.timeout_ms} ms"
+        return f"{self.address} did not respond to {self.what} within {self.timeout_ms} ms"
+
+
+class NoMaster(Unavailable):
+    """The topic has queues, but no master broker that accepts messages for them."""
+
+
+class PartialSend(SparrowError):
+    """A table was sent only in part; the cause says why."""
+
+    def __init__(self, topic: str, acknowledged: int, total: int) -> None:
+        super().__init__(topic, acknowledged, total)
+        self.topic, self.acknowledged, self.total = topic, acknowledged, total
+
+    def __str__(self) -> str:
+        return (
+            f"{self.acknowledged} of {self.total} rows were acknowledged by topic {self.topic!r} before a batch failed"
+            + (f": {self.__cause__}" if self.__cause__ is not None else "")
+        )
 
 
 class FlushTimeout(Unavailable):
+    """The message is written, and not known to be on disk in time."""
+
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(timeout_ms)
         self.timeout_ms = timeout_ms
 
     def __str__(self) -> str:
-        return f"written, but not known to be on disk after {self.timeout_ms} ms"
+        return f"the message is written, but not flushed to disk within {self.timeout_ms} ms"
 
 
 class Closed(Unavailable):
+    """The client or the server is closed."""
+
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
@@ -160,41 +202,49 @@ class Closed(Unavailable):
         return f"{self.what} is closed"
 
 
-# -- disk or database let us down: the operator --------------------------------------------------
+# -- storage: the operator has to act ---------------------------------------------------------------------------------
 
 
 class StorageError(SparrowError):
-    """A disk or a database let us down; an operator must look."""
+    """A disk or a database failed; an operator has to act."""
 
 
 class StoreFull(StorageError):
+    """The disk has too little space for new messages."""
+
     def __init__(self, path: object, why: str) -> None:
         super().__init__(path, why)
         self.path, self.why = path, why
 
     def __str__(self) -> str:
-        return f"no room for new messages in {self.path} ({self.why}): free some space; reads go on meanwhile"
+        return f"no space for new messages in {self.path} ({self.why}): free some space. Reads continue."
 
 
 class StoreInUse(StorageError):
+    """Another process has opened the store."""
+
     def __init__(self, path: object, pid: str) -> None:
         super().__init__(path, pid)
         self.path, self.pid = path, pid
 
     def __str__(self) -> str:
-        return f"{self.path} is open in another process (pid {self.pid or 'unknown'}): stop that one first"
+        return f"{self.path} is open in another process (pid {self.pid or 'unknown'}): stop that process first"
 
 
 class StoreFailed(StorageError):
+    """The store stopped writing after a disk error."""
+
     def __init__(self, path: object, why: str) -> None:
         super().__init__(path, why)
         self.path, self.why = path, why
 
     def __str__(self) -> str:
-        return f"{self.path} stopped taking writes after a disk error ({self.why}): check the disk, then restart"
+        return f"{self.path} stopped writing after a disk error ({self.why}): check the disk, then restart"
 
 
 class CorruptRecord(StorageError):
+    """A stored record is damaged."""
+
     def __init__(self, physical_offset: int, why: str) -> None:
         super().__init__(physical_offset, why)
         self.physical_offset, self.why = physical_offset, why
@@ -204,23 +254,40 @@ class CorruptRecord(StorageError):
 
 
 class DataLost(StorageError):
+    """Retention has removed messages that were still to be read."""
+
     def __init__(self, what: str, asked: int, first: int) -> None:
         super().__init__(what, asked, first)
         self.what, self.asked, self.first = what, asked, first
 
     def __str__(self) -> str:
-        return f"{self.what}: offset {self.asked} was asked for, but retention kept only {self.first} and later"
+        return (
+            f"{self.what}: offset {self.asked} was requested, but retention has removed everything before {self.first}"
+        )
 
 
-# -- cannot start like this ----------------------------------------------------------------------
+# -- settings: the operator or the programmer has to change a value ---------------------------------------------------
 
 
 class SettingsError(SparrowError):
-    """Cannot start like this."""
+    """A setting or an argument has a value that cannot be used."""
 
     def __init__(self, key: str, value: object, origin: str, suggestion: str) -> None:
         super().__init__(key, value, origin, suggestion)
         self.key, self.value, self.origin, self.suggestion = key, value, origin, suggestion
 
     def __str__(self) -> str:
-        return f"{self.key} = {self.value!r} (from {self.origin}) cannot be used; {self.suggestion} would do"
+        use = self.suggestion.rstrip(",")
+        return f"{self.key} = {self.value!r} (from {self.origin}) cannot be used: use {use}"
+
+
+class CannotListen(SettingsError):
+    """A server cannot listen on its address, mostly because another process does."""
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__("address", address, "the settings", "another port")
+        self.address, self.why = address, why
+
+    def __str__(self) -> str:
+        why = self.why[:1].lower() + self.why[1:]
+        return f"cannot listen on {self.address}: {why}. Stop the other process, or choose another port."

@@ -1,4 +1,4 @@
-"""A message, as its sender made it and as a store keeps it."""
+"""Messages: as a sender makes them, as a broker returns them, and as a store appends them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from sparrow.model.protocol import (
 )
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 
-# Names of the properties with a meaning of their own; `docs/compatibility.md` lists the rest.
-
 
 class Host(msgspec.Struct, frozen=True):
-    """An address inside a record: the bytes of an IPv4 (4) or IPv6 (16) address, and a port."""
+    """The address in a record: 4 bytes of IPv4 or 16 bytes of IPv6, and a port."""
 
     ip: bytes = b"\x7f\0\0\1"
     port: int = 0
 
     @property
     def is_ipv6(self) -> bool:
+        """Whether the address is IPv6."""
         return len(self.ip) == 16
 
 
@@ -143,20 +142,20 @@ AnyMessage = Message | StoredMessage
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    """A message on its way into a store: body and property string as they came over the wire.
+    """A message before it is appended: body and property string as they arrived over the wire.
 
-    The store adds what only it can know: offsets, store time and host.
+    The store adds offsets, store time and host.
     """
 
     body: bytes | memoryview
     properties: bytes = b""
-    """`name 0x01 value 0x02`, repeated: see `wire/properties`."""
+    """`name 0x01 value 0x02`, repeated (see `sparrow.wire.properties`)."""
     flag: int = 0
     sys_flag: int = 0
     born_ms: int = 0
     born_host: bytes = b"\x7f\0\0\1\0\0\0\0"
-    """4 or 16 bytes of address and 4 of port: see `wire.record.pack_host`."""
+    """4 or 16 bytes of address and 4 of port (see `sparrow.wire.record.pack_host`)."""
     reconsume_times: int = 0
     prepared_offset: int = 0
     token: int = 0
-    """The number of its sender's token, where a store keeps that; 0: sent without one."""
+    """The number of the sender's token, in stores that keep it; 0 without a token."""

@@ -1,10 +1,10 @@
-"""Priorities: the lanes of a topic, and which queue is which lane.
+"""Priorities of messages, and the priority lanes of a topic.
 
-A topic with lanes has three queues for readers (high, middle, low) for each queue that senders know, its *part*:
+A topic with priority lanes has three read queues (high, middle, low) for each write queue:
 
-    queue id for readers = part * 3 + priority
+    read queue id = write queue id * 3 + priority
 
-so that a topic may be given more parts without moving what it holds.
+so that write queues can be added without moving stored messages.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import IntEnum
 from sparrow.model.errors import IllegalMessage
 
 LANES_SYS_FLAG = 16
-"""The bit of a topic's `sys_flag` that says it has lanes; RocketMQ uses 1 and 2."""
+"""The bit of a topic's `sys_flag` that marks a topic with lanes; RocketMQ uses 1 and 2."""
 
 
 class Priority(IntEnum):
-    """In the order in which they are taken."""
+    """The priority of a message, in the order of delivery."""
 
     HIGH = 0
     MIDDLE = 1
@@ -26,6 +26,7 @@ class Priority(IntEnum):
 
     @property
     def label(self) -> str:
+        """The value of the message property: high, middle or low."""
         return self.name.lower()
 
 
@@ -33,23 +34,26 @@ LANE_COUNT = len(Priority)
 _BY_LABEL = {priority.label: priority for priority in Priority}
 
 
-def parse_priority(word: str | None) -> Priority:
-    """What a message's property says; a message that says nothing is in the middle."""
-    if word is None:
+def parse_priority(label: str | None) -> Priority:
+    """Return the priority for the value of the message property; without a value it is middle."""
+    if label is None:
         return Priority.MIDDLE
-    found = _BY_LABEL.get(word)
+    found = _BY_LABEL.get(label)
     if found is None:
-        raise IllegalMessage(f"its priority is {word!r}: say high, middle or low")
+        raise IllegalMessage(f"its priority is {label!r}: use high, middle or low")
     return found
 
 
 def priority_of_queue(queue_id: int) -> Priority:
+    """Return the priority of a read queue."""
     return Priority(queue_id % LANE_COUNT)
 
 
 def write_queue_id(queue_id: int) -> int:
+    """Return the write queue of a read queue."""
     return queue_id // LANE_COUNT
 
 
-def read_queue_id(part: int, priority: Priority) -> int:
-    return part * LANE_COUNT + priority
+def read_queue_id(write_queue_id: int, priority: Priority) -> int:
+    """Return the read queue of a write queue for a priority."""
+    return write_queue_id * LANE_COUNT + priority

@@ -1,4 +1,4 @@
-"""Where a message lies: its queue, and its two offsets."""
+"""Queues, and the two kinds of offsets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ PhysicalOffset = NewType("PhysicalOffset", int)
 """Bytes from the start of the commit log to the first byte of a record."""
 
 QueueOffset = NewType("QueueOffset", int)
-"""Place in a queue, counted from 0 without holes."""
+"""The position of a message in its queue, counted from 0 without gaps."""
 
 
 class Queue(NamedTuple):
-    """One queue of a topic in one store. (Which broker holds it is a matter of routes.)"""
+    """A queue of a topic in one store. `QueueRef` also names the broker."""
 
     topic: str
     id: int
@@ -24,7 +24,7 @@ class Queue(NamedTuple):
 
 
 class QueueBounds(NamedTuple):
-    """What a queue holds: `first` is the oldest offset still there, `end` the next one to be given out."""
+    """The messages in a queue: `first` is the oldest offset that is stored, `end` the next one to be assigned."""
 
     first: QueueOffset
     end: QueueOffset

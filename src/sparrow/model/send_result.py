@@ -1,4 +1,4 @@
-"""What became of a message that was sent."""
+"""The result of a send: where the message is stored, and how safely."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class SendStatus(Enum):
-    """Stored in every case; only the first kept all of the broker's promise."""
+    """How safely a message is stored. Only `OK` fulfils the broker's flush and replication policy."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -16,33 +16,25 @@ class SendStatus(Enum):
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
-class TransactionState(Enum):
-    """What became of the work a transactional message waits for."""
-
-    COMMIT = "COMMIT_MESSAGE"
-    ROLLBACK = "ROLLBACK_MESSAGE"
-    UNKNOWN = "UNKNOW"
-    """Not known yet: the broker asks again. (Java's spelling, in traces.)"""
-
-
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message lies."""
+    """Where a message is stored."""
 
     status: SendStatus
     message_id: str
-    """The id the sender gave it, which consumers see."""
+    """The unique id that the sender assigned and that consumers see."""
     offset_id: str
-    """The id that says where it lies: tools find it by this one."""
+    """The id that encodes the broker address and the physical offset; tools find the message by it."""
     topic: str
     broker_name: str
     queue_id: int
     queue_offset: int
     recall_handle: str | None = None
-    """Of a message for later: by this it can be taken back. Brokers before RocketMQ 5.3 give none."""
+    """Recalls a delayed message until it is due. Brokers before RocketMQ 5.3 return none."""
     region: str | None = None
     is_traced: bool = True
-    """False: the broker wants no traces of it."""
+    """False: the broker asks for no trace of the message."""
 
     @property
     def is_ok(self) -> bool:
+        """Whether the status is `OK`."""
         return self.status is SendStatus.OK

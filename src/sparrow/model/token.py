@@ -1,7 +1,7 @@
-"""Tokens: who may produce and who may consume, and what a client proves it with.
+"""Tokens: who may produce and who may consume, and the credentials that clients sign requests with.
 
-A token's name is its identity and stands in every request; its secret never travels, it only signs. Tokens are never
-deleted: a name that was revoked stays taken, so that what it once did remains its own.
+Every request contains the name of a token; the secret is never sent, it only signs. Tokens are never deleted: the name
+of a revoked token stays in use, so that its past messages remain attributed to it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ TokenKind = Literal["p", "c"]
 """`p` may produce, `c` may consume."""
 
 TOKEN_NAME_CHARS_MAX = 190
-"""What a key column of every database can hold."""
+"""The length that a key column of every supported database can hold."""
 SECRET_BYTES = 32
 _KINDS: dict[str, TokenKind] = {"p": "p", "c": "c"}
 TOKEN_KIND_LABELS: dict[TokenKind, str] = {"p": "a producer's", "c": "a consumer's"}
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """One identity and what it may do."""
+    """An identity and its permission."""
 
     id: int
-    """Small and never used again: what a database keeps of the token with each message."""
+    """A small number that is never reused; SQL stores keep it with each message."""
     name: str
     kind: TokenKind
     secret: bytes
@@ -36,11 +36,12 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secret_key(self) -> str:
-        """The secret as clients are configured with it, and so as they sign with it."""
+        """The secret as clients are configured with it, and sign with it."""
         return self.secret.hex()
 
     @property
     def is_revoked(self) -> bool:
+        """Whether the token was revoked."""
         return self.revoked_ms is not None
 
     def __repr__(self) -> str:
@@ -48,24 +49,24 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What a client signs its requests with: a token's name, and its secret as the issuer showed it."""
+    """What a client signs its requests with: the name of a token, and its secret key."""
 
     access_key: str
     secret_key: str
 
     def __post_init__(self) -> None:
-        # Anybody can sign with an empty key; most likely a variable was not set.
+        # An empty key protects nothing; most likely an environment variable is not set.
         if not self.access_key or not self.secret_key:
-            raise Refused("credentials need both an access key and a secret key: one of them is empty")
+            raise Refused("the credentials have an empty access key or secret key: set both")
 
     def __repr__(self) -> str:
         return f"Credentials(access_key={self.access_key!r})"
 
 
 def validate_token_name(name: str) -> str:
-    """The name itself if a token may have it, else `IllegalName`."""
+    """Return the name if it is valid for a token; raise `IllegalName` otherwise."""
     if not name or name != name.strip() or not name.isprintable():
-        raise IllegalName("token", name, "use at least one character, printable ones only, and no blank at an end")
+        raise IllegalName("token", name, "use printable characters, at least one, and no blank at either end")
     if len(name) > TOKEN_NAME_CHARS_MAX:
         raise IllegalName(
             "token", name[:TOKEN_NAME_CHARS_MAX], f"it has {len(name)} characters of {TOKEN_NAME_CHARS_MAX} at most"
@@ -74,29 +75,29 @@ def validate_token_name(name: str) -> str:
 
 
 def parse_token_kind(kind: str) -> TokenKind:
-    """The kind itself if there is such a one, else `Refused`."""
+    """Return the kind if it is `p` or `c`; raise `Refused` otherwise."""
     found = _KINDS.get(kind)
     if found is None:
-        raise Refused(f"{kind[:80]!r} is no type of token: say p for one that produces, or c for one that consumes")
+        raise Refused(f"{kind[:80]!r} is no kind of token: use p for producing, or c for consuming")
     return found
 
 
 def parse_secret_key(secret_key: str | None) -> bytes:
-    """A secret from its text, so that several brokers can have the same; without one, a new one."""
+    """Return the secret of a secret key, which several brokers may share; without a key, a new secret."""
     if secret_key is None:
         return secrets.token_bytes(SECRET_BYTES)
     try:
         secret = bytes.fromhex(secret_key)
     except ValueError:
         secret = b""
-    # Spelled in one way only: the text itself is what clients sign with.
+    # Exactly one spelling is valid, because clients sign with the text itself.
     if len(secret) != SECRET_BYTES or secret.hex() != secret_key:
-        raise Refused(f"the secret is not {SECRET_BYTES} bytes, written as {2 * SECRET_BYTES} small hexadecimal digits")
+        raise Refused(f"the secret key must be {2 * SECRET_BYTES} lower-case hexadecimal digits ({SECRET_BYTES} bytes)")
     return secret
 
 
 def validate_reissue(token: Token, kind: TokenKind) -> Token:
-    """The token that a name asked for once more already has; `Refused` if it is of no use to whoever asks."""
+    """Return a token that is issued again under its name; raise `Refused` if its kind differs or it is revoked."""
     if token.kind != kind:
         raise Refused(
             f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]} (type {token.kind}) already: "

@@ -1,4 +1,4 @@
-"""Topics and groups: what is configured about them, and which names they may have."""
+"""Topics and consumer groups: their configuration, and which names are valid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparrow.model.protocol import (
 )
 
 TOPIC_NAME_CHARS_MAX = 127
-"""The record keeps a topic's length in one signed byte."""
+"""Records store the length of the topic in one signed byte."""
 GROUP_NAME_CHARS_MAX = 120
 
 
@@ -30,7 +30,7 @@ _SYSTEM_TOPIC_PATTERN = re.compile(rf"(?i:{SYSTEM_TOPIC_PREFIX}).+|.+{REPLY_TOPI
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """How a topic is laid out in one store."""
+    """The configuration of a topic in one store."""
 
     name: str
     read_queues: int = 8
@@ -42,15 +42,17 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_readable(self) -> bool:
+        """Whether consumers may read the topic."""
         return bool(self.permission & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
+        """Whether producers may write to the topic."""
         return bool(self.permission & PERM_WRITE)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer group may behave."""
+    """The configuration of a consumer group."""
 
     name: str
     may_consume: bool = True
@@ -62,22 +64,25 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_legal_name(name: str) -> bool:
-    """Whether the name has only characters that topics and groups may have."""
+    """Return whether the name has only characters that topics and groups may have."""
     return _LEGAL.fullmatch(name) is not None
 
 
 def is_system_topic(name: str) -> bool:
-    """Whether brokers keep the topic for themselves, RocketMQ's or ours. Retry and dead-letter topics are groups'."""
+    """Return whether brokers use the topic internally, RocketMQ's or Sparrow's.
+
+    Retry and dead-letter topics do not count.
+    """
     return name in _SYSTEM_TOPICS or _SYSTEM_TOPIC_PATTERN.fullmatch(name) is not None
 
 
 def validate_topic_name(name: str) -> str:
-    """The name itself if a topic may have it, else `IllegalName`."""
+    """Return the name if it is valid for a topic; raise `IllegalName` otherwise."""
     return _checked("topic", name, TOPIC_NAME_CHARS_MAX)
 
 
 def validate_group_name(name: str) -> str:
-    """The name itself if a group may have it, else `IllegalName`."""
+    """Return the name if it is valid for a group; raise `IllegalName` otherwise."""
     return _checked("group", name, GROUP_NAME_CHARS_MAX)
 
 

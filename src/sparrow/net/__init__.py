@@ -1,4 +1,4 @@
-"""Sockets: a listener and a channel that speak frames, and the table that finds a request's handler."""
+"""TCP: a listener and a channel that exchange frames, and the dispatcher that passes requests to handlers."""
 
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, connect

@@ -1,4 +1,4 @@
-"""Where a peer listens, as people and route tables write it: `10.0.0.1:9876`, `[::1]:9876`, `example:9876`."""
+"""Addresses of peers, as people and routes write them: `10.0.0.1:9876`, `[::1]:9876`, `example:9876`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from sparrow.model.message import Host
 
 
 class Address(NamedTuple):
+    """A host name or IP address, and a port."""
+
     host: str
     port: int
 
@@ -19,13 +21,14 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
+        """Parse `host:port`; raise `SettingsError` if the text is something else."""
         host, _, port = text.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or int(port) > 0xFFFF:
             raise SettingsError("address", text, "the caller", "host:port, such as 127.0.0.1:9876,")
         return cls(host.strip("[]"), int(port))
 
     def as_host(self) -> Host:
-        """What records and message ids keep of it: bytes, so a name is looked up first."""
+        """Return the address in the binary form of records and message ids; a host name is resolved."""
         try:
             ip = ip_address(self.host)
         except ValueError:
@@ -34,5 +37,5 @@ class Address(NamedTuple):
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """Several addresses, parted by semicolons as RocketMQ does, or by commas."""
+    """Parse addresses separated by semicolons, as RocketMQ does, or by commas."""
     return [Address.parse(part) for part in text.replace(",", ";").split(";") if part.strip()]

@@ -1,12 +1,13 @@
-"""From a request to its answer: one table finds the handler, one place turns errors into codes.
+"""The dispatch of requests to handlers by request code, and the conversion of errors into response codes.
 
-Handlers come in two kinds. Most are coroutines, `async (request, context, call)`; each runs as a task. The few on the
-hot path are plain functions, `(command, channel)`, which answer at once, or give back an awaitable when they cannot.
+There are two kinds of handlers. Most are coroutine functions, `async (request, context, request_context)`, each of
+which runs as a task. The few on the hot path are plain functions, `(command, channel)`, which return the response at
+once, or an awaitable when they cannot.
 
-1. Every request that wants an answer gets exactly one, whatever its handler does.
-2. One-way requests get none, not even errors.
-3. A peer may have only so many requests in hand; past that it is told to try again later.
-4. What `GuardedRequestDispatcher` refuses reaches no handler.
+1. Every request that wants a response gets exactly one, whatever its handler does.
+2. One-way requests get no response, not even an error.
+3. A peer may have a limited number of requests in progress; further ones are refused as busy.
+4. Requests that `GuardedRequestDispatcher` refuses reach no handler.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ log = logging.getLogger(__name__)
 
 _GIVE_UP_S = 0.5
 REQUESTS_IN_PROGRESS_MAX = 4096
-"""Requests of one peer that may be worked on at a time."""
+"""Limit of requests of one peer that are in progress."""
 
 C = TypeVar("C")
 B = TypeVar("B")
 
 
 class HandlerResponse(msgspec.Struct, frozen=True):
-    """What a handler says when it has more to say than a header."""
+    """The response of a handler with a body, a code or a remark."""
 
     header: Header | None = None
     body: bytes | Sequence[bytes | memoryview] = b""
@@ -47,24 +48,25 @@ class HandlerResponse(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, body: object, header: Header | None = None) -> HandlerResponse:
-        """With a body struct, as JSON."""
+        """Return a response with a body struct, encoded as JSON."""
         return cls(header, bodies.write(body))
 
 
 class RequestContext(msgspec.Struct, frozen=True):
-    """The frame a request came in, and who sent it."""
+    """The frame of a request, and the channel that it arrived on."""
 
     command: RemotingCommand
     channel: Channel
 
     def body(self, kind: type[B]) -> B:
+        """Decode the body of the request."""
         return bodies.read(kind, self.command.body)
 
 
 HandlerResult = Header | HandlerResponse | None
 RequestHandler = Callable[[Any, C, RequestContext], Coroutine[Any, Any, HandlerResult]]
 InlineHandler = Callable[[RemotingCommand, Channel], "bytes | Awaitable[bytes | None] | None"]
-"""Gives back the frame of the answer, an awaitable of it, or None when it has parked the request or needs no answer."""
+"""Returns the response frame, an awaitable of it, or None when it has parked the request or needs no response."""
 
 
 class RequestDispatcher(Generic[C]):
@@ -84,15 +86,15 @@ class RequestDispatcher(Generic[C]):
             self._start(command, channel, self._handled(command, channel))
             return
         try:
-            said = plain(command, channel)
+            response = plain(command, channel)
         except Exception as error:
-            said = encode_error(command, error)
-        if said is None:
+            response = encode_error(command, error)
+        if response is None:
             return
-        if isinstance(said, bytes):
-            channel.write(said)
+        if isinstance(response, bytes):
+            channel.write(response)
         else:
-            self._start(command, channel, said)
+            self._start(command, channel, response)
 
     def _start(self, command: RemotingCommand, channel: Channel, work: Awaitable[bytes | None]) -> None:
         channel.requests_in_progress += 1
@@ -101,53 +103,54 @@ class RequestDispatcher(Generic[C]):
         future.add_done_callback(partial(self._finish, command, channel))
 
     def _finish(self, command: RemotingCommand, channel: Channel, future: asyncio.Future[bytes | None]) -> None:
-        """Answer, also when the work failed or was given up before it began."""
+        """Send the response, also after an exception or a cancellation."""
         channel.requests_in_progress -= 1
         self._unanswered.discard(future)
         if future.cancelled():
-            said = encode_error(command, Closed("the server"))
+            response = encode_error(command, Closed("the server"))
         elif (error := future.exception()) is not None:
-            said = encode_error(command, error)
+            response = encode_error(command, error)
         else:
-            said = future.result()
-        if said is not None:
-            channel.write(said)
+            response = future.result()
+        if response is not None:
+            channel.write(response)
 
     async def _handled(self, command: RemotingCommand, channel: Channel) -> bytes | None:
         if self.is_stopping:
             if command.version > GO_AWAY_AFTER_VERSION:
                 return encode_response(
-                    command, HandlerResponse(code=ResponseCode.GO_AWAY, remark="the server is stopping: go elsewhere")
+                    command,
+                    HandlerResponse(code=ResponseCode.GO_AWAY, remark="the server is stopping: use another one"),
                 )
             raise Closed("the server")
         if channel.requests_in_progress > REQUESTS_IN_PROGRESS_MAX:
-            raise Busy(f"{channel.requests_in_progress} requests of this connection are in hand")
+            raise Busy(f"{channel.requests_in_progress} requests of this connection are in progress")
         handler = self._handlers.get(command.code)
         if handler is None:
-            # The leading blank is RocketMQ's; somebody may be matching it.
+            # The leading blank is RocketMQ's; programs may compare the text.
             remark = f" request type {command.code} not supported"
             return encode_response(
                 command, HandlerResponse(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             )
         request = headers.read(headers.request_header_type(command.code), command.ext)
-        said = await handler(request, self._context, RequestContext(command, channel))
-        return encode_response(command, said if isinstance(said, HandlerResponse) else HandlerResponse(said))
+        result = await handler(request, self._context, RequestContext(command, channel))
+        return encode_response(command, result if isinstance(result, HandlerResponse) else HandlerResponse(result))
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse what is new, and give what is in hand a while to finish."""
+        """Refuse new requests, and give those in progress some time to finish."""
         self.is_stopping = True
         deadline = asyncio.get_running_loop().time() + grace_s
         while self._unanswered and (left := deadline - asyncio.get_running_loop().time()) > 0:
             await asyncio.wait(set(self._unanswered), timeout=left)
-        given_up = set(self._unanswered)
-        for future in given_up:
+        cancelled = set(self._unanswered)
+        for future in cancelled:
             future.cancel()
-        if given_up:  # a turn of the loop for their answers
-            await asyncio.wait(given_up, timeout=_GIVE_UP_S)
+        if cancelled:  # gives their responses an iteration of the loop
+            await asyncio.wait(cancelled, timeout=_GIVE_UP_S)
 
 
 class GuardedRequestDispatcher(RequestDispatcher[C]):
-    """The same, but every request is looked at first. Who needs no guard does not pay for one."""
+    """A dispatcher that checks every request first. Servers without checks use the base class, which costs nothing."""
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         *,
         check: Callable[[RemotingCommand], None],
     ) -> None:
-        """`check` raises what the peer is to be told."""
+        """Create a dispatcher; `check` raises the error that the peer gets."""
         super().__init__(context, handlers, plain)
         self._check = check
 
@@ -165,29 +168,29 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         try:
             self._check(command)
         except Exception as error:
-            log.info("a request was refused", extra={"peer": channel.address, "code": command.code, "why": str(error)})
-            said = encode_error(command, error)
-            if said is not None:
-                channel.write(said)
+            log.info("request refused", extra={"peer": channel.address, "code": command.code, "why": str(error)})
+            response = encode_error(command, error)
+            if response is not None:
+                channel.write(response)
             return
         super().__call__(command, channel)
 
 
-def encode_response(command: RemotingCommand, said: HandlerResponse) -> bytes | None:
-    """The frame that answers a request; None if it wants no answer."""
+def encode_response(command: RemotingCommand, response: HandlerResponse) -> bytes | None:
+    """Return the frame that responds to a request; None for a one-way request."""
     if command.flag & ONE_WAY_FLAG:
         return None
-    ext = headers.write(said.header) if said.header is not None else None
-    if isinstance(said.body, bytes | bytearray | memoryview):
-        return encode(response_to(command, said.code, ext, said.body, said.remark))
-    size = sum(map(len, said.body))
-    start = encode_without_body(response_to(command, said.code, ext, b"", said.remark), body_bytes=size)
-    return b"".join((start, *said.body))
+    ext = headers.write(response.header) if response.header is not None else None
+    if isinstance(response.body, bytes | bytearray | memoryview):
+        return encode(response_to(command, response.code, ext, response.body, response.remark))
+    size = sum(map(len, response.body))
+    start = encode_without_body(response_to(command, response.code, ext, b"", response.remark), body_bytes=size)
+    return b"".join((start, *response.body))
 
 
 def encode_error(command: RemotingCommand, error: BaseException) -> bytes | None:
-    """The frame that tells a peer what went wrong with its request."""
+    """Return the frame that reports an error to the peer."""
     if not isinstance(error, SparrowError):
-        log.error("a handler failed", extra={"code": command.code}, exc_info=error)
+        log.error("handler failed", extra={"code": command.code}, exc_info=error)
     code, remark = response_for_error(error)
     return encode_response(command, HandlerResponse(code=code, remark=remark))

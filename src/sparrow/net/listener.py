@@ -1,7 +1,7 @@
-"""Accepts connections and keeps them: bounded in number, closed when idle.
+"""A TCP listener that accepts connections and keeps their channels: limited in number, closed when idle.
 
-Stopping in order: `stop_accepting`, then `Serving.stop` (what is new is refused, what is in hand gets a while), then
-`stop` (every channel sends what it has and hangs up).
+To stop in order, call `stop_accepting`, then `RequestDispatcher.stop` (new requests are refused, running ones may
+finish), then `stop` (every channel sends what is buffered and closes).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sparrow.model.errors import SettingsError
+from sparrow.model.errors import CannotListen
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, RequestReceiver
 
@@ -25,7 +25,7 @@ _BACKLOG = 4096
 
 
 class Listener:
-    """One port."""
+    """One listening port."""
 
     def __init__(
         self,
@@ -38,28 +38,28 @@ class Listener:
         self.channels: set[Channel] = set()
         self.port = 0
         self.serve = serve
-        """Who takes requests. May be set after `bind`: a server that opens a store first knows its port by then."""
-        self._settings = settings or _usual()
+        """Receives the requests. It may be set after `bind`, because a server that opens a store needs the port
+        first."""
+        self._settings = settings or _default_settings()
         self._on_open, self._on_close = on_open, on_close
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
     def bind(self, host: str, port: int) -> int:
-        """Take the port, a free one if 0 is asked for, and answer which. Who connects now waits until `start`."""
+        """Bind the port (a free one for 0) and return it. Connections wait until `start`."""
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError as cause:
-            raise SettingsError(
-                "address", f"{host}:{port}", "the settings", f"another one (here: {cause.strerror or cause})"
-            ) from cause
+            raise CannotListen(f"{host}:{port}", (cause.strerror or str(cause)).partition(" (while")[0]) from cause
         self.port = self._socket.getsockname()[1]
         return self.port
 
     async def start(self) -> None:
-        assert self._socket is not None, "bind comes first"
-        assert self.serve is not None, "somebody must serve"
+        """Accept connections."""
+        assert self._socket is not None, "call bind first"
+        assert self.serve is not None, "set serve first"
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, sock=self._socket, backlog=_BACKLOG)
         self._sweep = loop.call_later(self._sweep_s, self._close_idle)
@@ -93,17 +93,18 @@ class Listener:
         return min(10.0, self._settings.idle_timeout_ms / 2000)
 
     def _close_idle(self) -> None:
-        """One timer for all connections: thousands that say nothing cost nothing."""
+        """Close idle connections. One timer serves all of them, so thousands of idle connections cost nothing."""
         loop = asyncio.get_running_loop()
         silent_since = loop.time() - self._settings.idle_timeout_ms / 1000
         for channel in [channel for channel in self.channels if channel.last_active_s < silent_since]:
             if channel.is_blocked:
-                channel.abort()  # it would never read the rest either
+                channel.abort()  # it does not read, so it would not read the rest either
             else:
-                channel.close("nothing was said for too long")
+                channel.close("the connection was idle for too long")
         self._sweep = loop.call_later(self._sweep_s, self._close_idle)
 
     def stop_accepting(self) -> None:
+        """Accept no more connections."""
         if self._server is not None:
             self._server.close()
         elif self._socket is not None:
@@ -112,24 +113,24 @@ class Listener:
             self._sweep.cancel()
 
     async def stop(self) -> None:
-        """Hang up on everyone, once what is written has gone out."""
+        """Close every channel once its buffered data is sent."""
         self.stop_accepting()
-        leaving = list(self.channels)
-        for channel in leaving:
+        closing = list(self.channels)
+        for channel in closing:
             channel.close("the server is stopping")
-        if leaving:
-            # A peer that does not read would keep us here: it is cut off.
-            await asyncio.wait([asyncio.ensure_future(channel.wait_closed()) for channel in leaving], timeout=1)
-            for channel in leaving:
+        if closing:
+            # A peer that does not read would delay the stop, so its connection is aborted.
+            await asyncio.wait([asyncio.ensure_future(channel.wait_closed()) for channel in closing], timeout=1)
+            for channel in closing:
                 channel.abort()
 
 
 def advertised_address(listen_host: str, port: int, advertised: str | None = None) -> Address:
-    """What peers are told to connect to."""
+    """Return the address under which peers should connect."""
     return Address(advertised or ("127.0.0.1" if listen_host in ("", "0.0.0.0") else listen_host), port)
 
 
-def _usual() -> NetSettings:
-    from sparrow.settings import NetSettings  # late: a plain client listens to nobody, and need not load pydantic
+def _default_settings() -> NetSettings:
+    from sparrow.settings import NetSettings  # here: a client does not listen, and need not load pydantic
 
     return NetSettings()

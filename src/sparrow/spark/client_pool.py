@@ -25,7 +25,7 @@ class PooledClient:
         self.options = options
         self._loop: LoopThread = SHARED_LOOP.acquire()
         try:
-            self.session: ClientSession = self._loop.run(_opened(options))
+            self.session: ClientSession = self._loop.run(_open_session(options))
         except BaseException:
             SHARED_LOOP.release()
             raise
@@ -35,13 +35,14 @@ class PooledClient:
         return self._loop.run(coroutine, timeout_s)
 
     def close(self) -> None:
+        """Close the session and release the event loop."""
         try:
             self._loop.run(self.session.close())
         finally:
             SHARED_LOOP.release()
 
 
-async def _opened(options: ClientOptions) -> ClientSession:
+async def _open_session(options: ClientOptions) -> ClientSession:
     session = ClientSession(options.name_servers, timeout_ms=options.timeout_ms, credentials=options.credentials)
     await session.open()
     return session
@@ -52,11 +53,11 @@ class ClientPool:
 
     def __init__(self) -> None:
         self._clients: dict[ClientOptions, PooledClient] = {}
-        self._opening = threading.Lock()
+        self._lock = threading.Lock()
 
     def get(self, options: ClientOptions) -> PooledClient:
         """Return the client with these options; connect if there is none yet."""
-        with self._opening:
+        with self._lock:
             found = self._clients.get(options)
             if found is None:
                 found = self._clients[options] = PooledClient(options)
@@ -64,13 +65,13 @@ class ClientPool:
 
     def close(self) -> None:
         """Close all clients. The next `get` connects again."""
-        with self._opening:
+        with self._lock:
             while self._clients:
                 self._clients.popitem()[1].close()
 
     def reset_after_fork(self) -> None:
         """Forget all clients in a forked child, which has neither the event loop nor the sockets."""
-        self._clients, self._opening = {}, threading.Lock()
+        self._clients, self._lock = {}, threading.Lock()
 
 
 CLIENT_POOL = ClientPool()

@@ -31,6 +31,7 @@ _COLUMN_NOTES = {
 
 
 def options_table(options: Sequence[Option]) -> str:
+    """Return a Markdown table of options."""
     rows = ["| Option | Default | |", "| --- | --- | --- |"]
     for option in options:
         default = option.shown_default if option.shown_default is not None else str(option.default)
@@ -39,6 +40,7 @@ def options_table(options: Sequence[Option]) -> str:
 
 
 def columns_table() -> str:
+    """Return a Markdown table of the columns of a topic."""
     rows = ["| Column | Type | In the default schema | |", "| --- | --- | --- | --- |"]
     for name, kind in COLUMN_TYPES.items():
         rows.append(
@@ -48,6 +50,7 @@ def columns_table() -> str:
 
 
 def kafka_columns() -> str:
+    """Return the list of columns with `kafkaSchema=true`."""
     return ", ".join(f"`{name}` {kind}" for name, kind in KAFKA_COLUMN_TYPES.items()) + "."
 
 

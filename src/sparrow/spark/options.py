@@ -18,11 +18,13 @@ from sparrow.model.token import Credentials
 
 CLIENT_PREFIX = "sparrow."
 """Options with this prefix configure the client that connects to the brokers."""
-_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "mergeschema", "outputmode"})
+_SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "mergeschema", "outputmode"})
 """Options that Spark itself adds."""
 
 
 class Option(NamedTuple):
+    """One option of a data source."""
+
     name: str
     """The name that users write."""
     field: str
@@ -40,8 +42,8 @@ def parse_options(table: Sequence[Option], given: Mapping[str, str]) -> dict[str
     given = {name.lower(): text for name, text in given.items()}
     by_name = {option.name.lower(): option for option in table}
     for name in given:
-        if name not in by_name and name not in _OF_SPARK and not name.startswith(CLIENT_PREFIX):
-            raise Refused(_unknown(name, [option.name for option in table]))
+        if name not in by_name and name not in _SPARK_OPTIONS and not name.startswith(CLIENT_PREFIX):
+            raise Refused(_unknown_option(name, [option.name for option in table]))
     return {option.field: _value(option, given.get(option.name.lower())) for option in table}
 
 
@@ -54,7 +56,7 @@ def _value(option: Option, text: str | None) -> Any:
         raise Refused(f"invalid value {text!r} for option {option.name!r}: {cause}") from cause
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def _unknown_option(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, [each.lower() for each in known], 1)
     meant = next((each for each in known if near and each.lower() == near[0]), None)
     hint = f". Did you mean {meant!r}?" if meant else f". Known options: {', '.join(known)} and {CLIENT_PREFIX}*"
@@ -65,12 +67,14 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 
 def parse_text(value: str) -> str:
+    """Return the value unless it is empty."""
     if not value:
         raise ValueError("the value is empty")
     return value
 
 
 def parse_boolean(value: str) -> bool:
+    """Parse `true` or `false`."""
     try:
         return {"true": True, "false": False}[value.lower()]
     except KeyError:
@@ -79,25 +83,26 @@ def parse_boolean(value: str) -> bool:
 
 def parse_count(value: str) -> int:
     """Parse an integer that is 0 or more."""
-    number = int(value)
-    if number < 0:
+    if not value.isdecimal():
         raise ValueError("use 0 or a positive number")
-    return number
+    return int(value)
 
 
 def parse_positive(value: str) -> int:
-    number = int(value)
-    if number < 1:
+    """Parse an integer that is 1 or more."""
+    if not value.isdecimal() or int(value) < 1:
         raise ValueError("use a number of 1 or more")
-    return number
+    return int(value)
 
 
-def choice_parser(*words: str) -> Callable[[str], str]:
+def choice_parser(*choices: str) -> Callable[[str], str]:
+    """Return a parser for one of these values, in any case."""
+
     def parse_choice(value: str) -> str:
-        for word in words:
-            if value.lower() == word.lower():
-                return word
-        raise ValueError(f"use one of {', '.join(words)}")
+        for choice in choices:
+            if value.lower() == choice.lower():
+                return choice
+        raise ValueError(f"use one of {', '.join(choices)}")
 
     return parse_choice
 
@@ -163,11 +168,11 @@ def select_client_options(given: Mapping[str, str]) -> dict[str, str]:
 def parse_client_options(name_servers: str, given: Mapping[str, str]) -> ClientOptions:
     """Parse the `sparrow.*` options."""
     ours = select_client_options(given)
-    said = parse_options(CLIENT_OPTIONS, ours)
+    parsed = parse_options(CLIENT_OPTIONS, ours)
     unknown = set(map(str.lower, ours)) - {option.name.lower() for option in CLIENT_OPTIONS}
     if unknown:
-        raise Refused(_unknown(min(unknown), [option.name for option in CLIENT_OPTIONS]))
+        raise Refused(_unknown_option(min(unknown), [option.name for option in CLIENT_OPTIONS]))
     credentials = None
-    if said["access_key"] or said["secret_key"]:
-        credentials = Credentials(said["access_key"] or "", said["secret_key"] or "")
-    return ClientOptions(name_servers, credentials, said["timeout_ms"])
+    if parsed["access_key"] or parsed["secret_key"]:
+        credentials = Credentials(parsed["access_key"] or "", parsed["secret_key"] or "")
+    return ClientOptions(name_servers, credentials, parsed["timeout_ms"])

@@ -1,1 +1,1 @@
-"""Where messages are kept: what a store promises (`spi`), and the engines that keep the promise."""
+"""Message stores: the interface (`spi`), its two engines (`log`, `sql`), and copies between stores (`copy`)."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
@@ -23,6 +24,10 @@ from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
+from sparrow.settings import LogSettings
+
+STATE_TOPIC = "rmq_sys_SPARROW_STATE"
+"""The topic in which a log store keeps its own state, tokens included. Clients never get its records."""
 
 
 class AppendResult(msgspec.Struct, frozen=True, gc=False):
@@ -243,8 +248,50 @@ PendingAppend = AppendResult | asyncio.Future[AppendResult]
 """The result of an append, or a future for it."""
 
 
+class StoreFiles(NamedTuple):
+    """The files of a store that keeps its messages in a directory."""
+
+    path: Path
+    settings: LogSettings
+    first_offset: int
+    """The physical offset of the oldest record."""
+    durable_offset: int
+    """Everything below this physical offset is on disk."""
+
+
+class EncodedAppender(Protocol):
+    """Appends records that are encoded already, without an object for each message."""
+
+    def append_encoded_nowait(
+        self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
+    ) -> AppendResult:
+        """Append records in the layout of `wire.columns.encode`; `verify_crc=False` if the caller computed the CRCs."""
+        ...
+
+
 class BrokerStore(Store, Protocol):
     """The store interface of a broker: a store that also answers without waiting, where it can."""
+
+    assigns_offsets_at_once: bool
+    """Whether `append_nowait` returns a result rather than a future."""
+    deduplicates_sends: bool
+    """Whether the store itself recognises a repeated send of an idempotent producer."""
+    remembers_tokens: bool
+    """Whether the store keeps, with each message, the id of the token that signed its send."""
+    records_store_host: bool
+    """Whether records contain the broker's address, of 8 or 20 bytes. If not, 8 bytes are left free for it."""
+    all_topics_have_lanes: bool
+    """Whether topics have lanes even if they were created without the flag."""
+
+    @property
+    def encoded_appender(self) -> EncodedAppender | None:
+        """The way to append encoded records; None if the store only takes drafts."""
+        ...
+
+    @property
+    def files(self) -> StoreFiles | None:
+        """The files of the store; None if a database keeps the messages."""
+        ...
 
     @property
     def message_bytes_max(self) -> int:

@@ -1,12 +1,11 @@
-"""Reading a whole topic straight from a store, high before middle before low.
+"""A cursor over a whole topic of a store, in the order of priorities: high, middle, low.
 
-1. A reader of a group goes on where the group committed, queue by queue; where it never did, at the oldest message.
-2. A reader without a group starts behind the newest message, and nothing is ever kept for it. What only a group can
-   have, it is refused (`GroupRequired`).
-3. The two know nothing of each other, and may be used side by side.
-4. Inside a queue messages come in order, each once. With several parts, those of a priority take turns at being first.
+1. The cursor of a group starts at the group's committed offset of each queue, or at the oldest message.
+2. A cursor without a group starts behind the newest message and stores nothing; a commit is refused (`GroupRequired`).
+3. Both kinds are independent of each other.
+4. Messages of a queue come in order, each once. The parts of a priority take turns at being read first.
 
-Nothing here waits for messages to come: whoever holds a reader asks again.
+A cursor does not wait for messages: call `read` again.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from sparrow.store.spi import AtEnd, Moved, Slice, Store
 from sparrow.wire import record
 
 READ_BYTES_MAX = 4 << 20
-"""Of one read of a queue. There are as many reads as it takes."""
+"""Limit of one read of a queue."""
 
 
 async def open_at_end(store: Store, topic: str) -> TopicCursor:
-    """A reader without a group: it sees what comes from now on."""
+    """Open a cursor without a group, behind the newest message."""
     levels = await _levels(store, topic)
     at = {queue: (await store.bounds(queue)).end for level in levels for queue in level}
     return TopicCursor(store, levels, at, None)
 
 
 async def open_for_group(store: Store, topic: str, group: str) -> TopicCursor:
-    """A reader for a group: it goes on where the group is, or begins with the oldest message there is."""
+    """Open a cursor for a group, at its committed offsets or at the oldest message."""
     levels = await _levels(store, topic)
     at = {}
     for queue in (queue for level in levels for queue in level):
@@ -43,7 +42,7 @@ async def open_for_group(store: Store, topic: str, group: str) -> TopicCursor:
 
 
 class TopicCursor:
-    """Where somebody is in a topic. Parts that the topic is given later are seen by readers made later."""
+    """A position in each queue of a topic. Queues that are added later are not read."""
 
     def __init__(
         self, store: Store, levels: list[list[Queue]], at: dict[Queue, QueueOffset], group: str | None
@@ -52,27 +51,27 @@ class TopicCursor:
         self._committed = dict(at)
 
     def position(self, queue: Queue) -> QueueOffset:
-        """The offset to be read next."""
+        """Return the offset to be read next."""
         return self._at[queue]
 
     def group_for(self, what: str) -> str:
-        """The group in whose name something is kept; `GroupRequired` if there is none. `what` is the sentence's."""
+        """Return the group; `GroupRequired` with `what` in its message if there is none."""
         if self._group is None:
             raise GroupRequired(what)
         return self._group
 
     async def read(self, count_max: int) -> list[StoredMessage]:
-        """The next messages, the highest priority first; fewer than asked for only if there are no more."""
+        """Return the next messages, the highest priority first; fewer than `count_max` only if there are no more."""
         found: list[StoredMessage] = []
         for level in self._levels:
             for queue in level:
                 found += await self._from(queue, count_max - len(found))
-            # So that a part which is always full does not keep the others of its priority waiting for ever.
+            # Rotate, so that a queue which is never empty does not starve the others of its priority.
             level.append(level.pop(0))
         return found
 
     async def commit(self) -> None:
-        """Everything read so far is done with: a reader of the same group that is made now comes after it."""
+        """Commit everything read so far."""
         group = self.group_for("to commit what was read")
         for queue, offset in self._at.items():
             if offset != self._committed[queue]:
@@ -89,7 +88,7 @@ class TopicCursor:
                 case Slice():
                     found += record.decode_all(more.tobytes())
                     self._at[queue] = more.next_offset
-                case Moved(to=to):  # retention took what was next, or the store lost its newest
+                case Moved(to=to):  # retention has deleted the next message, or the queue was truncated
                     self._at[queue] = to
                 case AtEnd():
                     break
@@ -97,15 +96,15 @@ class TopicCursor:
 
 
 class QueueSpan(NamedTuple):
-    """Messages of one queue that were asked for by their places."""
+    """Messages of one queue in a range of offsets."""
 
     messages: list[StoredMessage]
     missing: int
-    """How many of them are not there: retention took them, or they have not come yet."""
+    """How many messages of the range do not exist: deleted by retention, or not appended yet."""
 
 
 async def read_span(store: Store, queue: Queue, begin: int, end: int) -> QueueSpan:
-    """The messages from `begin` on and before `end`, as many as there are."""
+    """Read the messages with offsets in [begin, end)."""
     found: list[StoredMessage] = []
     at = begin
     while at < end:
@@ -122,7 +121,7 @@ async def read_span(store: Store, queue: Queue, begin: int, end: int) -> QueueSp
 
 
 async def _levels(store: Store, name: str) -> list[list[Queue]]:
-    """The queues of each priority; of a topic without lanes, all of them as one."""
+    """Return the queues of each priority; all in one list if the topic has no lanes."""
     topic = (await store.catalog.list_topics()).get(name)
     if topic is None:
         raise UnknownTopic(name)

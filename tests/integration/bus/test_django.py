@@ -300,13 +300,13 @@ def test_manage_bus_worker_works_until_it_is_told_to_stop(small: Project) -> Non
     try:
         assert worker.stdout is not None
         lines = sorted([worker.stdout.readline(), worker.stdout.readline()])
-        assert lines == ["handled 7\n", "the bus is at work for cap.queue.shop.v1\n"]
+        assert lines == ["handled 7\n", "The bus is running for cap.queue.shop.v1.\n"]
         worker.send_signal(signal.SIGTERM)
         out, err = worker.communicate(timeout=30)
     finally:
         worker.kill()
     assert (worker.returncode, err) == (0, "")
-    assert "stopping" in out
+    assert "Stopping" in out
 
 
 def test_a_worker_without_tables_says_to_migrate(small: Project) -> None:

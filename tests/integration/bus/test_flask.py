@@ -225,14 +225,14 @@ def test_flask_bus_worker_works_until_it_is_told_to_stop(application: Path) -> N
     )
     try:
         assert worker.stdout is not None
-        assert worker.stdout.readline() == "the bus is at work for cap.queue.shop.v1\n"
+        assert worker.stdout.readline() == "The bus is running for cap.queue.shop.v1.\n"
         assert worker.stdout.readline() == "shop handled 7\n"
         worker.send_signal(signal.SIGTERM)
         out, err = worker.communicate(timeout=30)
     finally:
         worker.kill()
     assert (worker.returncode, err) == (0, "")
-    assert "stopping" in out
+    assert "Stopping" in out
     bus.database.engine.dispose()
 
 

@@ -16,8 +16,9 @@ from tests.support.redis_nats import nats_server
 from tests.support.waiting import eventually
 
 from sparrow.bus import headers as h
+from sparrow.bus.transports.nats.consumer import NatsStreamConsumer
 from sparrow.bus.transports.nats.subjects import covers, merge_subjects
-from sparrow.bus.transports.nats.transport import NatsStreamConsumer, NatsTransport
+from sparrow.bus.transports.nats.transport import NatsTransport
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 from sparrow.model.errors import ConnectionLost, IllegalMessage, IllegalName, TooLarge, Unavailable
 

@@ -446,7 +446,7 @@ def test_a_state_may_be_a_word_and_must_be_one() -> None:
     assert Where(status="failed").status is EventStatus.FAILED  # type: ignore[arg-type]
     assert Where(status="Succeeded").status is EventStatus.SUCCESSED  # type: ignore[arg-type]
     assert Where(status="open").status == "Open"  # type: ignore[arg-type]
-    with pytest.raises(Refused, match="is no state"):
+    with pytest.raises(Refused, match="is not a state"):
         Where(status="gone")  # type: ignore[arg-type]
     with pytest.raises(Refused, match="do not store"):
         Where(content="a\0b")
@@ -481,11 +481,11 @@ async def test_cancelling_the_first_of_a_key_lets_the_next_one_go(database_url: 
 async def test_filters_that_make_no_sense_are_refused(database_url: str) -> None:
     async with prepared(database_url) as bus:
         operations = bus.operations
-        with pytest.raises(Refused, match="everything"):
+        with pytest.raises(Refused, match="the filter is empty"):
             await operations.delete(where=Where())
-        with pytest.raises(Refused, match="what is Processing cannot become Cancelled"):
+        with pytest.raises(Refused, match="in state Processing cannot become Cancelled"):
             await operations.cancel(where=Where(status=EventStatus.PROCESSING))
-        with pytest.raises(Refused, match="or say `where`"):
+        with pytest.raises(Refused, match="or `where`"):
             await operations.requeue(1, where=Where(name="a"))
         with pytest.raises(Refused, match="limit"):
             await operations.requeue(where=Where(name="a"), limit=0)

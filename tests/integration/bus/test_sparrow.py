@@ -93,7 +93,7 @@ async def received(listening: SparrowGroupConsumer, count: int, *, acknowledge: 
 async def stored(name_servers: str, topic: str, count: int = 1) -> list[StoredMessage]:
     """What lies on the wire, seen by a consumer that knows nothing of the bus."""
     found: list[StoredMessage] = []
-    async with asyncio.timeout(SOON_S), Consumer("plain", name_servers) as consumer:
+    async with asyncio.timeout(SOON_S), Consumer(name_servers, group="plain") as consumer:
         await consumer.subscribe(topic)
         while len(found) < count:
             found += await consumer.poll(count)

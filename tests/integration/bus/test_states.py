@@ -121,7 +121,7 @@ async def test_received_is_successed_only_after_the_handler_returned(make_bus: M
         await bus.publish("order.created", 1)
         await began.wait()
         received = await row(bus, "received")
-        assert received["StatusName"] == "Processing", "T3 is committed before the handler starts"
+        assert received["StatusName"] == "Processing", "Processing is committed before the handler starts"
         assert received["ExpiresAt"] is None
         may_end.set()
         await bus.drain()
@@ -590,7 +590,7 @@ async def test_a_relay_sends_nothing_after_half_its_lease(make_bus: MakeBus, bro
     async with make_bus(runs_relay=False) as bus:
         await bus.publish("order.created", 1)
         works = await bus.core.worker.relay._claim()
-        await bus.core.worker.relay._forward(works, claimed_at=-1e9)
+        await bus.core.worker.relay._send_batch(works, claimed_at=-1e9)
         assert broker.sent == []
         published, [queued] = await row(bus, "published"), await rows(bus, "queue")
         assert (published["StatusName"], published["Retries"]) == ("Scheduled", 0)
@@ -633,7 +633,7 @@ async def test_what_is_not_sent_yet_can_be_cancelled_and_nothing_else(make_bus: 
         bus.advance(601)
         await bus.drain()
         bus.advance(2 * 86_400)
-        await bus.core.worker.maintenance.delete_expired()  # T12
+        await bus.core.worker.maintenance.delete_expired()
         assert await counts(bus) == (0, 0, 0)
     assert [envelope.id for envelope in broker.sent] == [str(sent)]
 

@@ -9,7 +9,7 @@ from sparrow.model.message import LOOPBACK_HOST, Host, Message
 from sparrow.wire.compression import compress
 from sparrow.wire.headers import PushReply
 
-ASKED = make_request(Message("prices", b"?", tags="fx"), correlation="C1", client_id="me@1", timeout_ms=500)
+ASKED = make_request(Message("prices", b"?", tags="fx"), correlation_id="C1", client_id="me@1", timeout_ms=500)
 
 
 def push(**others: object) -> PushReply:

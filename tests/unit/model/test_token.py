@@ -33,7 +33,7 @@ def test_what_cannot_be_told_apart_by_eye_or_does_not_fit_is_no_name(name):
 def test_there_are_two_kinds_and_another_is_refused_with_a_sentence():
     assert [parse_token_kind(kind) for kind in "pc"] == ["p", "c"]
     for kind in ("", "P", "pc", "admin"):
-        with pytest.raises(Refused, match="say p for one that produces, or c for one that consumes"):
+        with pytest.raises(Refused, match="use p for producing, or c for consuming"):
             parse_token_kind(kind)
 
 
@@ -76,5 +76,5 @@ def test_secrets_are_not_shown_by_accident():
 
 @pytest.mark.parametrize("keys", [("", "secret"), ("name", ""), ("", "")])
 def test_half_of_the_credentials_is_none(keys):
-    with pytest.raises(Refused, match="one of them is empty"):
+    with pytest.raises(Refused, match="empty access key or secret key"):
         Credentials(*keys)

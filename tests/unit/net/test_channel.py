@@ -173,7 +173,7 @@ async def test_each_request_has_its_own_deadline(channel):
         await quick
     assert not slow.done()
     assert not slower.done()
-    assert len(channel._open) == 2
+    assert len(channel._pending) == 2
     channel.close()
     for one in (slow, slower):
         with pytest.raises(ConnectionLost):
@@ -206,7 +206,7 @@ async def test_an_answer_after_the_deadline_is_dropped(echo, channel):
     await eventually(lambda: echo.kept)
     echo.answer_kept()
     assert (await channel.request(ECHO, body=b"next")).body == b"next"
-    assert not channel._open
+    assert not channel._pending
 
 
 async def test_a_request_given_up_by_its_caller_harms_nobody(echo, channel):
@@ -215,7 +215,7 @@ async def test_a_request_given_up_by_its_caller_harms_nobody(echo, channel):
     asked.cancel()
     echo.answer_kept()
     assert (await channel.request(ECHO, body=b"next")).body == b"next"
-    assert not channel._open
+    assert not channel._pending
 
 
 async def test_the_table_of_open_requests_is_bounded(echo, channel, monkeypatch):
@@ -248,7 +248,7 @@ async def test_the_end_fails_every_open_request_once(echo, server):
     channel.abort()
     assert ends == [channel]
     assert not channel.is_open
-    assert not channel._open
+    assert not channel._pending
 
 
 async def test_a_request_into_a_closed_channel_fails_at_once(channel):

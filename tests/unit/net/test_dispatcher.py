@@ -166,7 +166,7 @@ async def test_a_handler_that_fails_costs_its_request_and_nothing_else(channel, 
     assert answered.code == ResponseCode.SYSTEM_ERROR
     assert answered.remark.startswith("ZeroDivisionError: ")
     assert (await channel.request(QUICK)).code == 0
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["a handler failed"]
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["handler failed"]
 
 
 async def test_a_refusal_is_answered_with_its_code_and_not_logged(channel, caplog):
@@ -174,7 +174,7 @@ async def test_a_refusal_is_answered_with_its_code_and_not_logged(channel, caplo
     assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "this is not permitted: it is a test")
     refused = await channel.request(PLAIN_BROKEN, body=b"refuse")
     assert refused.code == ResponseCode.TOPIC_NOT_EXIST
-    assert "a handler failed" not in caplog.text
+    assert "handler failed" not in caplog.text
 
 
 async def test_a_missing_field_is_named(channel):
@@ -187,7 +187,7 @@ async def test_a_body_that_is_no_json_is_refused_with_a_sentence(channel, caplog
     refused = await channel.request(LISTING, body=b"{not json")
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert refused.remark
-    assert "a handler failed" not in caplog.text
+    assert "handler failed" not in caplog.text
 
 
 @pytest.mark.parametrize("code", [QUICK, BROKEN, REFUSING, PLAIN, PLAIN_BROKEN, PLAIN_LATER, 9999])
@@ -229,7 +229,7 @@ async def test_a_client_that_hangs_up_while_it_is_asked_costs_only_that_request(
         await eventually(lambda: len(server.channels) == 1)
         await eventually(lambda: not serving._unanswered)
         assert (await other.request(QUICK)).code == 0
-    assert "a handler failed" not in caplog.text
+    assert "handler failed" not in caplog.text
 
 
 # -- how much at a time -----------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ async def test_past_its_share_a_peer_is_told_to_try_again(context, server, chann
     await eventually(lambda: len(context.calls) == REQUESTS_IN_PROGRESS_MAX)
     for code in (QUICK, PLAIN):
         refused = await channel.request(code)
-        assert (refused.code, str(REQUESTS_IN_PROGRESS_MAX) in refused.remark or "in hand" in refused.remark) == (
+        assert (refused.code, str(REQUESTS_IN_PROGRESS_MAX) in refused.remark or "in progress" in refused.remark) == (
             2,
             True,
         )

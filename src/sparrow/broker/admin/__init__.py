@@ -1,1 +1,1 @@
-"""What operators and their tools ask for."""
+"""Handlers of admin requests (mqadmin and similar tools)."""

@@ -1,4 +1,4 @@
-"""Who is connected, as operators' tools show it."""
+"""Lists of connected producers and consumers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Remote control of consumers: the broker passes an operator's wish on to the clients of a group.
+"""Requests that the broker relays to the consumers of a group: reset offsets, query status, consume a message.
 
-An answer a client gives is handed on as it is. A client too old for a request is not sent it.
+A client's answer is passed on unchanged. A client whose version is too old for a request does not get it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ log = logging.getLogger(__name__)
 STATUS_TIMEOUT_MS = 5_000
 RELAY_TIMEOUT_MS = 10_000
 RESET_SINCE_VERSION = 28
-"""The first version (3.0.7) whose clients understand 220 and 221."""
+"""The first version (3.0.7) whose clients support requests 220 and 221."""
 RELAY_SINCE_VERSION = 62
-"""The first (3.1.8) that understands 307 and 309."""
+"""The first version (3.1.8) whose clients support requests 307 and 309."""
 QUEUE_END_MS = -1
-"""For a time: the end of the queue."""
+"""As a reset time, this means the end of the queue."""
 
 
 async def reset_offsets(request: ResetOffset, broker: Broker, _: RequestContext) -> HandlerResponse:
-    """Tell every member to go on elsewhere. They commit the new offsets themselves.
+    """Send every member the offsets to continue at. The members commit them.
 
-    With nobody online the tool is told so, and commits the offsets itself (mqadmin's `resetOffsetByTime`).
+    If no member is online, the tool gets CONSUMER_NOT_ONLINE and commits the offsets itself (mqadmin's
+    `resetOffsetByTime`).
     """
     offsets = await _new_offsets(request, broker.topics[request.topic], broker)
     group = broker.clients.consumers(request.group)
@@ -56,11 +57,15 @@ async def reset_offsets(request: ResetOffset, broker: Broker, _: RequestContext)
 
 
 async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> OffsetTable:
-    """Forwards only by force: a reset by time is meant to read again, not to skip."""
+    """Return the new offsets.
+
+    Only a forced reset moves forward: a reset by time is meant to read messages again, not to skip them.
+    """
     one = request.queue_id if request.queue_id is not None and request.queue_id >= 0 else None
     if one is not None and one >= topic.read_queues:
         raise RemoteRefused(
-            ResponseCode.SYSTEM_ERROR, f"topic {topic.name!r} has {topic.read_queues} queues, and no {one}"
+            ResponseCode.SYSTEM_ERROR,
+            f"topic {topic.name!r} has no queue {one}: its queues are 0 to {topic.read_queues - 1}",
         )
     table: dict[QueueRef, int] = {}
     for queue_id in range(topic.read_queues) if one is None else (one,):
@@ -80,7 +85,7 @@ async def _wanted(request: ResetOffset, queue: Queue, broker: Broker) -> int:
         if not bounds.first <= request.offset <= bounds.end:
             raise RemoteRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{queue} holds offsets {bounds.first} to {bounds.end}: it cannot be read from {request.offset}",
+                f"{queue} has offsets {bounds.first} to {bounds.end}: offset {request.offset} is outside",
             )
         return request.offset
     if request.time_ms == QUEUE_END_MS:
@@ -89,24 +94,24 @@ async def _wanted(request: ResetOffset, queue: Queue, broker: Broker) -> int:
 
 
 async def query_consumer_status(request: GetConsumerStatus, broker: Broker, _: RequestContext) -> HandlerResponse:
-    """Where the members themselves think they are: one of them, or all."""
+    """Return the offsets that the members themselves report: of one member, or of all."""
     group = broker.clients.consumers(request.group)
-    asked = [
+    members = [
         member
         for member in (group.members.values() if group is not None else ())
         if not request.client_id or member.client_id == request.client_id
     ]
-    if not asked:
+    if not members:
         raise _not_online(request.group, request.client_id)
-    _check_versions(asked, since=RESET_SINCE_VERSION)
-    said = await asyncio.gather(*(_status(member, request) for member in asked), return_exceptions=True)
+    _check_versions(members, since=RESET_SINCE_VERSION)
+    statuses = await asyncio.gather(*(_status(member, request) for member in members), return_exceptions=True)
     table = {}
-    for member, status in zip(asked, said, strict=True):
+    for member, status in zip(members, statuses, strict=True):
         if isinstance(status, bodies.ConsumerStatus):
             table[member.client_id] = status.message_queue_table
         else:
-            log.warning("no status from a consumer", extra={"client": member.client_id, "why": str(status)})
-    failures = [status for status in said if isinstance(status, BaseException)]
+            log.warning("a consumer did not report its status", extra={"client": member.client_id, "why": str(status)})
+    failures = [status for status in statuses if isinstance(status, BaseException)]
     if not table and failures:
         raise failures[0]
     return HandlerResponse.of(bodies.ConsumerStatus(consumer_table=table))
@@ -121,21 +126,21 @@ async def _status(member: OnlineClient, request: GetConsumerStatus) -> bodies.Co
 
 
 async def query_consumer_running(request: GetConsumerRunningInfo, broker: Broker, _: RequestContext) -> HandlerResponse:
-    """What a client says of its own state."""
+    """Relay a client's report of its own state."""
     member = _member(broker, request.group, request.client_id)
     return await _relayed(RequestCode.GET_CONSUMER_RUNNING_INFO, request, b"", member, request.group)
 
 
 async def consume_directly(request: ConsumeMessageDirectly, broker: Broker, _: RequestContext) -> HandlerResponse:
-    """Have a client consume one message, now, and say what came of it."""
+    """Let a client consume one message now, and relay the result."""
     member = _member(broker, request.group, request.client_id)
     if not request.message_id:
-        raise RemoteRefused(ResponseCode.SYSTEM_ERROR, "which message? say its offset id as msgId")
-    place = message_ids.parse_offset_id(request.message_id)
-    record = await broker.store.record_at(place.physical_offset)
+        raise RemoteRefused(ResponseCode.SYSTEM_ERROR, "no message id given: set msgId to the message's offset id")
+    position = message_ids.parse_offset_id(request.message_id)
+    record = await broker.store.record_at(position.physical_offset)
     whole = await resolve_record(broker.store, record) if record is not None else None
     if whole is None:
-        raise RemoteRefused(ResponseCode.SYSTEM_ERROR, f"there is no message {request.message_id}, or no longer")
+        raise RemoteRefused(ResponseCode.SYSTEM_ERROR, f"message {request.message_id} does not exist, or not any more")
     topic = broker.topics.get(request.topic or "")
     header = msgspec.structs.replace(
         request,
@@ -166,7 +171,7 @@ async def _relayed(
 
 
 def _member(broker: Broker, group: str, client_id: str | None) -> OnlineClient:
-    """That client, or any of the group if none is named."""
+    """Return that client, or any member of the group if no client is named."""
     if client_id:
         member = broker.clients.find_consumer(group, client_id)
     else:
@@ -178,7 +183,10 @@ def _member(broker: Broker, group: str, client_id: str | None) -> OnlineClient:
 
 
 def _check_versions(members: Iterable[OnlineClient], *, since: int) -> None:
-    """All or none: a reset that only some members follow would leave the group in two places."""
+    """Refuse if any member is too old.
+
+    A reset that only some members follow would leave the group at two positions.
+    """
     for member in members:
         if member.version < since:
             raise _too_old(member)
@@ -187,7 +195,7 @@ def _check_versions(members: Iterable[OnlineClient], *, since: int) -> None:
 def _too_old(member: OnlineClient) -> RemoteRefused:
     return RemoteRefused(
         ResponseCode.SYSTEM_ERROR,
-        f"consumer {member.client_id!r} (version {member.version}) is too old for this: upgrade it",
+        f"consumer {member.client_id!r} (version {member.version}) is too old for this request: upgrade it",
     )
 
 

@@ -1,4 +1,4 @@
-"""How far groups are: by offsets, by time, for one group or all of them; and offsets handed from group to group."""
+"""The progress of consumer groups: offsets, lag and times; and offsets copied from one group to another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_CORRECTION = (1 << 63) - 1
 
 
 async def group_progress(request: GetConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """How far the group is on the topics asked for, or on all it reads."""
+    """Return the progress of a group on the requested topics, or on all topics it reads."""
     names = request.topics or await _topics_of(broker, request.group)
     table: dict[QueueRef, QueueConsumeStats] = {}
     rate = 0.0
@@ -49,7 +49,7 @@ async def group_progress(request: GetConsumeStats, broker: Broker, _call: Reques
 
 
 async def broker_progress(request: GetBrokerConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """The same for every group that ever committed, on the ordered topics or on the others."""
+    """Return the progress of every group with committed offsets, on the ordered topics or on the others."""
     topics_of: dict[str, list[str]] = {}
     for name, group in sorted(await broker.store.offsets.all()):
         topics_of.setdefault(group, []).append(name)
@@ -67,12 +67,12 @@ async def broker_progress(request: GetBrokerConsumeStats, broker: Broker, _call:
 
 
 async def _topics_of(broker: Broker, group: str) -> list[str]:
-    """What the group has committed offsets on."""
+    """Return the topics on which the group has committed offsets."""
     return sorted(topic for topic, reader in await broker.store.offsets.all() if reader == group)
 
 
 def _read_by(broker: Broker, group: str, names: Iterable[str]) -> list[Topic]:
-    """Of these topics, those that exist and, while the group is online, that it still subscribes to."""
+    """Return those of the topics that exist and, if the group is online, that it subscribes to."""
     online = broker.clients.consumers(group)
     return [
         topic
@@ -88,7 +88,7 @@ async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, 
         first, end = broker.store.bounds_nowait(queue)
         offset = await broker.store.offsets.committed(group, queue) or 0
         read_ms = await store_ms_at(broker.store, queue, offset - 1) if first < offset <= end else None
-        # What was pulled and not committed yet is not counted: to us the group has pulled what it has consumed.
+        # The pull offset is the committed one: the broker does not record what was pulled and not committed.
         progress = QueueConsumeStats(end, offset, read_ms or 0, pull_offset=offset)
         table[QueueRef(topic.name, broker.name, queue_id)] = progress
         if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
@@ -102,7 +102,7 @@ def _rate(broker: Broker, group: str, topic: str) -> float:
 
 
 async def query_time_spans(request: GetConsumeTimeSpans, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """From when to when messages reach, from when the last consumed one is, and how long the next has been waiting."""
+    """Return the store times of each queue's ends and last consumed message, and the delay of its next message."""
     topic = broker.topics[request.topic]
     spans = [
         await _time_span(broker, request.group, Queue(topic.name, queue_id)) for queue_id in range(topic.read_queues)
@@ -134,17 +134,17 @@ async def list_topics_of_group(request: GetGroupTopics, broker: Broker, _call: R
 
 
 async def query_subscription(request: GetGroupSubscription, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """What the group's consumers want of the topic; nothing, while none is online."""
+    """Return the group's subscription to the topic; empty if no consumer is online."""
     topic = request.topic or ""
     wanted = broker.clients.subscription_filter(request.group, topic)
-    said = wanted.data if wanted is not None else None
-    return HandlerResponse.of(bodies.GroupSubscription(request.group, topic, said))
+    subscription = wanted.data if wanted is not None else None
+    return HandlerResponse.of(bodies.GroupSubscription(request.group, topic, subscription))
 
 
 async def query_corrections(request: GetCorrectedOffsets, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """The smallest offset any group has on each queue, where that is behind the group compared with.
+    """Return the smallest offset of any group on each queue, where it is behind the compared group.
 
-    Groups named in the filter do not count, nor do offsets whose messages are gone.
+    Groups in the filter are ignored, and so are offsets whose messages are deleted.
     """
     ignored = set((request.filter_groups or "").split(","))
     least: dict[int, int] = {}
@@ -162,7 +162,7 @@ async def query_corrections(request: GetCorrectedOffsets, broker: Broker, _call:
 
 
 async def clone_offsets(request: CloneGroupOffsets, broker: Broker, _call: RequestContext) -> EmptyHeader:
-    """Let one group go on where another is, on one topic or on all that the other reads."""
+    """Copy the offsets of one group to another, on one topic or on all topics that the source reads."""
     await broker.groups.get_or_create(request.to_group)
     offsets = await broker.store.offsets.all()
     names = [request.topic] if request.topic else await _topics_of(broker, request.from_group)
@@ -176,7 +176,7 @@ async def clone_offsets(request: CloneGroupOffsets, broker: Broker, _call: Reque
 
 
 async def list_all_offsets(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """Everything every group committed, as a slave copies it."""
+    """Return all committed offsets, as a slave broker copies them."""
     table = {
         f"{topic}@{group}": {queue_id: int(offset) for queue_id, offset in committed.items()}
         for (topic, group), committed in (await broker.store.offsets.all()).items()

@@ -1,4 +1,4 @@
-"""Consumer groups as operators see them: made and changed, listed, dropped."""
+"""Admin requests for consumer groups: create, change, list and delete."""
 
 from __future__ import annotations
 
@@ -17,32 +17,30 @@ UNLIMITED_RETRIES = -1
 
 
 async def put_group(_request: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
-    """Create a group or change it."""
+    """Create or change a group."""
     await broker.groups.put(_checked(call.body(GroupConfig)))
     return EmptyHeader()
 
 
 async def put_groups(_request: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
-    """The same for a list; nothing is changed unless all of it can be."""
+    """Create or change a list of groups, or none of them if one is invalid."""
     wanted = call.body(GroupConfigList).group_config_list
     if not wanted:
-        raise Refused("the list names no group")
+        raise Refused("the list of groups is empty")
     for group in [_checked(config) for config in wanted]:
         await broker.groups.put(group)
     return EmptyHeader()
 
 
 def _checked(config: GroupConfig) -> Group:
-    """The group as it is to be, or `Refused`."""
+    """Return the validated group, or raise `Refused`."""
     name = validate_group_name(config.group_name)
     if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
-        raise Refused(
-            f"group {name!r} cannot have {config.retry_queue_nums} retry queues: 0 to {RETRY_QUEUES_MAX} are possible"
-        )
+        raise Refused(f"group {name!r} cannot have {config.retry_queue_nums} retry queues: use 0 to {RETRY_QUEUES_MAX}")
     if not UNLIMITED_RETRIES <= config.retry_max_times <= RETRIES_MAX:
         raise Refused(
-            f"group {name!r} cannot have {config.retry_max_times} retries: 0 to {RETRIES_MAX} are possible, "
-            f"and {UNLIMITED_RETRIES} for no limit"
+            f"group {name!r} cannot have {config.retry_max_times} retries: use 0 to {RETRIES_MAX}, or "
+            f"{UNLIMITED_RETRIES} for no limit"
         )
     return config.group()
 
@@ -52,28 +50,37 @@ async def get_group(request: GetGroupConfig, broker: Broker, _call: RequestConte
 
 
 async def list_groups(_request: ListGroups, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """Always all of them: without a total in the answer, 5.3's tools do not ask for a second page."""
+    """Return all groups at once.
+
+    The answer has no total, so 5.3's tools do not request a second page.
+    """
     table = {group.name: GroupConfig.of(group) for group in broker.groups}
     return HandlerResponse.of(GroupTable(table, broker.groups.version))
 
 
 async def delete_group(request: DeleteGroup, broker: Broker, _call: RequestContext) -> EmptyHeader:
-    """Offsets stay unless they are to go too: made again, the group goes on where it was, as RocketMQ's do."""
+    """Delete a group.
+
+    Its offsets are kept unless the request says otherwise: a group that is created again continues, as in RocketMQ.
+    """
     name = validate_group_name(request.group)
     if name in SYSTEM_GROUPS:
-        raise Refused(f"group {name!r} is one of the broker's own: it stays")
+        raise Refused(f"group {name!r} is a system group and cannot be deleted")
     broker.counters.forget_group(name)
     await broker.groups.delete(name, keeps_offsets=not (request.clean_offsets or request.remove_offsets))
     return EmptyHeader()
 
 
 async def forbid_group(request: UpdateGroupForbidden, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """Pulls look at the group and at the topic, not at the pair of them: a table of pairs would be a false promise."""
+    """Refuse to forbid a group one topic.
+
+    Pulls check the group and the topic, not the pair, so such a rule would have no effect.
+    """
     return HandlerResponse(
         code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         remark=(
-            f"group {request.group!r} cannot be forbidden to read topic {request.topic!r} alone: "
-            "switch consuming off for the group, or take the topic's read permission"
+            f"group {request.group!r} cannot be forbidden topic {request.topic!r} only: disable consuming "
+            "for the group, or remove the topic's read permission"
         ),
     )
 

@@ -1,7 +1,7 @@
-"""How the broker itself is doing: its figures, its settings, and chores done on request.
+"""Runtime statistics, settings and maintenance requests of the broker.
 
-RocketMQ's tools read these tables by name, so the names are RocketMQ's. A number is the real one or it is not there;
-what RocketMQ measures of its thread pools is 0, because a request here waits for none.
+RocketMQ's tools look these tables up by name, so the names are RocketMQ's. Figures that are not measured are left out;
+those of thread pools are 0, because requests do not wait for any.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from sparrow.broker.query.store_time import store_ms_of
 from sparrow.model.errors import Refused
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.settings import GIB
-from sparrow.store.log import LogStore
-from sparrow.store.log.maintenance import disk_ratio
 from sparrow.wire import bodies
 from sparrow.wire.bodies import DataVersion, KvTable
 from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode, ResponseCode, RocketMQVersion
@@ -36,10 +34,10 @@ _NO_TIMER = {
     "timerEnqueueTps": "0.0",
     "timerDequeueTps": "0.0",
 }
-"""Messages for an arbitrary time are refused, so none can be late."""
+"""Delayed messages are indexed when they are stored, so nothing lags behind."""
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------
+# -- runtime statistics -----------------------------------------------------------------------------------------------
 
 
 async def runtime_statistics(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
@@ -54,7 +52,7 @@ async def runtime_statistics(_request: EmptyHeader, broker: Broker, _call: Reque
         **_NO_THREAD_POOLS,
         **_NO_TIMER,
         "pageCacheLockTimeMills": "0",
-        "heldPulls": str(broker.long_polls.count),  # a name of our own; tools show whatever there is
+        "heldPulls": str(broker.long_polls.count),  # Sparrow's own name; tools show every entry
     }
     return HandlerResponse.of(KvTable(dict(sorted(table.items()))))
 
@@ -70,7 +68,7 @@ def _traffic(counters: TrafficCounters, now_ms: int) -> dict[str, str]:
         "getMissTps": rates(lambda totals: totals.pulls_missed),
         "getTotalTps": rates(lambda totals: totals.pulls_found + totals.pulls_missed),
         "getTransferredTps": rates(lambda totals: totals.messages_pulled),
-        "getTransferedTps": rates(lambda totals: totals.messages_pulled),  # as mqadmin 4.9 spells it
+        "getTransferedTps": rates(lambda totals: totals.messages_pulled),  # the spelling of mqadmin 4.9
         "putMessageTimesTotal": str(totals.messages_sent),
         "putMessageSizeTotal": str(totals.bytes_sent),
         "putMessageAverageSize": str(totals.bytes_sent / totals.messages_sent if totals.messages_sent else 0.0),
@@ -85,21 +83,21 @@ def _traffic(counters: TrafficCounters, now_ms: int) -> dict[str, str]:
 
 async def _storage(broker: Broker) -> dict[str, str]:
     store = broker.store
-    if not isinstance(store, LogStore):  # how full a database is, its own tools say
-        return {"commitLogMinOffset": "0", "commitLogMaxOffset": str(store.written), "dispatchBehindBytes": "0"}
-    ratio = str(await asyncio.to_thread(disk_ratio, store.path))
-    disk = await asyncio.to_thread(shutil.disk_usage, store.path)
-    oldest = await store.record_at(store.first)
-    written = store.written
+    files, written = store.files, store.written
+    if files is None:  # a database has its own tools for disk usage
+        return {"commitLogMinOffset": "0", "commitLogMaxOffset": str(written), "dispatchBehindBytes": "0"}
+    disk = await asyncio.to_thread(shutil.disk_usage, files.path)
+    ratio = str(disk.used / (disk.used + disk.free))
+    oldest = await store.record_at(files.first_offset)
     return {
-        "commitLogMinOffset": str(store.first),
+        "commitLogMinOffset": str(files.first_offset),
         "commitLogMaxOffset": str(written),
         "commitLogDiskRatio": ratio,
         "consumeQueueDiskRatio": ratio,
         "commitLogDirCapacity": f"Total : {disk.total / GIB:.1f} GiB, Free : {disk.free / GIB:.1f} GiB.",
         "earliestMessageTimeStamp": str(store_ms_of(oldest) if oldest is not None else -1),
-        "remainHowManyDataToFlush": f"{written - store.watermark('durable')} B",
-        "dispatchBehindBytes": "0",  # queues grow together with the log
+        "remainHowManyDataToFlush": f"{written - files.durable_offset} B",
+        "dispatchBehindBytes": "0",  # consume queues are written together with the log
     }
 
 
@@ -114,7 +112,7 @@ def _duration(passed_ms: int) -> str:
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-# -- figures of a topic or a group ------------------------------------------------------------------------------------
+# -- statistics of a topic or a group ---------------------------------------------------------------------------------
 
 TrafficQuery = Callable[[TrafficCounters, str, int], WindowCounts | None]
 
@@ -128,11 +126,11 @@ def _of_topic(pick: Callable[[Traffic], WindowCounts]) -> TrafficQuery:
 
 
 def _of_group(
-    ask: Callable[[TrafficCounters, str, str, int], Traffic | None], pick: Callable[[Traffic], WindowCounts]
+    find: Callable[[TrafficCounters, str, str, int], Traffic | None], pick: Callable[[Traffic], WindowCounts]
 ) -> TrafficQuery:
     def measured(counters: TrafficCounters, key: str, now_ms: int) -> WindowCounts | None:
         topic, _, group = key.partition("@")
-        found = ask(counters, group, topic, now_ms)
+        found = find(counters, group, topic, now_ms)
         return pick(found) if found is not None else None
 
     return measured
@@ -148,14 +146,14 @@ STATISTICS: Mapping[str, TrafficQuery] = {
 
 
 async def view_statistic(request: GetBrokerStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """A topic is asked for by its name, a group as `topic@group`."""
+    """Return one statistic of a topic (key: its name) or of a group (key: `topic@group`)."""
     measured = STATISTICS.get(request.name)
     if measured is None:
-        remark = f"there is no statistic {request.name[:80]!r}: {', '.join(STATISTICS)} are"
+        remark = f"statistic {request.name[:80]!r} is unknown: use one of {', '.join(STATISTICS)}"
         return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=remark)
     found = measured(broker.counters, request.key, broker.now_ms())
     if found is None:
-        remark = f"{request.name} of {request.key[:255]!r} is not known: nothing was counted for a day"
+        remark = f"no {request.name} for {request.key[:255]!r}: it had no messages in the last 24 hours"
         return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=remark)
     return HandlerResponse.of(bodies.BrokerStats(*map(_shown, found)))
 
@@ -168,52 +166,52 @@ def _shown(figure: WindowCount) -> bodies.StatsItem:
 
 
 async def get_settings(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """What of RocketMQ's configuration has a meaning here, as Java properties."""
+    """Return the settings that have a counterpart in RocketMQ's configuration, as Java properties."""
     text = "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(_settings(broker).items()))
-    # Nothing changes while the broker runs, so the version is that of its start.
+    # Settings do not change while the broker runs, so the version is the start time.
     version = bodies.write(DataVersion(0, broker.started_ms)).decode()
     return HandlerResponse(GetBrokerConfigResponse(version), text.encode())
 
 
 def _settings(broker: Broker) -> dict[str, str]:
     own, store = broker.settings, broker.store
-    said = {
+    settings_table = {
         "brokerName": own.name,
         "brokerClusterName": own.cluster,
         "brokerId": str(broker.broker_id),
         "brokerIP1": broker.address.host,
         "listenPort": str(broker.address.port),
         "namesrvAddr": own.name_servers,
-        "autoCreateTopicEnable": _word(own.auto_create_topics),
-        "autoCreateSubscriptionGroup": _word(own.auto_create_groups),
+        "autoCreateTopicEnable": _java_boolean(own.auto_create_topics),
+        "autoCreateSubscriptionGroup": _java_boolean(own.auto_create_groups),
         "defaultTopicQueueNums": str(own.topic_queues),
         "registerNameServerPeriod": str(own.register_interval_ms),
         "maxMessageSize": str(store.message_bytes_max),
     }
-    if not isinstance(store, LogStore):
-        return said
-    kept = store.settings
-    return said | {
-        "storePathRootDir": str(store.path),
-        "mappedFileSizeCommitLog": str(kept.segment_bytes),
-        "mappedFileSizeConsumeQueue": str(kept.queue_file_entries * _QUEUE_ENTRY_BYTES),
-        "maxHashSlotNum": str(kept.index_slots),
-        "maxIndexNum": str(kept.index_entries),
-        "flushDiskType": "SYNC_FLUSH" if kept.flush == "sync" else "ASYNC_FLUSH",
-        "flushIntervalCommitLog": str(kept.flush_interval_ms),
-        "syncFlushTimeout": str(kept.flush_timeout_ms),
-        "fileReservedTime": f"{kept.retention_hours:g}",
-        "deleteWhen": f"{kept.retention_hour_of_day:02d}",
-        "diskMaxUsedSpaceRatio": f"{kept.disk_clean_ratio * 100:g}",
+    if store.files is None:
+        return settings_table
+    path, log_settings, *_ = store.files
+    return settings_table | {
+        "storePathRootDir": str(path),
+        "mappedFileSizeCommitLog": str(log_settings.segment_bytes),
+        "mappedFileSizeConsumeQueue": str(log_settings.queue_file_entries * _QUEUE_ENTRY_BYTES),
+        "maxHashSlotNum": str(log_settings.index_slots),
+        "maxIndexNum": str(log_settings.index_entries),
+        "flushDiskType": "SYNC_FLUSH" if log_settings.flush == "sync" else "ASYNC_FLUSH",
+        "flushIntervalCommitLog": str(log_settings.flush_interval_ms),
+        "syncFlushTimeout": str(log_settings.flush_timeout_ms),
+        "fileReservedTime": f"{log_settings.retention_hours:g}",
+        "deleteWhen": f"{log_settings.retention_hour_of_day:02d}",
+        "diskMaxUsedSpaceRatio": f"{log_settings.disk_clean_ratio * 100:g}",
     }
 
 
-def _word(claim: bool) -> str:
+def _java_boolean(claim: bool) -> str:
     return "true" if claim else "false"
 
 
 def _escaped(value: str) -> str:
-    """As Java's `Properties` reads it: ASCII, a backslash before what would end or bend the value."""
+    """Escape a value for Java's `Properties`: ASCII, with a backslash before special characters."""
     units = memoryview(value.encode("utf-16-be", "surrogatepass"))
     escaped = []
     for at in range(0, len(units), 2):
@@ -226,20 +224,20 @@ def _escaped(value: str) -> str:
 
 
 async def change_settings(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> EmptyHeader:
-    raise Refused("no setting can be changed while the broker runs: change its configuration and start it again")
+    raise Refused("settings cannot be changed while the broker runs: change the configuration and restart it")
 
 
-# -- chores -----------------------------------------------------------------------------------------------------------
+# -- maintenance ------------------------------------------------------------------------------------------------------
 
 
 async def delete_expired(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> EmptyHeader:
-    """Delete now what is older than it need be, whatever the hour."""
+    """Delete expired messages now, whatever the hour."""
     await broker.store.trim()
     return EmptyHeader()
 
 
 async def accept_cleanup(_request: EmptyHeader, _broker: Broker, _call: RequestContext) -> EmptyHeader:
-    """Queue files go with the log they point into, and queues with their topic: there is never anything to clean."""
+    """Accept the request without doing anything: queue files are deleted with their log segments or their topic."""
     return EmptyHeader()
 
 

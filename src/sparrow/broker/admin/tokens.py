@@ -1,9 +1,9 @@
-"""Tokens as operators see them: issued, listed, revoked. Whether anybody is asked for one is a setting (`auth`).
+"""Admin requests for tokens: issue, list and revoke. The setting `auth` decides whether requests need one.
 
-1. A name has one token, for ever. Issued again it is the same one, secret and all, so that whoever missed the answer
-   can ask once more; of another kind, or after it was revoked, it is refused.
-2. Whoever lists tokens sees no secrets.
-3. Revoking counts from the next request on.
+1. A name has one token, for ever. Issuing it again returns the same token with its secret, so that a lost answer can be
+   repeated. Issuing it with another kind, or after it was revoked, is refused.
+2. Lists contain no secrets.
+3. A revocation takes effect with the next request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparrow.wire.headers import EmptyHeader
 
 
 async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
-    """The token of that name, made if there is none."""
+    """Return the token of that name, and create it if there is none."""
     wanted = call.body(IssueToken)
     name, kind, secret = (
         validate_token_name(wanted.name),
@@ -28,7 +28,7 @@ async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContex
         parse_secret_key(wanted.secret_key),
     )
     if name in broker.settings.admin_tokens:
-        raise Refused(f"{name!r} is one of the broker's admin tokens: issue one under another name")
+        raise Refused(f"{name!r} is the name of an admin token in the broker's settings: choose another name")
     tokens = await broker.store.tokens.all()
     if name not in tokens:
         token = Token(
@@ -45,17 +45,17 @@ async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContex
 
 
 async def list_tokens(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """In the order they were issued, the revoked ones too."""
+    """Return all tokens in the order in which they were issued, revoked ones included."""
     tokens = sorted((await broker.store.tokens.all()).values(), key=lambda token: token.id)
     return HandlerResponse.of(TokenList([_shown(token) for token in tokens]))
 
 
 async def revoke_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
-    """To revoke what was revoked is no error: operators make sure."""
+    """Revoke a token. Revoking it again is no error."""
     name = call.body(RevokeToken).name
     token = (await broker.store.tokens.all()).get(name)
     if token is None:
-        raise Refused(f"there is no token {name[:190]!r} here")
+        raise Refused(f"there is no token {name[:190]!r}")
     if not token.is_revoked:
         token = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
         await broker.store.tokens.put(token)

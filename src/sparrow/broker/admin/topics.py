@@ -1,4 +1,4 @@
-"""Topics as operators see them: made and changed, listed, dropped, counted."""
+"""Admin requests for topics: create, change, list, delete, and statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_PRIORITY, RETRY_TOPIC_
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic, validate_topic_name
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.store.log import LogStore
 from sparrow.wire.bodies import (
     DataVersion,
     GroupList,
@@ -33,25 +32,25 @@ from sparrow.wire.headers import DeleteTopic, EmptyHeader, ListTopics, TopicRequ
 
 QUEUES_MAX = 65_536
 QUEUES_PER_YIELD = 256
-"""After so many queues, whoever goes through a long list lets others have a turn."""
+"""A loop over many queues yields to other tasks after so many."""
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 SYS_FLAGS = range(4)
-"""RocketMQ's; that of lanes may be added."""
+"""RocketMQ's flags. The lanes flag may be added."""
 TOPIC_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
     "queue.type": frozenset({"SimpleCQ"}),
     "cleanup.policy": frozenset({"DELETE"}),
     "reserve.time": frozenset({"-1"}),
 }
-"""What a topic may say of itself. Values that would promise what the broker does not do are not among them."""
+"""The attributes that a topic may have, and their values. Values that the broker does not implement are left out."""
 
 _Change = tuple[str, str | None]
-"""An attribute, and the value it gets; None takes it away."""
+"""An attribute and its new value; None removes it."""
 
 
 async def put_topic(request: UpdateTopic, broker: Broker, _call: RequestContext) -> EmptyHeader:
-    """Create a topic or change it. Saying the same again changes nothing."""
+    """Create or change a topic. Repeating the request changes nothing."""
     config = TopicConfig(
         topic_name=request.topic,
         read_queue_nums=request.read_queues,
@@ -66,10 +65,10 @@ async def put_topic(request: UpdateTopic, broker: Broker, _call: RequestContext)
 
 
 async def put_topics(_request: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
-    """The same for a list; nothing is changed unless all of it can be."""
+    """Create or change a list of topics, or none of them if one is invalid."""
     wanted = call.body(TopicConfigList).topic_config_list
     if not wanted:
-        raise Refused("the list names no topic")
+        raise Refused("the list of topics is empty")
     topics = [_checked(broker, config, _keyed_changes(config.attributes)) for config in wanted]
     for topic in topics:
         await broker.topics.put(topic)
@@ -79,52 +78,52 @@ async def put_topics(_request: EmptyHeader, broker: Broker, call: RequestContext
 async def refuse_static_topic(request: UpdateTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
     return HandlerResponse(
         code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-        remark=f"topic {request.topic!r} cannot be a static one: this broker has none, make it an ordinary topic",
+        remark=(f"topic {request.topic!r} cannot be static: this broker has no static topics, create an ordinary one"),
     )
 
 
 def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) -> Topic:
-    """The topic as it is to be, or `Refused`."""
+    """Return the validated topic, or raise `Refused`."""
     name = validate_topic_name(config.topic_name)
     if broker.topics.is_system(name):
-        raise Refused(f"topic {name!r} is one of the broker's own: choose another name")
+        raise Refused(f"topic {name!r} is a system topic: choose another name")
     for kind, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
         if not 1 <= count <= QUEUES_MAX:
-            raise Refused(f"topic {name!r} cannot have {count} {kind} queues: 1 to {QUEUES_MAX} are possible")
+            raise Refused(f"topic {name!r} cannot have {count} {kind} queues: use 1 to {QUEUES_MAX}")
     if not 0 <= config.perm < PERM_PRIORITY:
-        raise Refused(f"{config.perm} is no permission: add up 4 to read, 2 to write, 1 to be inherited from")
+        raise Refused(f"{config.perm} is not a permission: add up 4 for read, 2 for write, 1 for inherit")
     if config.topic_filter_type not in FILTER_TYPES:
-        raise Refused(f"{config.topic_filter_type[:80]!r} is no filter type: use {' or '.join(FILTER_TYPES)}")
+        raise Refused(f"{config.topic_filter_type[:80]!r} is not a filter type: use {' or '.join(FILTER_TYPES)}")
     if config.topic_sys_flag & ~LANES_SYS_FLAG not in SYS_FLAGS:
         raise Refused(
-            f"{config.topic_sys_flag} is no topic flag: 0 to {SYS_FLAGS[-1]} are, and {LANES_SYS_FLAG} for lanes"
+            f"{config.topic_sys_flag} is not a topic flag: use 0 to {SYS_FLAGS[-1]}, plus {LANES_SYS_FLAG} for lanes"
         )
     known = broker.topics.get(name)
     attributes = dict(known.attributes) if known is not None else {}
     for key, value in changes:
         if key not in TOPIC_ATTRIBUTES:
-            raise Refused(f"{key[:80]!r} is no attribute of a topic: {', '.join(TOPIC_ATTRIBUTES)} are")
+            raise Refused(f"topics have no attribute {key[:80]!r}: use one of {', '.join(TOPIC_ATTRIBUTES)}")
         if value is None:
             attributes.pop(key, None)
         elif value not in TOPIC_ATTRIBUTES[key]:
             possible = ", ".join(sorted(TOPIC_ATTRIBUTES[key]))
-            raise Refused(f"the attribute {key!r} cannot be {value[:80]!r} here: {possible} would do")
+            raise Refused(f"attribute {key!r} cannot be {value[:80]!r}: use one of {possible}")
         else:
             attributes[key] = value
     wanted = msgspec.structs.replace(config.topic(), attributes=attributes)
-    if known is not None and has_lanes(known) and not isinstance(broker.store, LogStore):
-        # On a database every topic has them, whatever tools say that have never heard of lanes.
+    if known is not None and has_lanes(known) and broker.store.all_topics_have_lanes:
+        # Tools that do not know lanes leave the flag out.
         wanted = msgspec.structs.replace(wanted, sys_flag=wanted.sys_flag | LANES_SYS_FLAG)
     topic = topic_with_lanes(wanted, known)
     if has_lanes(topic) and name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
-        raise Refused(f"topic {name!r} is a group's own, and those have no lanes")
+        raise Refused(f"topic {name!r} is a retry or dead-letter topic, and those have no lanes")
     if topic.read_queues > QUEUES_MAX:
-        raise Refused(f"topic {name!r} cannot have {topic.read_queues} queues in lanes: {QUEUES_MAX} are possible")
+        raise Refused(f"topic {name!r} cannot have {topic.read_queues} queues in lanes: {QUEUES_MAX} is the maximum")
     return topic
 
 
 def _changes(text: str) -> list[_Change]:
-    """`+message.type=FIFO,-reserve.time` taken apart."""
+    """Parse `+message.type=FIFO,-reserve.time`."""
     changes: list[_Change] = []
     for part in filter(None, map(str.strip, text.split(","))):
         key, _, value = part.partition("=")
@@ -133,22 +132,22 @@ def _changes(text: str) -> list[_Change]:
         elif part[0] == "-" and not value:
             changes.append((key[1:].strip(), None))
         else:
-            raise Refused(f"{part[:80]!r} changes no attribute: write +name=value, or -name to take it away")
+            raise Refused(f"{part[:80]!r} is not an attribute change: write +name=value to set, or -name to remove")
     return changes
 
 
 def _keyed_changes(attributes: Mapping[str, str]) -> list[_Change]:
-    """In a list, tools keep the sign in the key; a plain key is a value to be set."""
+    """Parse the attributes of a topic in a list, where tools keep the sign in the key. A plain key is set."""
     return [
         (key[1:], None) if key.startswith("-") else (key.removeprefix("+"), value) for key, value in attributes.items()
     ]
 
 
 async def delete_topic(request: DeleteTopic, broker: Broker, _call: RequestContext) -> EmptyHeader:
-    """Messages, queues and offsets go with it. Deleting what is not there is fine: tools repeat themselves."""
+    """Delete a topic with its messages, queues and offsets. Deleting one that does not exist is no error."""
     name = validate_topic_name(request.topic)
     if broker.topics.is_system(name):
-        raise Refused(f"topic {name!r} is one of the broker's own: it stays")
+        raise Refused(f"topic {name!r} is a system topic and cannot be deleted")
     await broker.topics.delete(name)
     broker.counters.forget_topic(name)
     return EmptyHeader()
@@ -159,7 +158,10 @@ async def get_topic(request: TopicRequest, broker: Broker, _call: RequestContext
 
 
 async def list_topics(_request: ListTopics, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """Always all of them: without a total in the answer, 5.3's tools do not ask for a second page."""
+    """Return all topics at once.
+
+    The answer has no total, so 5.3's tools do not request a second page.
+    """
     table = {topic.name: TopicConfig.of(topic) for topic in broker.topics}
     return HandlerResponse.of(
         TopicTable(
@@ -176,7 +178,7 @@ async def list_system_topics(_request: EmptyHeader, broker: Broker, _call: Reque
 
 
 async def topic_statistics(request: TopicRequest, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """Where each queue begins and ends, and how fast the topic grows."""
+    """Return the bounds of each queue, and the rate of sends."""
     topic = broker.topics[request.topic]
     table = {}
     for queue_id in range(max(topic.read_queues, topic.write_queues)):
@@ -191,7 +193,7 @@ async def topic_statistics(request: TopicRequest, broker: Broker, _call: Request
 
 
 async def list_groups_of_topic(request: TopicRequest, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """Groups that subscribe to the topic now, or have read it before."""
+    """Return the groups that subscribe to the topic now, or have committed offsets on it."""
     groups = set(broker.clients.groups_of_topic(request.topic))
     groups.update(group for topic, group in await broker.store.offsets.all() if topic == request.topic)
     return HandlerResponse.of(GroupList(sorted(groups)))

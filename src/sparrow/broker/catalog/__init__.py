@@ -1,1 +1,1 @@
-"""catalog."""
+"""Topics, consumer groups, committed offsets, queue locks and queue bounds."""

@@ -1,4 +1,4 @@
-"""The consumer groups of a broker: what is configured, kept in the store and at hand without waiting."""
+"""The consumer groups of a broker: their configuration, cached in memory and kept in the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_OWNER",
     TRANSACTION_GROUP,
 )
-"""Always there, though kept nowhere: tools consume in the name of the first."""
+"""Groups that always exist and are not stored. Tools consume with the first."""
 
 
 class GroupCatalog:
@@ -35,9 +35,9 @@ class GroupCatalog:
     async def load(self) -> None:
         self.replace_all(await self._store.catalog.list_groups())
 
-    def replace_all(self, kept: Mapping[str, Group]) -> None:
-        """What the store has."""
-        known = {name: Group(name=name) for name in SYSTEM_GROUPS} | dict(kept)
+    def replace_all(self, stored: Mapping[str, Group]) -> None:
+        """Replace the cache by the content of the store."""
+        known = {name: Group(name=name) for name in SYSTEM_GROUPS} | dict(stored)
         if known != self._groups:
             self._groups = known
             self._bump_version()
@@ -46,7 +46,7 @@ class GroupCatalog:
         return self._groups.get(name)
 
     def __getitem__(self, name: str) -> Group:
-        """The group, or `UnknownGroup`."""
+        """Return the group, or raise `UnknownGroup`."""
         group = self._groups.get(name)
         if group is None:
             raise UnknownGroup(name)
@@ -56,7 +56,7 @@ class GroupCatalog:
         return iter(list(self._groups.values()))
 
     async def get_or_create(self, name: str) -> Group:
-        """The group of somebody who consumes: made on the spot unless that is switched off."""
+        """Return the group of a consumer. Create it unless the setting `auto_create_groups` is off."""
         group = self._groups.get(name)
         if group is None:
             validate_group_name(name)
@@ -73,7 +73,7 @@ class GroupCatalog:
         self._bump_version()
 
     async def delete(self, name: str, *, keeps_offsets: bool) -> None:
-        """Also of a group that was deleted before: its offsets may be all that is left of it."""
+        """Delete a group. Works for a deleted group too, whose offsets may still exist."""
         await self._store.catalog.delete_group(name, keeps_offsets=keeps_offsets)
         if self._groups.pop(name, None) is not None:
             self._bump_version()

@@ -1,4 +1,4 @@
-"""How far each consumer group has read each queue, and where queues begin and end."""
+"""Handlers for committed offsets of groups, and for the smallest and largest offset of a queue."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sparrow.wire.record import decode
 
 
 async def query_offset(request: QueryOffset, broker: Broker, _call: RequestContext) -> OffsetResponse:
-    """The offset the group should read next."""
+    """Return the offset that the group should read next."""
     committed = await broker.store.offsets.committed(request.group, request.queue)
     if committed is not None:
         return OffsetResponse(committed)
-    # A new group starts at 0 while message 0 is still there, as RocketMQ does for a young topic: any answer but
-    # "unknown" overrides the consumer's own policy (first, last, time).
+    # A new group starts at 0 while message 0 still exists, as in RocketMQ for a young topic. Any offset in the answer
+    # overrides the consumer's own start policy (first, last, time).
     if request.zero_if_unknown:
         first, end = await broker.store.bounds(request.queue)
         if first == 0 and end > 0:
@@ -34,9 +34,9 @@ async def query_offset(request: QueryOffset, broker: Broker, _call: RequestConte
 
 
 async def commit_offset(request: CommitOffset, broker: Broker, _call: RequestContext) -> EmptyHeader:
-    """Going backwards is allowed: it is how a group is rewound."""
+    """Commit an offset. A smaller offset than before rewinds the group."""
     if request.offset < 0:
-        raise Refused(f"{request.offset} is no offset: they start at 0")
+        raise Refused(f"{request.offset} is not an offset: offsets start at 0")
     broker.topics[request.topic]
     await broker.groups.get_or_create(request.group)
     await broker.store.offsets.commit(request.group, request.queue, request.offset)
@@ -44,7 +44,7 @@ async def commit_offset(request: CommitOffset, broker: Broker, _call: RequestCon
 
 
 async def max_offset(request: QueueRequest, broker: Broker, _call: RequestContext) -> OffsetResponse:
-    """The next offset to be given out, as consumers see it."""
+    """Return the end of a queue: the offset of the next message."""
     return OffsetResponse((await broker.store.bounds(request.queue)).end)
 
 
@@ -57,7 +57,7 @@ async def search_offset(request: SearchOffset, broker: Broker, _call: RequestCon
 
 
 async def earliest_store_time(request: QueueRequest, broker: Broker, _call: RequestContext) -> StoreTimeResponse:
-    """When the oldest message of the queue was stored; -1 if it has none."""
+    """Return the store time of the oldest message of a queue, or -1 if the queue is empty."""
     first, _ = await broker.store.bounds(request.queue)
     found = await broker.store.read(request.queue, first, count_max=1)
     if not isinstance(found, Slice) or not found.sizes:

@@ -1,7 +1,7 @@
-"""Where queues begin and end, and how large their newest messages are: of many topics, in one answer.
+"""The bounds and the mean record size of every queue of many topics, in one answer.
 
-For readers that plan by ranges of offsets and look often. Sparrow's own request; others ask topic by topic
-(GET_TOPIC_STATS_INFO).
+For readers that plan by offset ranges and ask often. This request is Sparrow's own; RocketMQ's clients ask topic by
+topic (GET_TOPIC_STATS_INFO).
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader
 
 SAMPLE_MESSAGES = 64
-"""The newest messages that stand for the others of their queue. While fewer have come, the mean stays what it was."""
+"""The mean is of so many newest messages. It is sampled again when so many more have arrived."""
 _SAMPLE_BYTES = 256 << 10
 CACHED_MEANS_MAX = 1 << 17
-"""Queues whose mean is kept; past it all are forgotten, and taken again when asked for."""
+"""The cache of means is cleared when it has so many queues."""
 
 
 async def query_queue_bounds(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
-    """[queue id, first, end, mean size of a record] of every queue that can be read."""
+    """Return [queue id, first, end, mean record size] of every readable queue."""
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     topics = [broker.topics[name] for name in dict.fromkeys(call.body(list[str]))]
-    looked_at = 0
+    queues_read = 0
     for topic in topics:
         rows = found[topic.name] = []
         for queue_id in range(topic.read_queues):
             queue = Queue(topic.name, queue_id)
             bounds = await broker.store.bounds(queue)
             rows.append((queue_id, bounds.first, bounds.end, await _mean_bytes(broker, queue, bounds)))
-            looked_at += 1
-            if not looked_at % QUEUES_PER_YIELD:
+            queues_read += 1
+            if not queues_read % QUEUES_PER_YIELD:
                 await asyncio.sleep(0)
     return HandlerResponse.of(found)
 
 
 async def _mean_bytes(broker: Broker, queue: Queue, bounds: QueueBounds) -> int:
-    """0 if there is nothing to go by."""
+    """Return the mean record size, or 0 for an empty queue."""
     first, end = bounds
     if first == end:
         return 0

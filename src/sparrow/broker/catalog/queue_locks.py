@@ -1,4 +1,4 @@
-"""Which client may consume a queue in order. One of a group at a time holds a queue, until it stops renewing."""
+"""Queue locks of ordered consumers: one client of a group holds a queue until its lease expires."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sparrow.wire.bodies import LockedQueues, LockQueues, QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader
 
-if TYPE_CHECKING:  # it holds the locks, and so imports this module
+if TYPE_CHECKING:  # context imports this module
     from sparrow.broker.context import Broker
 
 LOCKS_MAX = 1_000_000
-"""Locks held at a time. No cluster has as many queues; past it nobody gets one that is not held already."""
+"""The number of locks at a time. Beyond it, only locks that are held already are renewed."""
 
 
 class _Lock(NamedTuple):
@@ -27,63 +27,63 @@ class QueueLocks:
 
     def __init__(self, lock_ms: int, *, locks_max: int = LOCKS_MAX) -> None:
         self._lock_ms, self._locks_max = lock_ms, locks_max
-        # The longest not renewed come first: what has expired is always at the front.
-        self._held: dict[tuple[str, QueueRef], _Lock] = {}
+        # Ordered by renewal: expired locks are at the front.
+        self._locks: dict[tuple[str, QueueRef], _Lock] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._locks)
 
     def lock(self, group: str, client_id: str, queues: Iterable[QueueRef], now_ms: int) -> list[QueueRef]:
-        """Take or renew; answers which of the queues the client holds now."""
+        """Take or renew locks. Return the queues that the client holds now."""
         self._forget_expired(now_ms)
         return [queue for queue in queues if self._take((group, queue), client_id, now_ms)]
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueRef]) -> None:
-        """Give back those it holds; others' stay theirs."""
+        """Release the queues that the client holds. Other clients' locks are kept."""
         for queue in queues:
-            found = self._held.get((group, queue))
+            found = self._locks.get((group, queue))
             if found is not None and found.client_id == client_id:
-                del self._held[group, queue]
+                del self._locks[group, queue]
 
     def holder(self, group: str, queue: QueueRef, now_ms: int) -> str | None:
-        found = self._held.get((group, queue))
+        found = self._locks.get((group, queue))
         return found.client_id if found is not None and not self._is_expired(found, now_ms) else None
 
     def holds_any(self, group: str, now_ms: int) -> bool:
-        """Whether the group consumes in order. Looks through all locks: for what happens seldom."""
-        return any(of == group and not self._is_expired(lock, now_ms) for (of, _), lock in self._held.items())
+        """Return whether the group consumes in order. Scans all locks; call it rarely."""
+        return any(of == group and not self._is_expired(lock, now_ms) for (of, _), lock in self._locks.items())
 
     def _take(self, key: tuple[str, QueueRef], client_id: str, now_ms: int) -> bool:
-        found = self._held.get(key)
+        found = self._locks.get(key)
         if found is None:
-            if len(self._held) >= self._locks_max:
+            if len(self._locks) >= self._locks_max:
                 return False
         elif found.client_id != client_id and not self._is_expired(found, now_ms):
             return False
-        self._held.pop(key, None)
-        self._held[key] = _Lock(client_id, now_ms)
+        self._locks.pop(key, None)
+        self._locks[key] = _Lock(client_id, now_ms)
         return True
 
     def _is_expired(self, lock: _Lock, now_ms: int) -> bool:
         return now_ms - lock.renewed_ms > self._lock_ms
 
     def _forget_expired(self, now_ms: int) -> None:
-        while self._held:
-            oldest = next(iter(self._held))
-            if not self._is_expired(self._held[oldest], now_ms):
+        while self._locks:
+            oldest = next(iter(self._locks))
+            if not self._is_expired(self._locks[oldest], now_ms):
                 return
-            del self._held[oldest]
+            del self._locks[oldest]
 
 
 async def lock_queues(_: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
-    asked = call.body(LockQueues)
-    held = broker.queue_locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, broker.now_ms())
-    return HandlerResponse.of(LockedQueues(held))
+    request = call.body(LockQueues)
+    locked = broker.queue_locks.lock(request.consumer_group, request.client_id, request.mq_set, broker.now_ms())
+    return HandlerResponse.of(LockedQueues(locked))
 
 
 async def unlock_queues(_: EmptyHeader, broker: Broker, call: RequestContext) -> None:
-    asked = call.body(LockQueues)
-    broker.queue_locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+    request = call.body(LockQueues)
+    broker.queue_locks.unlock(request.consumer_group, request.client_id, request.mq_set)
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {

@@ -1,6 +1,6 @@
-"""The topics of a broker: what is configured, kept in the store and at hand without waiting.
+"""The topics of a broker: their configuration, cached in memory and kept in the store.
 
-A change is told to `on_change`, which registers it with the name servers; `version` tells two states apart.
+`on_change` is called after every change and registers the topics with the name servers; `version` increases with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparrow.wire.bodies import DataVersion
 BROKER_ONLY_TOPICS = frozenset(
     {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_LIMIT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
-"""Topics that only the broker itself writes to."""
+"""Topics that only the broker writes to."""
 
 
 class TopicCatalog:
@@ -41,30 +41,33 @@ class TopicCatalog:
     def __init__(
         self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int], *, stores_system_topics: bool = True
     ) -> None:
-        """`stores_system_topics`: whether the store is to hold the broker's own topics, too."""
+        """Create an empty catalog.
+
+        `stores_system_topics`: whether the system topics are put into the store.
+        """
         self._store, self._settings, self._now_ms = store, settings, now_ms
         self._keeps_system = stores_system_topics
         self._topics: dict[str, Topic] = {}
         self.version = DataVersion(0, now_ms())
         self.term: int | None = None
-        """Where brokers take turns in leading: the how-manieth. Name servers heed none of an earlier one."""
+        """The leader's term, where brokers share a database. Name servers ignore versions of an earlier term."""
         self.on_change: Callable[[], Awaitable[None]] = _no_listener
-        """Awaited after every change, so that whoever made it can count on the name servers knowing."""
+        """Awaited after every change. When it returns, the name servers have the change or were not reachable."""
         self._creating = asyncio.Lock()
         self._system = {topic.name: topic for topic in _system_topics(settings)}
 
     async def load(self) -> None:
-        """Take over what the store has. System topics that are missing are added."""
-        kept = await self._store.catalog.list_topics()
+        """Load the topics from the store, and add missing system topics."""
+        stored = await self._store.catalog.list_topics()
         for name, topic in self._system.items():
-            # Replies are stored, if only for a while, whatever else is kept elsewhere.
-            if name not in kept and (self._keeps_system or name.endswith(REPLY_TOPIC_SUFFIX)):
+            # Replies are always stored, so their topic must exist in every store.
+            if name not in stored and (self._keeps_system or name.endswith(REPLY_TOPIC_SUFFIX)):
                 await self._store.catalog.put_topic(topic)
         self.replace_all(await self._store.catalog.list_topics())
 
-    def replace_all(self, kept: Mapping[str, Topic]) -> bool:
-        """What the store has; whether that is something else than before."""
-        known = {**self._system, **kept}
+    def replace_all(self, stored: Mapping[str, Topic]) -> bool:
+        """Replace the cache by the content of the store. Return whether it changed."""
+        known = {**self._system, **stored}
         if known == self._topics:
             return False
         self._topics = known
@@ -72,20 +75,20 @@ class TopicCatalog:
         return True
 
     async def set_leader_term(self, term: int) -> None:
-        """Who leads has changed."""
+        """Announce the topics under the term of a new leader."""
         self.term = term
         self._bump_version()
         await self.on_change()
 
     async def announce(self) -> None:
-        """Whoever listens has heard of the topics as they are."""
+        """Announce the topics to the name servers."""
         await self.on_change()
 
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
     def __getitem__(self, name: str) -> Topic:
-        """The topic, or `UnknownTopic`."""
+        """Return the topic, or raise `UnknownTopic`."""
         topic = self._topics.get(name)
         if topic is None:
             raise UnknownTopic(name)
@@ -110,25 +113,25 @@ class TopicCatalog:
         if self._topics.get(topic.name) == topic:
             return
         await self._store.catalog.put_topic(topic)
-        # A store may lay it out in its own way.
+        # The store may change the layout.
         self._topics[topic.name] = (await self._store.catalog.list_topics()).get(topic.name, topic)
         self._bump_version()
         await self.on_change()
 
     async def delete(self, name: str) -> None:
-        """Its messages, queues and offsets go with it. To delete what is not there is no error: tools repeat it."""
+        """Delete a topic with its messages, queues and offsets. Deleting one that does not exist is no error."""
         if name in self._system:
-            raise NotPermitted(f"deleting topic {name!r}", "the broker needs it")
+            raise NotPermitted(f"deleting topic {name!r}", "it is a system topic")
         if name in self._topics:
             await self._store.catalog.delete_topic(name)
-            self._topics.pop(name, None)  # a store that tells of changes may have said so meanwhile
+            self._topics.pop(name, None)  # a shared store may have reported the deletion in the meantime
             self._bump_version()
             await self.on_change()
 
     async def create_for_send(self, name: str, *, template: str, queues: int) -> Topic:
-        """The topic a first message is sent to, made after a template topic that may be inherited from."""
+        """Create the topic of a first message from a template topic that has the inherit permission."""
         validate_topic_name(name)
-        async with self._creating:  # of two first sends, one makes it
+        async with self._creating:  # concurrent first sends create it once
             if name not in self._topics:
                 await self._create_like(name, template, queues)
         return self[name]
@@ -142,7 +145,7 @@ class TopicCatalog:
         await self.put(Topic(name=name, read_queues=count, write_queues=count, permission=permission))
 
     async def create_for_group(self, prefix: str, group: str, queues: int = 1) -> Topic:
-        """The retry or dead-letter topic of a group."""
+        """Return the retry or dead-letter topic of a group. Create it if needed."""
         name = prefix + group
         if name not in self._topics:
             await self.put(Topic(name=name, read_queues=queues, write_queues=queues))
@@ -157,7 +160,7 @@ async def _no_listener() -> None:
 
 
 def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
-    """Topics that tools and clients expect to find in routes."""
+    """Return the topics that tools and clients expect in routes."""
     all_permissions = PERM_READ | PERM_WRITE | PERM_INHERIT
 
     def topic(name: str, queues: int, permission: int = PERM_READ | PERM_WRITE) -> Topic:

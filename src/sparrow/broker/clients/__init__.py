@@ -1,1 +1,1 @@
-"""clients."""
+"""Connected clients: heartbeats, group membership and subscriptions."""

@@ -1,4 +1,4 @@
-"""Clients come, stay and go; the members of a group hear of it at once and share its queues anew."""
+"""Handlers of heartbeats and unregistrations. Members of a group are notified of each change and rebalance."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ log = logging.getLogger(__name__)
 
 
 async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> HeartbeatResponse:
-    """A client says who it is. Its consumer groups, and the topics for their retries, are made if they are new."""
-    said = call.body(HeartbeatData)
-    if not said.client_id:
+    """Register a client with its groups. Create missing consumer groups and their retry topics."""
+    data = call.body(HeartbeatData)
+    if not data.client_id:
         raise BadRequest("HeartbeatData", "clientID", "is empty")
-    groups = [group for consumer in said.consumer_data_set if (group := await _group(broker, consumer.group_name))]
+    groups = [group for consumer in data.consumer_data_set if (group := await _group(broker, consumer.group_name))]
     names = {group.name for group in groups}
-    said = msgspec.structs.replace(
-        said, consumer_data_set=[consumer for consumer in said.consumer_data_set if consumer.group_name in names]
+    data = msgspec.structs.replace(
+        data, consumer_data_set=[consumer for consumer in data.consumer_data_set if consumer.group_name in names]
     )
-    if not call.channel.is_open:  # it hung up while we made its groups: nobody would ever remove it
+    if not call.channel.is_open:  # closed while its groups were created: it would never be removed again
         return HeartbeatResponse()
     changed = broker.clients.heartbeat(
-        call.channel, said, language=call.command.language, version=call.command.version, now_ms=broker.now_ms()
+        call.channel, data, language=call.command.language, version=call.command.version, now_ms=broker.now_ms()
     )
     notify_group_changed(broker, changed.groups)
-    # Last, since it may wait for name servers: nobody must wait for them to become a member.
+    # Last, because it may wait for name servers, and membership must not.
     for group in groups:
         if group.retry_queues > 0:
             await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
@@ -57,11 +57,11 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Heart
 
 
 async def _group(broker: Broker, name: str) -> Group | None:
-    """None for a group that may not be made: its consumers find out when they pull."""
+    """Return the group; None if it may not be created. Its consumers get the error when they pull."""
     try:
         return await broker.groups.get_or_create(name)
     except Refused as refusal:
-        log.info("heartbeat of a group that may not be", extra={"group": name, "why": str(refusal)})
+        log.info("heartbeat of a group that may not be created", extra={"group": name, "why": str(refusal)})
         return None
 
 
@@ -78,7 +78,7 @@ async def unregister(request: UnregisterClient, broker: Broker, call: RequestCon
 
 
 async def list_consumers(request: ListConsumers, broker: Broker, _: RequestContext) -> HandlerResponse:
-    """The ids every member shares the queues by."""
+    """Return the client ids of a group, by which members divide the queues."""
     found = broker.clients.consumers(request.group)
     if found is None:
         return HandlerResponse(
@@ -88,37 +88,37 @@ async def list_consumers(request: ListConsumers, broker: Broker, _: RequestConte
 
 
 async def check_config(_: EmptyHeader, broker: Broker, call: RequestContext) -> None:
-    """Whether a subscription would do, asked before a consumer starts with it."""
+    """Validate a subscription before a consumer starts with it."""
     build_filter(call.body(ClientConfigCheck).subscription_data)
 
 
 def remove_channel(broker: Broker, channel: Channel) -> None:
-    """A connection has ended."""
+    """Remove the clients of a closed connection."""
     notify_group_changed(broker, broker.clients.remove_channel(channel).groups)
 
 
 def expire_clients(broker: Broker) -> None:
-    """Hang up on clients that send no heartbeat any more; their connections may be dead without anybody knowing."""
+    """Close connections without heartbeats, and remove their clients. Such a connection may be dead unnoticed."""
     before_ms = broker.now_ms() - broker.settings.client_timeout_ms
     for channel in broker.clients.silent_channels(before_ms):
-        log.info("client fell silent", extra={"peer": channel.address})
-        channel.close("no heartbeat came for too long")
+        log.info("client timed out", extra={"peer": channel.address})
+        channel.close("no heartbeat within the client timeout")
         remove_channel(broker, channel)
     notify_group_changed(broker, broker.clients.expire(before_ms).groups)
 
 
 def notify_group_changed(broker: Broker, groups: Iterable[str]) -> None:
-    """Tell all members that somebody came or left. Those who broadcast share nothing, and are left alone."""
+    """Notify all members of a change. Broadcasting members do not divide queues and are not notified."""
     for name in groups:
         group = broker.clients.consumers(name)
         if group is None or group.message_model != CLUSTERING:
             continue
-        # One frame for all: when a thousand leave one after the other, half a million of these go out.
+        # One frame is encoded for all: when a thousand members leave one by one, half a million are sent.
         ext = headers.write(NotifyConsumersChanged(name))
         news = encode(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, flag=ONE_WAY_FLAG, ext=ext))
         for member in group.members.values():
             channel: Channel = member.channel
-            # Who does not read finds out at its next rebalance, within 20 s; words must not pile up for it.
+            # A client that does not read rebalances by itself within 20 s; frames must not pile up for it.
             if not channel.is_blocked:
                 channel.write(news)
 

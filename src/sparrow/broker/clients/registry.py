@@ -1,9 +1,9 @@
-"""Who is online: the clients of each group, and what each consumer group subscribes to.
+"""The registry of connected clients: the members of each group, and the subscriptions of consumer groups.
 
-1. In a group a client id stands for one connection. On a new connection it takes the place of the old one.
-2. A group's subscriptions are those of its newest heartbeat: its members are expected to subscribe alike. Only a newer
-   version of a subscription takes the place of an older one.
-3. Whoever leaves is gone at once, and a group without members is not known.
+1. In a group, a client id belongs to one connection. A new connection replaces the old one.
+2. A group has the subscriptions of its newest heartbeat: members are expected to subscribe alike. A subscription is
+   only replaced by one with a higher version.
+3. A client that leaves is removed at once. A group without members is unknown.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
 
 class OnlineClient(msgspec.Struct, frozen=True):
-    """A client in a group."""
+    """A member of a group."""
 
     channel: Any
-    """Whatever stands for its connection; any hashable."""
+    """Its connection; any hashable."""
     client_id: str
     language: Language
     version: int
@@ -33,28 +33,28 @@ class OnlineClient(msgspec.Struct, frozen=True):
 
 
 class OnlineConsumerGroup(msgspec.Struct):
-    """The consumers of a group that are online. Readers leave it as it is."""
+    """The connected consumers of a group. Callers must not change it."""
 
     members: dict[str, OnlineClient] = {}
-    """By client id, in the order in which they came."""
+    """By client id, in the order of their first heartbeat."""
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = CLUSTERING
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, SubscriptionFilter] = {}
     """By topic."""
     fingerprint: int | None = None
-    """Of the heartbeat the subscriptions are from; None while there was none that had any."""
+    """The fingerprint of the heartbeat with the subscriptions; None before the first one."""
 
 
 class MembershipChange(msgspec.Struct, frozen=True):
-    """What a heartbeat, or somebody's leaving, has changed."""
+    """The effect of a heartbeat or of a departure."""
 
     groups: tuple[str, ...] = ()
-    """Consumer groups whose members or topics are others than before, and which still have members."""
+    """Consumer groups with other members or topics than before, and with members left."""
     needs_subscriptions: bool = False
-    """A heartbeat without subscriptions came from a client whose subscriptions are not those we have."""
+    """The heartbeat had no subscriptions, and its fingerprint differs from the known one."""
     refused: tuple[Refused, ...] = ()
-    """Subscriptions that could not be taken; the rest was."""
+    """Subscriptions that were refused. The others were accepted."""
 
 
 class ClientRegistry:
@@ -66,12 +66,12 @@ class ClientRegistry:
         self._producer_clients: dict[str, OnlineClient] = {}
         self._memberships: dict[Any, _Memberships] = {}
 
-    # -- what happens to it -------------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------------
 
     def heartbeat(
         self, channel: Any, data: HeartbeatData, *, language: Language, version: int, now_ms: int
     ) -> MembershipChange:
-        """A client says which groups it is in."""
+        """Register a client with the groups in its heartbeat."""
         member = OnlineClient(channel, data.client_id, language, version, now_ms)
         memberships = self._memberships.setdefault(channel, _Memberships())
         memberships.seen_ms = now_ms
@@ -102,7 +102,7 @@ class ClientRegistry:
     def unregister(
         self, channel: Any, client_id: str, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> MembershipChange:
-        """A client leaves a group, or one in each role."""
+        """Remove a client from a producer group, a consumer group, or one of each."""
         changed: list[str] = []
         if producer_group is not None:
             self._drop_producer(channel, producer_group, client_id)
@@ -111,7 +111,7 @@ class ClientRegistry:
         return MembershipChange(tuple(changed))
 
     def remove_channel(self, channel: Any) -> MembershipChange:
-        """A connection has ended, and with it every membership it stood for."""
+        """Remove every membership of a closed connection."""
         memberships = self._memberships.get(channel, _Memberships())
         for group, client_id in list(memberships.producers):
             self._drop_producer(channel, group, client_id)
@@ -124,13 +124,13 @@ class ClientRegistry:
         return self._groups_left(changed)
 
     def silent_channels(self, before_ms: int) -> list[Any]:
-        """Channels that have sent no heartbeat since."""
+        """Return the channels without a heartbeat since a time."""
         return [channel for channel, memberships in self._memberships.items() if memberships.seen_ms < before_ms]
 
     def expire(self, before_ms: int) -> MembershipChange:
-        """Forget the groups that a client no longer names, though it goes on sending heartbeats for others.
+        """Remove memberships that a client's heartbeats do not name any more.
 
-        Go's client does not say so when one of several consumers on a connection stops.
+        Go's client does not unregister when one of several consumers on a connection stops.
         """
         changed: list[str] = []
         for channel, memberships in list(self._memberships.items()):
@@ -142,10 +142,10 @@ class ClientRegistry:
                     changed += self._drop_consumer(channel, name, client_id)
         return self._groups_left(changed)
 
-    # -- what it knows ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def subscription_filter(self, group: str, topic: str) -> SubscriptionFilter | None:
-        """What the group wants of the topic; asked for with every pull."""
+        """Return the group's filter on the topic. Called for every pull."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
@@ -153,11 +153,11 @@ class ClientRegistry:
         return self._consumers.get(group)
 
     def has_consumers(self, group: str) -> bool:
-        """Whether consumers of the group are online."""
+        """Return whether consumers of the group are online."""
         return group in self._consumers
 
     def find_consumer(self, group: str, client_id: str) -> OnlineClient | None:
-        """A consumer."""
+        """Return a consumer of the group."""
         found = self._consumers.get(group)
         return found.members.get(client_id) if found is not None else None
 
@@ -168,11 +168,11 @@ class ClientRegistry:
         return {name: list(members.values()) for name, members in self._producers.items()}
 
     def find_producer(self, client_id: str) -> OnlineClient | None:
-        """A producer, in whichever group it is."""
+        """Return a producer, whatever its group."""
         return self._producer_clients.get(client_id)
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """Consumer groups online that subscribe to the topic."""
+        """Return the online consumer groups that subscribe to the topic."""
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
     # -- memberships --------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class ClientRegistry:
             return True
         if before.channel == member.channel:
             return False
-        # Back on a new connection: it may have missed what the others were told meanwhile.
+        # It may have missed notifications while it reconnected.
         self._drop_membership(before.channel, consumer=(name, member.client_id))
         return True
 
@@ -196,7 +196,7 @@ class ClientRegistry:
             self._drop_membership(before.channel, producer=(name, member.client_id))
 
     def _drop_consumer(self, channel: Any, name: str, client_id: str) -> Iterable[str]:
-        """The group, if somebody is left in it to be told."""
+        """Remove a consumer. Return its group if members are left to be notified."""
         group = self._consumers.get(name)
         if group is None or client_id not in group.members or group.members[client_id].channel != channel:
             return ()
@@ -221,7 +221,7 @@ class ClientRegistry:
             del self._producer_clients[client_id]
 
     def _groups_left(self, groups: Iterable[str]) -> MembershipChange:
-        """Each once, and without those whose last member has left as well."""
+        """Return a change of these groups, each once, without those that have no members left."""
         return MembershipChange(tuple(name for name in dict.fromkeys(groups) if name in self._consumers))
 
     def _drop_membership(
@@ -237,7 +237,7 @@ class ClientRegistry:
 
 
 class _Memberships:
-    """What one connection stands for: (group, client id), in each role."""
+    """The memberships of one connection: (group, client id) in each role."""
 
     __slots__ = ("consumers", "producers", "seen_ms")
 
@@ -252,7 +252,7 @@ class _Memberships:
 
 
 def _subscribe(group: OnlineConsumerGroup, consumer: ConsumerData, refused: list[Refused]) -> bool:
-    """Take the subscriptions of a heartbeat. Whether the group has other topics now."""
+    """Apply the subscriptions of a heartbeat. Return whether the group's topics changed."""
     before = group.subscriptions
     after: dict[str, SubscriptionFilter] = {}
     for data in consumer.subscription_data_set:

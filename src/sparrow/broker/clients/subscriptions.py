@@ -1,7 +1,6 @@
-"""What a group wants of a topic, as a broker looks at it: everything, messages whose tag has one of some hashes, or
-those whose properties meet a condition (SQL92).
+"""Subscription filters: all messages, messages with some tags, or messages whose properties match a SQL92 condition.
 
-Hashes are made here and never taken over from a client: Go hashes bytes where Java, and so the consume queue, hashes
+Tag hashes are computed here and never taken from a client: Go hashes bytes, but Java, and so the consume queue, hashes
 UTF-16 units.
 """
 
@@ -21,56 +20,55 @@ from sparrow.wire.hashes import java_hash
 
 _KEPT_MAX = 4096
 _KEPT_CHARS_MAX = 1024
-"""Longer expressions are read anew each time: what is kept must not grow with what somebody sends."""
+"""Longer expressions are not cached, so that clients cannot fill the cache with large ones."""
 
 
 class BadExpression(RemoteRefused):
-    """Whoever subscribes must write something else."""
+    """An invalid subscription expression."""
 
     def __init__(self, topic: str, expression: str, why: str) -> None:
         super().__init__(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the subscription {expression!r} to topic {topic!r} {why}"
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"subscription {expression!r} to topic {topic!r} {why}"
         )
 
 
 class UnsupportedFilterType(RemoteRefused):
-    """A kind of expression that this broker cannot evaluate. Java's broker answers the same code."""
+    """An expression type that this broker cannot evaluate. Java's broker answers the same code."""
 
     def __init__(self, topic: str, expression_type: str) -> None:
         super().__init__(
             ResponseCode.SYSTEM_ERROR,
-            f"the broker cannot filter topic {topic!r} by {expression_type}: use {EXPRESSION_TAG} or "
-            f"{EXPRESSION_SQL92}",
+            f"cannot filter topic {topic!r} by {expression_type}: use {EXPRESSION_TAG} or {EXPRESSION_SQL92}",
         )
 
 
 class SubscriptionFilter(msgspec.Struct, frozen=True):
-    """Which messages of a topic go to a group."""
+    """The messages of a topic that a group gets."""
 
     version: int
-    """Of two subscriptions to a topic, the one with the higher version counts."""
+    """Of two subscriptions to a topic, the one with the higher version is valid."""
     tags_codes: frozenset[int] | None
-    """None: whatever the tag."""
+    """None: any tag."""
     data: SubscriptionData
     selector: Selector | None = None
-    """None: whatever the properties."""
+    """None: any properties."""
 
     def matches(self, tags_code: int, properties: bytes) -> bool:
-        """Whether a message is one of them."""
+        """Return whether a message passes the filter."""
         if self.tags_codes is not None and tags_code not in self.tags_codes:
             return False
         return self.selector is None or self.selector.matches(properties)
 
 
 def build_filter(data: SubscriptionData) -> SubscriptionFilter:
-    """The filter of a subscription, or `BadExpression`, or `UnsupportedFilterType`."""
+    """Return the filter of a subscription, or raise `BadExpression` or `UnsupportedFilterType`."""
     if data.expression_type not in ("", EXPRESSION_TAG):
         return _by_property(data)
     return SubscriptionFilter(data.sub_version, _codes_of(data), data)
 
 
 def parse_filter(topic: str, expression: str | None, expression_type: str | None) -> SubscriptionFilter:
-    """The filter of a pull that carries its subscription with it. These come by the thousand, and differ little."""
+    """Return the filter of a pull that contains its subscription. Cached, because most pulls repeat it."""
     read = _parsed if len(expression or "") <= _KEPT_CHARS_MAX else _parsed.__wrapped__
     return read(topic, expression or SUBSCRIBE_ALL, expression_type or EXPRESSION_TAG)
 
@@ -81,21 +79,21 @@ def _parsed(topic: str, expression: str, expression_type: str) -> SubscriptionFi
 
 
 def _by_property(data: SubscriptionData) -> SubscriptionFilter:
-    """What looks at more than the tag."""
+    """Return the filter of a SQL92 subscription."""
     if data.expression_type != EXPRESSION_SQL92:
         raise UnsupportedFilterType(data.topic, data.expression_type)
     try:
         return SubscriptionFilter(data.sub_version, None, data, compile_selector(data.sub_string))
     except InvalidSelector as refusal:
-        raise BadExpression(data.topic, data.sub_string, f"makes no sense: {refusal}") from refusal
+        raise BadExpression(data.topic, data.sub_string, f"is invalid: {refusal}") from refusal
 
 
 def _codes_of(data: SubscriptionData) -> frozenset[int] | None:
-    # In class filter mode somebody else filters, and asks for all there is.
+    # In class filter mode the client filters, and gets all messages.
     if data.sub_string.strip() in ("", SUBSCRIBE_ALL) or data.class_filter_mode:
         return None
     tags: Sequence[str] = data.tags_set or list(filter(None, map(str.strip, data.sub_string.split("||"))))
     if not tags:
-        # Taken literally it would be a subscription to nothing here, and to everything in Java's client.
-        raise BadExpression(data.topic, data.sub_string, "names no tag: use '*', or tags such as 'a || b'")
+        # Java's client takes an empty list of tags for all messages, the consume queue for none.
+        raise BadExpression(data.topic, data.sub_string, "has no tag: use '*', or tags such as 'a || b'")
     return frozenset(map(java_hash, tags))

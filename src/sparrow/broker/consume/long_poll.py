@@ -1,9 +1,9 @@
-"""Pulls that found nothing wait here for their queue to grow, or for their time to run out. None costs a task.
+"""Long polling: requests that found no message are parked until a queue grows or their deadline passes. No tasks.
 
-1. A queue that grows wakes its pulls once, in the next turn of the loop, however many messages came.
-2. A woken pull says whether it is done; if not (nothing matched its tags) it goes on waiting.
-3. Deadlines are kept in slots of 100 ms, and one timer stands for the next slot that is not empty.
-4. A pull whose connection ends is dropped with it.
+1. A queue that grows wakes its requests once, in the next iteration of the event loop, however many messages arrived.
+2. A woken request reports whether it is answered. If not (no tag matched), it stays parked.
+3. Deadlines are kept in slots of 100 ms, and one timer waits for the next slot that is not empty.
+4. A request is dropped when its connection closes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SLOTS_A_SECOND = 10
 
 
 class ParkedRequest:
-    """One waiting pull. `resume(held, is_over)` answers it and says True, or says False: go on waiting.
+    """A parked pull or pop. `resume(request, is_over)` answers it and returns True, or returns False to stay parked.
 
-    A pop waits for several queues, whichever grows first: `other_queues` are those besides `queue`.
+    A pop waits for the first of several queues to grow: `queue` and `other_queues`.
     """
 
     __slots__ = ("channel", "offset", "other_queues", "queue", "resume", "slot")
@@ -47,7 +47,7 @@ class ParkedRequest:
 
 
 class LongPollTable:
-    """All waiting pulls of a broker."""
+    """All parked requests of a broker."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, pulls_max: int) -> None:
         self._loop, self._pulls_max = loop, pulls_max
@@ -62,15 +62,15 @@ class LongPollTable:
         self.count = 0
 
     def park(self, request: ParkedRequest, long_poll_ms: int) -> None:
-        """Wait. The caller looks at the queue once more afterwards: it may have grown in another thread meanwhile."""
+        """Park a request. The caller then checks its queue again: another thread may have appended in between."""
         if self.count >= self._pulls_max:
-            raise Busy(f"{self.count} pulls are waiting already")
+            raise Busy(f"{self.count} requests are parked already: try again later, or raise long_polls_max")
         self.count += 1
         self._waiting.setdefault(request.queue, {})[request] = None
         for queue in request.other_queues:
             self._waiting.setdefault(queue, {})[request] = None
         self._of_channel.setdefault(request.channel, set()).add(request)
-        # Rounded up: a pull is never cut short.
+        # Rounded up: a request never ends early.
         slot = request.slot = int((self._loop.time() + long_poll_ms / 1000) * _SLOTS_A_SECOND) + 1
         members = self._slots.get(slot)
         if members is None:
@@ -81,7 +81,7 @@ class LongPollTable:
         members.add(request)
 
     def notify_growth(self, queue: Queue, _end: QueueOffset) -> None:
-        """Readers may see more of this queue. Any thread may say so."""
+        """Wake the requests of a queue that readers see more of. Any thread may call this."""
         if queue not in self._waiting:
             return
         if threading.get_ident() != self._thread:
@@ -90,7 +90,7 @@ class LongPollTable:
             self.wake(queue)
 
     def wake(self, queue: Queue) -> None:
-        """Let the pulls of this queue look again, at the end of this turn."""
+        """Retry the requests of this queue at the end of this iteration of the event loop."""
         if not self._grown:
             self._loop.call_soon(self._retry_grown)
         self._grown.add(queue)
@@ -103,7 +103,7 @@ class LongPollTable:
                     self._forget(request)
 
     def queues(self) -> list[Queue]:
-        """What somebody waits for."""
+        """Return the queues with parked requests."""
         return list(self._waiting)
 
     def parked_on(self, queue: Queue) -> list[ParkedRequest]:
@@ -123,14 +123,14 @@ class LongPollTable:
                 del self._waiting[queue]
         slot = self._slots.get(request.slot)
         if slot is not None:
-            slot.discard(request)  # the slot itself goes when its time comes
+            slot.discard(request)  # the slot itself is removed at its time
         siblings = self._of_channel[request.channel]
         siblings.discard(request)
         if not siblings:
             del self._of_channel[request.channel]
 
     def drop_channel(self, channel: object) -> None:
-        """A connection has ended: nobody would read the answers."""
+        """Drop the requests of a closed connection."""
         for request in list(self._of_channel.get(channel, ())):
             self._forget(request)
 
@@ -152,7 +152,7 @@ class LongPollTable:
             self._watch(self._slot_order[0])
 
     def release_all(self) -> None:
-        """Answer everybody: the broker is stopping."""
+        """Answer all parked requests, because the broker stops."""
         for waiting in list(self._waiting.values()):
             for request in list(waiting):
                 request.resume(request, True)

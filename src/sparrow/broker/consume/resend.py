@@ -1,11 +1,11 @@
-"""Resend: messages of a topic are delivered once more, to one group or to all that read it, and not copied.
+"""Resend: deliver messages of a topic again, to one group or to all its readers, without copying them.
 
-Each group gets references (see `references`) in its retry topic; how far it is there is the resend's progress.
+Each group gets references (see `references`) in its retry topic. Its progress there is the progress of the resend.
 
-1. Nothing is stored before the whole request was found to make sense for every group.
-2. References are stored some hundreds at a time, with a turn for others in between; the answer comes when all are.
-   A broker that stops half-way has resent what came first.
-3. A group that is online gets only what it subscribes to.
+1. Nothing is stored before the request has been validated for every group.
+2. References are stored some hundreds at a time, and other tasks run in between. The answer follows when all are
+   stored. A broker that stops in between has resent the first ones.
+3. A group that is online gets only messages that match its subscription.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from sparrow.wire.hashes import tags_code_in
 from sparrow.wire.headers import ResendMessages, ResendMessagesResponse
 
 REFERENCES_PER_CHUNK = 500
-"""References stored without a turn for others: a few milliseconds."""
+"""References that are stored without yielding to other tasks: a few milliseconds."""
 CHUNK_BYTES_MAX = 4 << 20
 KEY_MATCHES_MAX = 1000
-"""More messages with one key than stores look for: such are resent by time or by offsets."""
+"""Stores do not search for more messages of one key. Such messages are resent by time or by offsets."""
 
 
 class ResendSpan(NamedTuple):
-    """Messages of one queue that follow one another; the end is not included."""
+    """Consecutive messages of one queue; `end` is exclusive."""
 
     queue: Queue
     begin: int
@@ -51,11 +51,11 @@ class ResendSpan(NamedTuple):
 class ResendSelection(NamedTuple):
     spans: list[ResendSpan]
     missing: int
-    """Of the messages asked for, those that retention took."""
+    """How many of the requested messages are deleted."""
 
 
 class ResendTarget(NamedTuple):
-    """A group that shall get them."""
+    """A group that gets the messages."""
 
     group: Group
     queue: Queue
@@ -64,14 +64,14 @@ class ResendTarget(NamedTuple):
 
 
 async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> ResendMessagesResponse:
-    """Deliver the messages asked for once more; how many there are, how many are gone, and to whom they go."""
+    """Resend the requested messages. Return how many there are, how many are deleted, and which groups get them."""
     topic = _checked_topic(request, broker)
     selection = await _selected(request, topic, broker)
     targets = [await _target(group, topic, broker) for group in await _groups(request, topic, broker)]
     if not request.is_forced:
         await _check_behind(selection, targets, broker)
     count, missing = 0, selection.missing
-    # A database has tables for ranges, and whoever leads makes references of them.
+    # A database has tables for ranges; the leader turns them into references.
     stores_now = broker.resender is None and not request.is_dry_run
     if targets:
         for target in targets if not request.is_dry_run else ():
@@ -87,17 +87,17 @@ async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> 
             missing += span.end - span.begin - found
             if broker.resender is not None and not request.is_dry_run:
                 readers = [target.group.name for target in targets]
-                await broker.resender.ask(span.queue, span.begin, span.end, group=request.group, readers=readers)
+                await broker.resender.request(span.queue, span.begin, span.end, group=request.group, readers=readers)
     return ResendMessagesResponse(count, missing, ",".join(target.group.name for target in targets))
 
 
-# -- which messages ---------------------------------------------------------------------------------------------------
+# -- selection of messages --------------------------------------------------------------------------------------------
 
 
 def _checked_topic(request: ResendMessages, broker: Broker) -> Topic:
     topic = broker.topics[request.topic]
     if topic.name.startswith(DLQ_TOPIC_PREFIX):
-        raise Refused(f"{topic.name!r} holds dead letters: they are redriven, not resent")
+        raise Refused(f"{topic.name!r} is a dead-letter topic: redrive its messages instead of resending them")
     if topic.name.startswith(RETRY_TOPIC_PREFIX) or broker.topics.is_system(topic.name):
         raise Refused(f"messages of {topic.name!r} cannot be resent: name the topic they were sent to")
     return topic
@@ -107,16 +107,16 @@ async def _selected(request: ResendMessages, topic: Topic, broker: Broker) -> Re
     by_offsets = request.begin is not None or request.end is not None
     by_time = request.from_ms is not None or request.to_ms is not None
     if request.keys is None and by_offsets == by_time:
-        raise Refused("which messages? Say offsets (begin and end), keys, or times (from and to)")
+        raise Refused("no messages selected: give offsets (begin and end), keys, or times (from and to)")
     if by_offsets:
         if request.keys is not None:
-            raise Refused("offsets or keys, not both: each says by itself which messages are meant")
+            raise Refused("give offsets or keys, not both")
         return await _by_offsets(request, topic, broker)
     if request.queue_id is not None:
-        raise Refused("a queue goes with offsets: times and keys are looked for in all queues")
+        raise Refused("a queue can only be given with offsets: times and keys apply to all queues")
     begin_ms, end_ms = request.from_ms or 0, request.to_ms if request.to_ms is not None else 1 << 62
     if begin_ms > end_ms:
-        raise Refused(f"the time ends ({end_ms} ms) before it begins ({begin_ms} ms)")
+        raise Refused(f"the time range ends ({end_ms} ms) before it begins ({begin_ms} ms)")
     queues = _queues(request, topic)
     if request.keys is not None:
         return await _by_keys(request.keys.split(), begin_ms, end_ms, queues, broker)
@@ -130,11 +130,11 @@ async def _selected(request: ResendMessages, topic: Topic, broker: Broker) -> Re
 async def _by_offsets(request: ResendMessages, topic: Topic, broker: Broker) -> ResendSelection:
     begin, last = request.begin, request.end
     if begin is None or last is None:
-        raise Refused("offsets from where to where? Say both begin and end; both are included")
+        raise Refused("a range of offsets needs both begin and end (inclusive)")
     if begin > last or begin < 0:
-        raise Refused(f"{begin} to {last} is no range of offsets: begin is 0 or more, and not behind end")
+        raise Refused(f"{begin} to {last} is not a range of offsets: begin must be 0 or more, and not above end")
     if request.queue_id is None and request.priority is None and topic.read_queues > 1:
-        raise Refused(f"offsets of which queue? Topic {topic.name!r} has {topic.read_queues} of them")
+        raise Refused(f"offsets need a queue: topic {topic.name!r} has {topic.read_queues} queues")
     spans, missing, ends = [], 0, []
     for queue in _queues(request, topic):
         first, end = await broker.store.bounds(queue)
@@ -144,33 +144,31 @@ async def _by_offsets(request: ResendMessages, topic: Topic, broker: Broker) -> 
         if span.begin < span.end:
             spans.append(span)
     if begin >= max(ends):
-        raise Refused(f"nothing is there yet: the last message has offset {max(ends) - 1}, and {begin} was asked for")
+        raise Refused(f"offset {begin} does not exist yet: the last message has offset {max(ends) - 1}")
     return ResendSelection(spans, missing)
 
 
 async def _by_keys(keys: list[str], begin_ms: int, end_ms: int, queues: list[Queue], broker: Broker) -> ResendSelection:
     if not keys:
-        raise Refused("which keys? None was said")
-    wanted, places = set(queues), set[tuple[Queue, int]]()
+        raise Refused("the list of keys is empty")
+    wanted, positions = set(queues), set[tuple[Queue, int]]()
     for key in keys:
         found = await broker.store.find_by_key(
             queues[0].topic, key, limit=KEY_MATCHES_MAX, begin_ms=begin_ms, end_ms=max(end_ms - 1, 0)
         )
         if len(found) >= KEY_MATCHES_MAX:
-            raise Refused(
-                f"{KEY_MATCHES_MAX} messages or more have the key {key!r}: narrow it down with a time, or say offsets"
-            )
+            raise Refused(f"{KEY_MATCHES_MAX} messages or more have the key {key!r}: add a time range, or give offsets")
         for raw in found:
             message = record.decode(raw, verify_crc=False, expand=False)
             if message.queue in wanted:
-                places.add((message.queue, message.queue_offset))
-    return ResendSelection(_merged(sorted(places)), 0)
+                positions.add((message.queue, message.queue_offset))
+    return ResendSelection(_merged(sorted(positions)), 0)
 
 
-def _merged(places: list[tuple[Queue, int]]) -> list[ResendSpan]:
-    """Neighbours as one span."""
+def _merged(positions: list[tuple[Queue, int]]) -> list[ResendSpan]:
+    """Merge consecutive messages into spans."""
     spans: list[ResendSpan] = []
-    for queue, offset in places:
+    for queue, offset in positions:
         if spans and spans[-1].queue == queue and spans[-1].end == offset:
             spans[-1] = spans[-1]._replace(end=offset + 1)
         else:
@@ -179,7 +177,7 @@ def _merged(places: list[tuple[Queue, int]]) -> list[ResendSpan]:
 
 
 def _queues(request: ResendMessages, topic: Topic) -> list[Queue]:
-    """One, those of a lane, or all: also those that senders or readers no longer use."""
+    """Return one queue, those of a lane, or all, including queues that are not written or read any more."""
     count = max(topic.read_queues, topic.write_queues)
     ids = list(range(count))
     if request.queue_id is not None:
@@ -188,22 +186,22 @@ def _queues(request: ResendMessages, topic: Topic) -> list[Queue]:
         ids = [request.queue_id]
     if request.priority is not None:
         if not topic.sys_flag & LANES_SYS_FLAG:
-            raise Refused(f"topic {topic.name!r} has no priorities: say a queue")
+            raise Refused(f"topic {topic.name!r} has no priorities: give a queue")
         priority = parse_priority(request.priority)
         ids = [each for each in ids if priority_of_queue(each) == priority]
         if not ids:
-            raise Refused(f"queue {request.queue_id} is not of that priority: every {LANE_COUNT}rd queue is, in turn")
+            raise Refused(f"queue {request.queue_id} is not of that priority: every {LANE_COUNT}rd queue is")
     return [Queue(topic.name, each) for each in ids]
 
 
-# -- for whom ---------------------------------------------------------------------------------------------------------
+# -- target groups ----------------------------------------------------------------------------------------------------
 
 
 async def _groups(request: ResendMessages, topic: Topic, broker: Broker) -> list[Group]:
     if request.group is not None:
         group = broker.groups[request.group]
         if (why := _why_not(group, broker)) is not None:
-            raise Refused(f"nothing can be resent to group {group.name!r}: {why}")
+            raise Refused(f"cannot resend to group {group.name!r}: {why}")
         return [group]
     readers = sorted({group for name, group in await broker.store.offsets.all() if name == topic.name})
     durable = [broker.groups.get(name) for name in readers if name not in SYSTEM_GROUPS]
@@ -211,20 +209,20 @@ async def _groups(request: ResendMessages, topic: Topic, broker: Broker) -> list
 
 
 def _why_not(group: Group, broker: Broker) -> str | None:
-    """Why nothing can be resent to a group; None: it can."""
+    """Return why nothing can be resent to a group; None if it can."""
     if not group.may_consume:
-        return "its configuration forbids it to consume"
+        return "its configuration forbids consuming"
     online = broker.clients.consumers(group.name)
     if online is not None and online.message_model == BROADCASTING:
-        return "it broadcasts, and its members read no retry topic"
+        return "it broadcasts, and broadcasting members read no retry topic"
     return None
 
 
 async def _target(group: Group, topic: Topic, broker: Broker) -> ResendTarget:
-    """Who pulls reads one retry topic for all topics; who pops, one for each.
+    """Return the retry topic of a group: one for all topics if it pulls, one for each topic if it pops.
 
-    Whoever subscribes pulls the first of these, also a Java consumer that pops the topic itself. Of a group that does
-    not, we know whether it ever popped.
+    A group with a subscription pulls the former, even a Java consumer that pops the topic itself. Of a group without
+    one, a mark says whether it has ever popped the topic.
     """
     wanted = broker.clients.subscription_filter(group.name, topic.name)
     pops = (
@@ -236,23 +234,23 @@ async def _target(group: Group, topic: Topic, broker: Broker) -> ResendTarget:
 
 
 async def _check_behind(selection: ResendSelection, targets: list[ResendTarget], broker: Broker) -> None:
-    """Who has not read them yet gets them anyway."""
+    """Refuse messages that a group has not read yet: it gets them anyway."""
     for target in targets:
         for queue, _, end in selection.spans:
             committed = await broker.store.offsets.committed(target.group.name, queue)
             if committed is None or committed < end:
                 at = "has read nothing" if committed is None else f"is at offset {committed}"
                 raise Refused(
-                    f"group {target.group.name!r} {at} of {queue}, and would get messages up to {end - 1} twice: "
-                    "wait until it has read them, or force it"
+                    f"group {target.group.name!r} {at} of {queue}, and would get messages up to {end - 1} "
+                    "twice: wait until it has read them, or force it"
                 )
 
 
-# -- storing ----------------------------------------------------------------------------------------------------------
+# -- storing references -----------------------------------------------------------------------------------------------
 
 
 async def _chunks(span: ResendSpan, broker: Broker) -> AsyncIterator[list[memoryview]]:
-    """The records of a span, as far as retention leaves them."""
+    """Yield the records of a span that are not deleted."""
     offset = span.begin
     while offset < span.end:
         found = await broker.store.read(
@@ -271,7 +269,7 @@ async def _chunks(span: ResendSpan, broker: Broker) -> AsyncIterator[list[memory
 async def _store(
     records: list[memoryview], topic: str, targets: list[ResendTarget], broker: Broker, *, is_dry_run: bool
 ) -> int:
-    """How many of them somebody wants."""
+    """Append references for the targets. Return how many of the records match at least one."""
     drafts: list[list[Draft]] = [[] for _ in targets]
     count = 0
     for raw in records:

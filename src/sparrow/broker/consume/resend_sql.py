@@ -1,9 +1,9 @@
-"""Resend on a database: ranges in the resend tables become references in the retry topics of groups.
+"""Resending on a database: ranges in the resend tables become references in the retry topics of groups.
 
-1. A request is recorded and nothing else: rows say which messages, and for whom.
-2. Whoever leads walks the rows for each group. The references of a row and the group's progress over it are one
-   transaction: a row is never sent twice, and none is passed over.
-3. A group that is online gets only what it subscribes to.
+1. A request only records rows: which messages, and for which group.
+2. The leader reads the rows for each group. The references of a row and the group's progress over it are one
+   transaction: no row is sent twice, and none is skipped.
+3. A group that is online gets only messages that match its subscription.
 """
 
 from __future__ import annotations
@@ -33,89 +33,91 @@ from sparrow.wire.hashes import tags_code_in
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.2
-_TROUBLE_S = 1.0
-_BYTES_A_READ = 4 << 20
+_RETRY_S = 1.0
+_READ_BYTES_MAX = 4 << 20
 
 
 class SqlResender:
-    """Records ranges; feeds them to groups while this broker leads."""
+    """Records ranges to resend; delivers them to groups while this broker leads."""
 
     def __init__(self, store: SqlStore, topics: TopicCatalog, clients: ClientRegistry) -> None:
         self._store, self._topics, self._clients = store, topics, clients
-        self._fed: dict[int, int] = {}
-        """How far each resend lane has been walked for every group."""
+        self._delivered_ends: dict[int, int] = {}
+        """The end of each resend lane when it was last delivered to all groups."""
 
-    async def ask(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
-        """Record that messages from offset `begin` to before `end` are wanted again: by a group, or by all readers."""
+    async def request(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
+        """Record that a group, or all readers, shall get the messages from `begin` to before `end` again."""
         lane = self._store.catalog.lane(queue)
         for reader in readers:
             await self._store.resend_ranges.register_group(reader, lane)
         await self._store.resend_ranges.request(lane, group, begin + 1, end)
 
     async def run_as_leader(self) -> None:
-        """Feed what has been asked for, until cancelled."""
+        """Deliver requested ranges until cancelled."""
         while True:
             try:
-                await self.feed()
+                await self.deliver()
                 await asyncio.sleep(POLL_INTERVAL_S)
             except (SparrowError, LockConflict) as error:
-                log.warning("messages not resent", extra={"why": str(error)})
-                await asyncio.sleep(_TROUBLE_S)
+                log.warning("Could not resend messages; retrying.", extra={"why": str(error)})
+                await asyncio.sleep(_RETRY_S)
 
-    async def feed(self) -> None:
-        """Walk every resend lane that has grown, for each of its groups."""
+    async def deliver(self) -> None:
+        """Deliver the new ranges of each resend lane to each of its groups."""
         ends = await self._store.resend_ranges.lane_ends()
         catalog = self._store.catalog
         for (topic, queue_id), resend_lane in list(catalog.resend_lanes.items()):
             end = ends.get(resend_lane.number, 1)
             lane = catalog.lanes.get((topic, queue_id))
-            if lane is None or end <= self._fed.get(resend_lane.number, 1):
+            if lane is None or end <= self._delivered_ends.get(resend_lane.number, 1):
                 continue
             for group in await self._store.resend_ranges.groups(lane):
-                while await self._feed_group(group, lane, Queue(topic, queue_id)):
+                while await self._deliver_to_group(group, lane, Queue(topic, queue_id)):
                     pass
-            self._fed[resend_lane.number] = end
+            self._delivered_ends[resend_lane.number] = end
 
-    async def _feed_group(self, group: str, lane: Lane, queue: Queue) -> bool:
-        """Whether there may be more."""
+    async def _deliver_to_group(self, group: str, lane: Lane, queue: Queue) -> bool:
+        """Deliver the next ranges to a group; return whether there may be more."""
         before = await self._store.resend_ranges.offset(group, lane)
         ranges, examined_to = await self._store.resend_ranges.next_ranges(group, lane)
-        wanted = self._clients.subscription_filter(group, queue.topic)
+        filter_ = self._clients.subscription_filter(group, queue.topic)
         for each in ranges:
-            await self._feed_range(group, lane, queue, each, wanted)
+            await self._deliver_range(group, lane, queue, each, filter_)
         if before is None or examined_to <= before:
             return False
-        if not ranges or examined_to > ranges[-1].id:  # what came last was for others
+        if not ranges or examined_to > ranges[-1].id:  # the last rows are for other groups
             async with self._store.database.transaction() as session:
                 await self._store.resend_ranges.mark_done(session, group, lane, examined_to)
         return True
 
-    async def _feed_range(
-        self, group: str, lane: Lane, queue: Queue, each: ResendRange, wanted: SubscriptionFilter | None
+    async def _deliver_range(
+        self, group: str, lane: Lane, queue: Queue, each: ResendRange, filter_: SubscriptionFilter | None
     ) -> None:
-        async def done(session: SqlSession) -> bool:
+        async def mark_done(session: SqlSession) -> bool:
             return await self._store.resend_ranges.mark_done(session, group, lane, each.id)
 
-        drafts = await self._references(queue, each, wanted)
+        drafts = await self._references(queue, each, filter_)
         if not drafts:
             async with self._store.database.transaction() as session:
-                await done(session)
+                await mark_done(session)
             return
-        topic = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, await self._reads(group, queue.topic, wanted))
-        entries = [row_of_draft(draft, self._store.catalog.anonymous_token) for draft in drafts]
-        await self._store.append_in_transaction(Queue(topic.name, 0), entries, done)
+        topic = await self._topics.create_for_group(
+            RETRY_TOPIC_PREFIX, await self._retry_group(group, queue.topic, filter_)
+        )
+        rows = [row_of_draft(draft, self._store.catalog.anonymous_token) for draft in drafts]
+        await self._store.append_in_transaction(Queue(topic.name, 0), rows, mark_done)
 
-    async def _reads(self, group: str, topic: str, wanted: SubscriptionFilter | None) -> str:
-        """Of which retry topic a group's retries are read: who pops has one for each topic."""
-        pops = wanted is None and await self._store.marks.get(receipt_handles.pop_begun_mark(group, topic)) is not None
+    async def _retry_group(self, group: str, topic: str, filter_: SubscriptionFilter | None) -> str:
+        """Return the name in the retry topic that the group reads: a group that pops has one for each topic."""
+        pops = filter_ is None and await self._store.marks.get(receipt_handles.pop_begun_mark(group, topic)) is not None
         return receipt_handles.pop_retry_topic(group, topic).removeprefix(RETRY_TOPIC_PREFIX) if pops else group
 
-    async def _references(self, queue: Queue, each: ResendRange, wanted: SubscriptionFilter | None) -> list[Draft]:
-        """For those that retention has left, and the group wants."""
+    async def _references(self, queue: Queue, each: ResendRange, filter_: SubscriptionFilter | None) -> list[Draft]:
+        """Return references to the messages of a range that still exist and match the group's subscription."""
         found: list[Draft] = []
         offset, end = each.start - 1, each.end
         while offset < end:
-            read = await self._store.read(queue, offset, count_max=end - offset, bytes_max=_BYTES_A_READ)
+            read = await self._store.read(queue, offset, count_max=end - offset, bytes_max=_READ_BYTES_MAX)
             if isinstance(read, Moved) and read.to > offset:
                 offset = read.to
                 continue
@@ -123,7 +125,7 @@ class SqlResender:
                 break
             for raw in read.records():
                 properties = record.properties_of(raw)
-                if wanted is None or wanted.matches(tags_code_in(properties), properties):
+                if filter_ is None or filter_.matches(tags_code_in(properties), properties):
                     found.append(make_reference(raw, queue.topic, properties))
             offset = read.next_offset
         return found

@@ -1,1 +1,1 @@
-"""delay."""
+"""Delayed messages: delay levels, delivery times and recalls, on a log store and on a database."""

@@ -1,7 +1,7 @@
-"""Where delayed messages wait: the queues, a number for each message in them, and reading them back.
+"""The queues of delayed messages on a log store: references to their records, and reading them back.
 
-The queues are RocketMQ's: one a level in the schedule topic, and one for any other time in the timer topic, among
-which lie the cancellations (`TIMER_DEL_UNIQKEY`).
+The queues are RocketMQ's: one for each level in the schedule topic, and one for delivery times in the timer topic,
+which also contains cancellations (`TIMER_DEL_UNIQKEY`).
 """
 
 from __future__ import annotations
@@ -39,54 +39,55 @@ DELAY_QUEUES = (*(Queue(SCHEDULE_TOPIC, number) for number in range(len(DELAY_LE
 TIMER_QUEUE_INDEX = len(DELAY_QUEUES) - 1
 
 
-_PLACE_BITS = 56
-_PLACE_MASK = (1 << _PLACE_BITS) - 1
+_OFFSET_BITS = 56
+_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 _LOADED_AT_ONCE = 8_192
-_PLACE_AT = slice(record.PHYSICAL_OFFSET_POSITION, record.PHYSICAL_OFFSET_POSITION + 8)
-_USUAL_BYTES = 1_024
-"""Read at first: most messages are no longer."""
+_OFFSET_POSITION = slice(record.PHYSICAL_OFFSET_POSITION, record.PHYSICAL_OFFSET_POSITION + 8)
+_FIRST_READ_BYTES = 1_024
+"""The size of the first read; most messages are not larger."""
 
 
 class LoadedTimers(NamedTuple):
-    """What one read at a start found."""
+    """The result of one read at startup."""
 
     due_ms: Ints
-    """By what the log says: the store time and the level, or the time that was asked for."""
+    """The store time plus the level's delay, or the given delivery time."""
     references: Ints
     cancelled: list[tuple[str, int]]
-    """`topic+key`, and when it would have been due."""
+    """`topic+key` of cancelled messages, and their delivery time."""
     replaced: Ints
-    """References that are waiting under another number by now."""
+    """References that a later copy replaces."""
 
 
 def timer_reference(source: int, physical_offset: int) -> int:
-    """By its place in the log, so that any number of them are read without asking their queues."""
-    return source << _PLACE_BITS | physical_offset
+    """Return the reference of a record: its source and physical offset, so that it is read without its queue."""
+    return source << _OFFSET_BITS | physical_offset
 
 
 def physical_offset_of(reference: int) -> int:
-    return reference & _PLACE_MASK
+    return reference & _OFFSET_MASK
 
 
 def physical_offsets_of(references: Ints) -> Ints:
-    return references & _PLACE_MASK
+    return references & _OFFSET_MASK
 
 
 def oldest_physical_offsets(references: Ints) -> dict[int, int]:
-    """Of each source that is among these, the oldest place."""
+    """Return the smallest physical offset of each source in the references."""
     ordered = np.sort(references)
-    starts = np.searchsorted(ordered, np.arange(len(DELAY_QUEUES)) << _PLACE_BITS)
+    starts = np.searchsorted(ordered, np.arange(len(DELAY_QUEUES)) << _OFFSET_BITS)
     found = {}
     for source, at in enumerate(starts.tolist()):
-        if at < len(ordered) and int(ordered[at]) >> _PLACE_BITS == source:
+        if at < len(ordered) and int(ordered[at]) >> _OFFSET_BITS == source:
             found[source] = physical_offset_of(int(ordered[at]))
     return found
 
 
 def oldest_queue_offsets(store: LogStore, references: Ints, bounds: list[QueueBounds]) -> list[int]:
-    """The offset, in each source, of the oldest of these; the end, where there is none."""
+    """Return the queue offset of the oldest reference in each source; the end of the queue if there is none."""
     oldest_of = {
-        source: timer_reference(source, place) for source, place in oldest_physical_offsets(references).items()
+        source: timer_reference(source, physical_offset)
+        for source, physical_offset in oldest_physical_offsets(references).items()
     }
     found = read_records(store, oldest_of.values())
     offsets = [int(end) for _, end in bounds]
@@ -99,7 +100,7 @@ def oldest_queue_offsets(store: LogStore, references: Ints, bounds: list[QueueBo
 
 
 def copy_records(found: Slice) -> Iterator[memoryview]:
-    """One by one, each a copy of its own: the log may be unmapped behind it."""
+    """Yield copies of the records: the log may be unmapped meanwhile."""
     data, at = memoryview(found.tobytes()), 0
     for size in found.sizes:
         yield data[at : at + size]
@@ -107,24 +108,27 @@ def copy_records(found: Slice) -> Iterator[memoryview]:
 
 
 def read_records(store: LogStore, references: Iterable[int]) -> dict[int, bytes]:
-    """The stored records. What is gone, or is no record any more, is not in it. May wait for the disk."""
+    """Return the records that still exist. Blocking I/O."""
     found: dict[int, bytes] = {}
     for reference in sorted(references):
-        place = physical_offset_of(reference)
+        physical_offset = physical_offset_of(reference)
         try:
-            data = store.raw(place, _USUAL_BYTES)
+            data = store.raw(physical_offset, _FIRST_READ_BYTES)
             size = int.from_bytes(data[:4], "big")
             if size > len(data):
-                data = store.raw(place, size)
+                data = store.raw(physical_offset, size)
         except OSError:  # retention has just closed the file
             continue
-        if record.RECORD_BYTES_MIN <= size <= len(data) and int.from_bytes(data[_PLACE_AT], "big") == place:
+        if (
+            record.RECORD_BYTES_MIN <= size <= len(data)
+            and int.from_bytes(data[_OFFSET_POSITION], "big") == physical_offset
+        ):
             found[reference] = data[:size]
     return found
 
 
 def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
-    """A waiting message and where it is to go; nothing, where it does not say."""
+    """Return a delayed message and its destination; (None, None) if it has none."""
     try:
         draft = record.draft_from_record(raw)
         topic, number = (
@@ -139,7 +143,7 @@ def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     queue_id = parse_whole_number(number)
     if topic is None or queue_id is None:
         log.error(
-            "a delayed message is damaged, or does not say where it is to go",
+            "a delayed message is damaged, or has no destination",
             extra={"queue_offset": record.queue_offset_of(raw)},
         )
         return None, None
@@ -147,7 +151,7 @@ def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
 
 
 async def load_timers(store: LogStore, source: int, offset: int) -> AsyncIterator[LoadedTimers]:
-    """Everything in a source from an offset on."""
+    """Yield the timers of a source from an offset on."""
     queue = DELAY_QUEUES[source]
     while True:
         found = await store.read(queue, offset, count_max=_LOADED_AT_ONCE, bytes_max=4 << 20)
@@ -165,31 +169,31 @@ def _loaded(source: int, found: Slice) -> LoadedTimers:
     wanted = ["physical_offset", "store_timestamp"]
     data = found.tobytes()
     batch = columns.decode(data, sizes=found.sizes, columns=wanted)
-    references = batch.column(0).to_numpy() | source << _PLACE_BITS
+    references = batch.column(0).to_numpy() | source << _OFFSET_BITS
     stored_ms = batch.column(1).cast("int64").to_numpy() // 1000
     nothing = np.empty(0, np.int64)
     if source != TIMER_QUEUE_INDEX:
         return LoadedTimers(stored_ms + DELAY_LEVELS_MS[source], references, [], nothing)
-    said = list(_words(data, found))
-    # Without a time it was due when it came; RocketMQ always says one.
-    numbers = (parse_whole_number(due) for due, _, _ in said)
+    properties = list(_timer_properties(data, found))
+    # Without a delivery time it was due when it was stored. RocketMQ always sets one.
+    numbers = (parse_whole_number(due) for due, _, _ in properties)
     due_ms = np.array([-1 if due is None else due for due in numbers], np.int64)
     due_ms = np.where(due_ms < 0, stored_ms, due_ms)
     cancelled = [
         (name.decode("utf-8", "replace"), due)
-        for (_, name, _), due in zip(said, due_ms.tolist(), strict=True)
+        for (_, name, _), due in zip(properties, due_ms.tolist(), strict=True)
         if name is not None
     ]
-    is_message = np.array([name is None for _, name, _ in said], np.bool_)
-    replaced = [int(number) for _, _, number in said if number is not None and number.isdigit()]
+    is_message = np.array([name is None for _, name, _ in properties], np.bool_)
+    replaced = [int(number) for _, _, number in properties if number is not None and number.isdigit()]
     return LoadedTimers(due_ms[is_message], references[is_message], cancelled, np.array(replaced, np.int64))
 
 
-def _words(data: bytes, found: Slice) -> Iterable[tuple[bytes | None, bytes | None, bytes | None]]:
-    """Of each timer: when it is due, what it cancels, what it replaces."""
+def _timer_properties(data: bytes, found: Slice) -> Iterable[tuple[bytes | None, bytes | None, bytes | None]]:
+    """Yield for each timer: its delivery time, what it cancels, what it replaces."""
     try:
         raw: Any = columns.decode(data, sizes=found.sizes, columns=["properties_raw"]).column(0)
-    except ProtocolError:  # one of them is no text; the others shall not wait for it
+    except ProtocolError:  # one of them is not UTF-8: decode the others one by one
         return [
             tuple(
                 _encoded(properties, name)
@@ -216,13 +220,14 @@ def _encoded(properties: bytes, name: str) -> bytes | None:
 
 
 def is_due(due_ms: int, now_ms: int, *, horizon_ms: int, cancels: bool) -> bool:
-    """Whether a message need not wait; `IllegalMessage` for one that may not, or that comes too late to cancel."""
+    """Return whether a message is due. Raise `IllegalMessage` if it is beyond the horizon, or cancels too late."""
     if due_ms <= now_ms:
         if cancels:
             raise IllegalMessage("it would cancel a message that is delivered already")
         return True
     if due_ms - now_ms > horizon_ms:
         raise IllegalMessage(
-            f"a delay of {due_ms - now_ms} ms is beyond the horizon of {horizon_ms} ms: raise that, or send later"
+            f"a delay of {due_ms - now_ms} ms is beyond the horizon of {horizon_ms} ms: raise "
+            "delay_horizon_ms, or send later"
         )
     return False

@@ -1,12 +1,12 @@
-"""Messages that wait for their time: in topics of their own, and in `TimerWheel` by the time they are due.
+"""Delayed delivery on a log store: messages wait in topics of their own, and a timer wheel holds their delivery times.
 
-1. A message waits in the log (`waiting`). What is due when is a view of those queues: read again at a start, from the
-   oldest message that was still waiting.
-2. Delivering appends it to the topic and queue it was meant for. After each round a mark says up to which time all are
-   delivered; it lies behind what was delivered, so a crash can repeat the last round but never lose one.
-3. By the log's times, whatever waits is due after the newest mark. Where a clock that was set back would break this,
-   the mark is taken back first: then a restart may repeat messages, but forgets none.
-4. Waits outlive retention: what has waited for half of it is written once more at the log's head.
+1. The log is the source of truth (`delay_topics`). The timer wheel is rebuilt from it at startup, from the oldest
+   message that was still waiting.
+2. Delivering appends the message to its destination. After each round a mark stores the time up to which everything is
+   delivered. The mark follows the deliveries in the log, so a crash may repeat the last round but never loses one.
+3. By the log's times, waiting messages are due after the newest mark. If a clock that was set back would break this,
+   the mark is lowered first; then a restart may repeat messages, but loses none.
+4. Delays may be longer than retention: after half the retention time a message is appended again at the log's head.
 """
 
 from __future__ import annotations
@@ -49,67 +49,67 @@ log = logging.getLogger(__name__)
 
 DELIVERED_MARK = "timers.delivered_ms"
 ROCKETMQ_WHEEL_MARK = "timers.wheel_ms"
-"""Up to when RocketMQ had delivered what waits in the timer topic, in a directory that was its own."""
+"""Where a directory was RocketMQ's: the time up to which its timer topic is delivered."""
 
 DELIVERIES_PER_ROUND = 512
-"""Deliveries between two looks at the clock: other requests are served in between."""
-_READ_AT_ONCE, _ROUND_BYTES, _APPEND_BYTES = 128, 8 << 20, 512 << 10
+"""Deliveries between two checks of the clock. Other tasks run in between."""
+_READ_PER_BATCH, _ROUND_BYTES, _APPEND_BYTES = 128, 8 << 20, 512 << 10
 TICK_S = 0.005
-"""What is due in this time goes together: half of what a sender may notice would be 50 ms."""
+"""Messages that are due within this time are delivered together."""
 SLEEP_MAX_S = 1.0
-"""The loop looks at least so often: a wall clock that was set shall not make it sleep for long."""
+"""The longest sleep, in case the wall clock is set."""
 SAVE_INTERVAL_S = 10.0
 ROLL_AFTER_MS_MIN = 60_000
-_ROLLED_AT_ONCE = 20_000
-_LEAVES_SOON_MS = 60_000
-"""What is due so soon is not written once more: nothing may become due between its copy and its end."""
-_NOTHING: Ints = np.empty(0, np.int64)
+_ROLLED_PER_ROUND = 20_000
+_DUE_SOON_MS = 60_000
+"""Messages that are due this soon are not appended again: they could become due between the copy and the removal."""
+_NO_REFERENCES: Ints = np.empty(0, np.int64)
 
 
 class LogDelayScheduler:
-    """All waiting messages of a broker."""
+    """Delayed messages of a broker on a log store."""
 
     def __init__(self, store: LogStore, *, horizon_ms: int, roll_after_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._now_ms = store, now_ms
         self._horizon_ms, self._rolls_after_ms = horizon_ms, max(roll_after_ms, ROLL_AFTER_MS_MIN)
         self._timers = TimerWheel()
-        self._delivering = _NOTHING
-        """Taken from the timers, and not delivered yet."""
+        self._delivering = _NO_REFERENCES
+        """References taken from the timer wheel and not delivered yet."""
         self._cancelled: dict[str, int] = {}
-        """`topic+key` of what shall not be delivered, and when it would have been."""
+        """`topic+key` of cancelled messages, and their delivery time."""
         self._cancelled_order: list[tuple[int, str]] = []
-        self._found_end = 0
-        """The log up to here was there when we started."""
+        self._startup_end = 0
+        """The end of the log at startup."""
         self._delivered_ms = 0
         self._taken_ms = 0
-        """Whatever is due by then may be on its way already."""
+        """Messages that are due by then may be in delivery."""
         self._earlier_due = asyncio.Event()
-        self._next_look_ms = 0
+        self._next_check_ms = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def count(self) -> int:
-        """Messages that are waiting."""
+        """The number of waiting messages."""
         return self._timers.count + len(self._delivering)
 
-    # -- taking messages in -------------------------------------------------------------------------------------------
+    # -- scheduling ---------------------------------------------------------------------------------------------------
 
     def schedule_level(self, queue: Queue, draft: Draft, level: int) -> AppendResult:
-        """Store a message for that queue, to be delivered after a level's time; levels above the highest are that."""
+        """Store a message that is due after the time of a delay level. Levels above the highest mean the highest."""
         source = min(level, len(DELAY_LEVELS_MS)) - 1
         delay_ms = DELAY_LEVELS_MS[source]
         appended = self._append_delayed(source, queue, draft, {})
         self._lower_mark_below(appended.store_ms + delay_ms)
-        # The log's time never goes back. After the clock did, the sender still means the clock.
+        # The log's time never decreases. If the clock was set back, the delay counts from the clock.
         self._add(min(appended.store_ms, self._now_ms()) + delay_ms, source, appended)
         return appended
 
     def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
-        """Store a message to be delivered at a time. None: that time has come already."""
+        """Store a message that is due at a time. Return None if that time has passed: the caller appends it."""
         cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY)
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
-        if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
+        if cancelled is not None:  # how RocketMQ's clients before 5.3 cancel a message
             return self._cancel(cancelled if "+" in cancelled else f"{queue.topic}+{cancelled}", due_ms)
         self._lower_mark_below(due_ms)
         appended = self._append_delayed(TIMER_QUEUE_INDEX, queue, draft, {PROPERTY_TIMER_OUT_MS: str(due_ms)})
@@ -117,22 +117,22 @@ class LogDelayScheduler:
         return appended
 
     async def cancel(self, topic: str, unique_key: str, due_ms: int) -> AppendResult | None:
-        """None if it is too late: the message is delivered, or on its way."""
+        """Cancel a delivery. Return None if the message is delivered already, or being delivered."""
         if due_ms <= max(self._now_ms(), self._taken_ms):
             return None
         return self._cancel(f"{topic}+{unique_key}", due_ms)
 
-    def _append_delayed(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> AppendResult:
-        # What only we may say is taken out, whoever said it.
-        ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
-        words = {**ours, PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), **more}
-        draft.properties = set_properties(draft.properties, words)
+    def _append_delayed(self, source: int, queue: Queue, draft: Draft, extra: dict[str, str]) -> AppendResult:
+        # Properties that only the broker sets are removed.
+        reserved = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
+        values = {**reserved, PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), **extra}
+        draft.properties = set_properties(draft.properties, values)
         return self._store.append_nowait(DELAY_QUEUES[source], (draft,))
 
     def _cancel(self, name: str, due_ms: int) -> AppendResult:
-        words = set_properties(b"", {PROPERTY_TIMER_CANCEL_KEY: name, PROPERTY_TIMER_OUT_MS: str(due_ms)})
+        values = set_properties(b"", {PROPERTY_TIMER_CANCEL_KEY: name, PROPERTY_TIMER_OUT_MS: str(due_ms)})
         appended = self._store.append_nowait(
-            DELAY_QUEUES[TIMER_QUEUE_INDEX], (Draft(body=b"cancelled", properties=words),)
+            DELAY_QUEUES[TIMER_QUEUE_INDEX], (Draft(body=b"cancelled", properties=values),)
         )
         self._add_cancelled(name, due_ms)
         return appended
@@ -143,7 +143,7 @@ class LogDelayScheduler:
 
     def _add(self, due_ms: int, source: int, appended: AppendResult) -> None:
         self._timers.add(due_ms, timer_reference(source, appended.physical_offsets[0]))
-        if due_ms < self._next_look_ms:
+        if due_ms < self._next_check_ms:
             self._earlier_due.set()
 
     def _lower_mark_below(self, due_ms: int) -> None:
@@ -154,11 +154,11 @@ class LogDelayScheduler:
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find out what was waiting, and go on delivering."""
-        self._found_end = self._store.written
+        """Load the waiting messages, and start to deliver."""
+        self._startup_end = self._store.written
         self._delivered_ms = await self._store.marks.get(DELIVERED_MARK) or 0
         wheel_ms = await self._store.marks.get(ROCKETMQ_WHEEL_MARK) or 0
-        replaced = [_NOTHING]
+        replaced = [_NO_REFERENCES]
         for source, queue in enumerate(DELAY_QUEUES):
             delivered_ms = self._delivered_ms if source != TIMER_QUEUE_INDEX else max(self._delivered_ms, wheel_ms)
             first = max(await self._store.marks.get(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
@@ -166,7 +166,7 @@ class LogDelayScheduler:
                 is_waiting = found.due_ms > delivered_ms
                 due_ms = found.due_ms[is_waiting]
                 if source != TIMER_QUEUE_INDEX:
-                    due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as `schedule_level` does
+                    due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as in `schedule_level`
                 self._timers.add_many(due_ms, found.references[is_waiting])
                 for name, due in found.cancelled:
                     self._add_cancelled(name, due)
@@ -181,11 +181,11 @@ class LogDelayScheduler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             await self.save_recovery_offsets()
-        except SparrowError as error:  # the next start reads more than it need
-            log.warning("timers not kept up", extra={"why": str(error)})
+        except SparrowError as error:  # the next start reads more than necessary
+            log.warning("cannot save the recovery offsets of delayed messages", extra={"why": str(error)})
 
     def wake(self) -> None:
-        """Look at the clock at once: it was set."""
+        """Check the clock now, because it was set."""
         self._earlier_due.set()
 
     # -- delivering ---------------------------------------------------------------------------------------------------
@@ -195,16 +195,16 @@ class LogDelayScheduler:
             self._earlier_due.clear()
             try:
                 is_stuck = await self._deliver_due()
-            except Exception as error:  # a full disk, say: they stay in the log, and are tried again
+            except Exception as error:  # a full disk, for instance: they stay in the log, and are retried
                 log.error(
-                    "delayed messages not delivered", extra={"why": str(error)}, exc_info=_trace_unless_expected(error)
+                    "cannot deliver delayed messages", extra={"why": str(error)}, exc_info=_trace_unless_expected(error)
                 )
                 await asyncio.sleep(SLEEP_MAX_S)
                 continue
             now_ms = self._now_ms()
             next_ms = self._timers.next_due_ms(now_ms)
-            self._next_look_ms = now_ms + 3_600_000 if next_ms is None else next_ms
-            wait_s = min(max(TICK_S, (self._next_look_ms - now_ms) / 1000), SLEEP_MAX_S)
+            self._next_check_ms = now_ms + 3_600_000 if next_ms is None else next_ms
+            wait_s = min(max(TICK_S, (self._next_check_ms - now_ms) / 1000), SLEEP_MAX_S)
             if is_stuck:
                 await asyncio.sleep(TICK_S)
                 continue
@@ -215,7 +215,7 @@ class LogDelayScheduler:
                 pass
 
     async def _deliver_due(self) -> bool:
-        """Everything that is due by now, in rounds. True: some cannot be read yet."""
+        """Deliver everything that is due, in rounds. Return True if some records are not readable yet."""
         while True:
             now_ms = self._now_ms()
             due_ms, references = self._timers.take(now_ms, DELIVERIES_PER_ROUND)
@@ -227,7 +227,7 @@ class LogDelayScheduler:
                 found, is_readable = await self._read(references)
                 self._deliver(references.tolist(), found, is_done[:is_readable])
             finally:
-                self._delivering = _NOTHING
+                self._delivering = _NO_REFERENCES
                 if not is_done.all():
                     self._timers.restore(due_ms[~is_done], references[~is_done])
             self._save_delivered(now_ms)
@@ -236,56 +236,59 @@ class LogDelayScheduler:
             await asyncio.sleep(0)
 
     async def _read(self, references: Ints) -> tuple[dict[int, bytes], int]:
-        """The records of the first of these: how many, is for their size to say."""
+        """Read the records of the first references. Return them with their number, which their size limits."""
         found: dict[int, bytes] = {}
-        # What readers may not see yet is not as safe as it must be; it is delivered when it is.
+        # A message is delivered only when it is as safe as a visible one.
         is_hidden = delay_topics.physical_offsets_of(references) >= self._store.watermark(
             self._store.settings.visible_after
         )
         readable = int(np.argmax(is_hidden)) if is_hidden.any() else len(references)
-        for start in range(0, readable, _READ_AT_ONCE):
-            stop = min(start + _READ_AT_ONCE, readable)
+        for start in range(0, readable, _READ_PER_BATCH):
+            stop = min(start + _READ_PER_BATCH, readable)
             found |= await self._records(references[start:stop])
             if sum(map(len, found.values())) > _ROUND_BYTES:
                 return found, stop
         return found, readable
 
     async def _records(self, references: Ints) -> dict[int, bytes]:
-        """What was written lately is in memory; for the rest one thread reads all of them."""
-        hot_from = max(self._found_end, self._store.written - self._store.settings.hot_bytes)
+        """Read records. Recent ones are in memory; otherwise a thread reads all of them."""
+        hot_from = max(self._startup_end, self._store.written - self._store.settings.hot_bytes)
         if int(delay_topics.physical_offsets_of(references).min()) >= hot_from:
             return delay_topics.read_records(self._store, references.tolist())
         return await asyncio.to_thread(delay_topics.read_records, self._store, references.tolist())
 
     def _deliver(self, references: list[int], found: dict[int, bytes], is_done: npt.NDArray[np.bool_]) -> None:
-        """Append them, in order for each queue; `is_done` says which need not be looked at again, whatever happens."""
+        """Append messages, in order for each queue.
+
+        `is_done` marks those that need no retry, even if a later append fails.
+        """
         batches: dict[Queue, list[tuple[int, Draft]]] = {}
-        for place in range(len(is_done)):
-            raw = found.get(references[place])
+        for index in range(len(is_done)):
+            raw = found.get(references[index])
             if raw is None:
-                log.error("a delayed message is lost", extra={"reference": references[place]})
+                log.error("a delayed message is lost", extra={"reference": references[index]})
             draft, queue = delay_topics.parse_delayed(raw) if raw is not None else (None, None)
             if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
-                is_done[place] = True
+                is_done[index] = True
             else:
-                batches.setdefault(queue, []).append((place, draft))
+                batches.setdefault(queue, []).append((index, draft))
         for queue, batch in batches.items():
-            start, held = 0, 0
+            start, batch_bytes = 0, 0
             for at, (_, draft) in enumerate(batch):
-                held += len(draft.body) + len(draft.properties)
-                if held > _APPEND_BYTES or at == len(batch) - 1:
+                batch_bytes += len(draft.body) + len(draft.properties)
+                if batch_bytes > _APPEND_BYTES or at == len(batch) - 1:
                     self._append(queue, [draft for _, draft in batch[start : at + 1]])
-                    is_done[[place for place, _ in batch[start : at + 1]]] = True
-                    start, held = at + 1, 0
+                    is_done[[index for index, _ in batch[start : at + 1]]] = True
+                    start, batch_bytes = at + 1, 0
 
     def _append(self, queue: Queue, drafts: list[Draft]) -> None:
         try:
             self._store.append_nowait(queue, drafts)
         except Refused as refusal:
-            if len(drafts) > 1:  # what is wrong with one, or with their number, is not wrong with each
+            if len(drafts) > 1:  # one message may be refused, or only their number: append them one by one
                 for draft in drafts:
                     self._append(queue, [draft])
-            else:  # the topic is gone, say: nobody could ever get it
+            else:  # the topic is deleted, for instance: the message has no destination
                 log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
@@ -310,7 +313,7 @@ class LogDelayScheduler:
             if self._cancelled.get(name) == due_ms:
                 del self._cancelled[name]
 
-    # -- how far back a restart must read -----------------------------------------------------------------------------
+    # -- recovery offsets ---------------------------------------------------------------------------------------------
 
     async def _keep_rolling(self) -> None:
         while True:
@@ -319,23 +322,27 @@ class LogDelayScheduler:
                 await self.roll()
                 await self.save_recovery_offsets()
             except Exception as error:
-                log.error("timers not kept up", extra={"why": str(error)}, exc_info=_trace_unless_expected(error))
+                log.error(
+                    "cannot roll delayed messages or save their recovery offsets",
+                    extra={"why": str(error)},
+                    exc_info=_trace_unless_expected(error),
+                )
 
     async def save_recovery_offsets(self) -> None:
-        """Say of each source where the oldest message lies that still waits."""
+        """Store, for each source, the offset of the oldest waiting message."""
         for source, first in enumerate(await self._oldest()):
             if await self._store.marks.get(_pointer(source)) != first:
                 await self._store.marks.put(_pointer(source), first)
 
     async def _oldest(self) -> list[int]:
-        """The offset, in each source, of the oldest that waits; the end, where none does."""
-        # In this order, and without a pause: what comes from now on lies behind these ends.
+        """Return, for each source, the offset of the oldest waiting message; the end of the queue if there is none."""
+        # In this order and without awaiting: later messages lie behind these ends.
         bounds = [self._store.bounds_nowait(queue) for queue in DELAY_QUEUES]
         references = np.concatenate((self._timers.all_timers()[1], self._delivering))
         return await asyncio.to_thread(delay_topics.oldest_queue_offsets, self._store, references, bounds)
 
     async def roll(self) -> None:
-        """Write messages that have waited long once more at the head, before retention takes them."""
+        """Append long-waiting messages again at the head of the log, so that retention can delete the old records."""
         limit_ms = self._now_ms() - self._rolls_after_ms
         for source, first in enumerate(await self._oldest()):
             limit = await self._store.offset_at(DELAY_QUEUES[source], limit_ms)
@@ -348,33 +355,33 @@ class LogDelayScheduler:
                 pass
 
     async def _roll_some(self, source: int, end: int) -> bool:
-        """Those that lie before a place in the log. Whether there may be more."""
+        """Roll the messages of a source before a physical offset. Return whether more may be left."""
         due_ms, references = self._timers.all_timers()
         is_old = (references >= timer_reference(source, 0)) & (references < timer_reference(source, end))
-        rows = np.flatnonzero(is_old & (due_ms > self._now_ms() + _LEAVES_SOON_MS))
-        rows = rows[np.argsort(references[rows])][:_ROLLED_AT_ONCE]
-        for start in range(0, len(rows), _READ_AT_ONCE):
-            some = rows[start : start + _READ_AT_ONCE]
+        rows = np.flatnonzero(is_old & (due_ms > self._now_ms() + _DUE_SOON_MS))
+        rows = rows[np.argsort(references[rows])][:_ROLLED_PER_ROUND]
+        for start in range(0, len(rows), _READ_PER_BATCH):
+            some = rows[start : start + _READ_PER_BATCH]
             found = await self._records(references[some])
             for due, reference in zip(due_ms[some].tolist(), references[some].tolist(), strict=True):
                 if reference in found:
                     self._reappend(due, reference, found[reference])
             await asyncio.sleep(0)
         self._timers.drop(references[rows])
-        return len(rows) == _ROLLED_AT_ONCE
+        return len(rows) == _ROLLED_PER_ROUND
 
     def _reappend(self, due_ms: int, reference: int, raw: bytes) -> None:
         draft, queue = delay_topics.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
-            return  # the cancellation may be out of sight for a restart by then
+            return  # a restart may not read the cancellation any more
         times = (parse_whole_number(property_value(draft.properties, PROPERTY_TIMER_ROLL_TIMES)) or 0) + 1
-        words = {
+        values = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
             PROPERTY_TIMER_ROLL_TIMES: str(times),
             PROPERTY_TIMER_ROLLED_FROM: str(reference),
         }
         self._lower_mark_below(due_ms)
-        appended = self._append_delayed(TIMER_QUEUE_INDEX, queue, draft, words)
+        appended = self._append_delayed(TIMER_QUEUE_INDEX, queue, draft, values)
         self._add(due_ms, TIMER_QUEUE_INDEX, appended)
 
 
@@ -383,5 +390,5 @@ def _pointer(source: int) -> str:
 
 
 def _trace_unless_expected(error: Exception) -> Exception | None:
-    """A trace for what should not have happened; for what we raise on purpose its sentence is enough."""
+    """Return the exception if it is unexpected, so that it is logged with a traceback."""
     return None if isinstance(error, SparrowError) else error

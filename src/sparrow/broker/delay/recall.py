@@ -19,13 +19,13 @@ def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) ->
 async def recall_message(
     request: RecallMessage, broker: Broker, _call: RequestContext
 ) -> RecallMessageResponse | HandlerResponse:
-    """Take back a timed message that is not due yet."""
+    """Cancel the delivery of a delayed message that is not due yet."""
     try:
         version, topic, name, due, unique_key = base64.urlsafe_b64decode(request.handle).decode().split(" ", 4)
         due_ms = int(due)
     except (binascii.Error, ValueError):
         return HandlerResponse(
-            code=ResponseCode.ILLEGAL_OPERATION, remark=f"{request.handle[:80]!r} is no recall handle"
+            code=ResponseCode.ILLEGAL_OPERATION, remark=f"{request.handle[:80]!r} is not a recall handle"
         )
     if version != "v1" or topic != request.topic:
         return HandlerResponse(
@@ -33,7 +33,7 @@ async def recall_message(
         )
     if name != broker.name:
         return HandlerResponse(
-            code=ResponseCode.ILLEGAL_OPERATION, remark=f"the handle is of broker {name[:80]!r}: ask that one"
+            code=ResponseCode.ILLEGAL_OPERATION, remark=f"the handle is of broker {name[:80]!r}: send the request there"
         )
     appended = await broker.delay.cancel(topic, unique_key, due_ms)
     if appended is None:

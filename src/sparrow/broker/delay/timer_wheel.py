@@ -1,9 +1,9 @@
-"""What is due when: references to stored messages, by their time. Pure: no clock, no store.
+"""A hierarchical timer wheel: references to stored messages by delivery time. Pure: no clock, no store.
 
-1. What is far away lies in buckets, 16 bytes each: of a day, an hour, a minute, a second. A bucket is spread over
-   narrower ones when its time comes, and sorted only when its second has come.
-2. What is due comes out in the order of time, and of arrival where times are equal.
-3. A reference is a number that means something to its owner only: a source and an offset packed together.
+1. Timers wait in buckets of a day, an hour, a minute or a second, 16 bytes each. A bucket is spread over narrower ones
+   when its time comes, and is sorted only in its last second.
+2. Timers expire in the order of time, and of arrival where times are equal.
+3. A reference is an opaque number: its owner packs a source and an offset into it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 BUCKET_WIDTHS_MS = (1_000, 60_000, 3_600_000, 86_400_000)
-"""Each a multiple of the one before. A million timers over ten years make no more than some thousand buckets."""
+"""Each is a multiple of the one before. A million timers over ten years make some thousand buckets."""
 
 Ints = npt.NDArray[np.int64]
 TimerArrays = tuple[Ints, Ints]
-"""Times and references, side by side."""
+"""Delivery times and references, as two arrays."""
 
-_NONE: Ints = np.empty(0, np.int64)
+_EMPTY: Ints = np.empty(0, np.int64)
 
 
 class _Tier:
-    """Buckets of one width: by number, times and references by turns."""
+    """Buckets of one width, by number. A bucket alternates times and references."""
 
     __slots__ = ("buckets", "order", "until", "width")
 
@@ -33,9 +33,9 @@ class _Tier:
         self.width = width
         self.buckets: dict[int, array[int]] = {}
         self.order: list[int] = []
-        """A heap of the numbers of all buckets."""
+        """A heap of the bucket numbers."""
         self.until = 0
-        """What is due before this has left for narrower buckets."""
+        """Timers before this time have moved to narrower buckets."""
 
     def bucket(self, number: int) -> array[int]:
         found = self.buckets.get(number)
@@ -45,11 +45,11 @@ class _Tier:
         return found
 
     def spread(self, due_ms: Ints, references: Ints) -> None:
-        """Put each into its bucket, in the order in which they come."""
+        """Put each timer into its bucket, in the given order."""
         numbers = due_ms // self.width
         steps = numbers - numbers.min()
         if steps.max() < 1 << 16:
-            steps = steps.astype(np.uint16)  # NumPy sorts short numbers by counting
+            steps = steps.astype(np.uint16)  # NumPy sorts short integers by counting
         order = np.argsort(steps, kind="stable")
         numbers = numbers[order]
         pairs = np.stack((due_ms[order], references[order]), axis=1)
@@ -58,22 +58,22 @@ class _Tier:
             self.bucket(number).frombytes(some.tobytes())
 
     def take(self, now_ms: int) -> TimerArrays | None:
-        """The first bucket, if its time has come."""
+        """Remove and return the first bucket, if its time has come."""
         if not self.order or self.order[0] * self.width > now_ms:
             return None
         return _pair(self.buckets.pop(heapq.heappop(self.order)))
 
 
 class TimerWheel:
-    """Adding and taking cost the same whatever else is waiting."""
+    """Timers by delivery time. Adding and taking cost the same, however many are waiting."""
 
     def __init__(self) -> None:
         self._tiers = [_Tier(width) for width in BUCKET_WIDTHS_MS]
-        self._ready: TimerArrays = (_NONE, _NONE)
-        """What was in the buckets whose second has come: sorted, and taken from `_at` on."""
+        self._ready: TimerArrays = (_EMPTY, _EMPTY)
+        """The sorted content of buckets whose second has come; taken from `_at` on."""
         self._at = 0
         self._late: list[tuple[int, int, int]] = []
-        """A heap of (time, arrival, reference): what was added when its second had come already."""
+        """A heap of (time, arrival, reference): timers that were added after their second had come."""
         self._arrivals = 0
         self.count = 0
 
@@ -93,7 +93,7 @@ class TimerWheel:
         bucket.append(reference)
 
     def add_many(self, due_ms: Ints, references: Ints) -> None:
-        """The same for what is read back at a start: no loop over those that are far."""
+        """Add the timers that are loaded at startup, without a loop over distant ones."""
         tiers = np.searchsorted(np.array([tier.until for tier in self._tiers]), due_ms, side="right")
         for number in np.unique(tiers).tolist():
             times, some = due_ms[tiers == number], references[tiers == number]
@@ -105,7 +105,7 @@ class TimerWheel:
                 self.count += len(times)
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """When the first one is due. If that is after now, it may be the start of the bucket that holds it."""
+        """Return when the first timer is due. A time after now may be the start of the bucket that contains it."""
         self._approach(now_ms)
         times = self._ready[0]
         near = [int(times[self._at])] if self._at < len(times) else []
@@ -116,7 +116,7 @@ class TimerWheel:
         return min((tier.order[0] * tier.width for tier in self._tiers if tier.order), default=None)
 
     def take(self, now_ms: int, count_max: int) -> TimerArrays:
-        """What is due by now, at most so many."""
+        """Remove and return timers that are due, at most so many."""
         self._approach(now_ms)
         at = self._at
         times, references = self._ready
@@ -127,17 +127,17 @@ class TimerWheel:
         else:
             self._at = stop
         if self._at == len(times):
-            self._ready, self._at = (_NONE, _NONE), 0
+            self._ready, self._at = (_EMPTY, _EMPTY), 0
         self.count -= len(taken)
         return due, taken
 
     def _with_late(self, due: Ints, taken: Ints, now_ms: int, count_max: int) -> TimerArrays:
-        """The first of both kinds together; what is more than wanted stays where it was."""
+        """Merge ready and late timers, and put back what exceeds the limit."""
         late: list[tuple[int, int, int]] = []
         while self._late and self._late[0][0] <= now_ms and len(late) < count_max:
             late.append(heapq.heappop(self._late))
         both = np.concatenate((due, np.array([item[0] for item in late], np.int64)))
-        # Of equal times, those from a bucket came first: the others were added when it was opened already.
+        # Of equal times, timers from a bucket come first: the others were added later.
         order = np.argsort(both, kind="stable")[:count_max]
         ready = int(np.count_nonzero(order < len(due)))
         for item in late[len(order) - ready :]:
@@ -146,7 +146,7 @@ class TimerWheel:
         return both[order], np.concatenate((taken, np.array([item[2] for item in late], np.int64)))[order]
 
     def restore(self, due_ms: Ints, references: Ints) -> None:
-        """What was taken and could not be used: it comes out first again."""
+        """Put back timers that were taken and could not be delivered. They come out first again."""
         times, others = self._ready
         self._ready = np.concatenate((due_ms, times[self._at :])), np.concatenate((references, others[self._at :]))
         self._at = 0
@@ -172,7 +172,7 @@ class TimerWheel:
         seconds.until = max(seconds.until, (now_ms // seconds.width + 1) * seconds.width)
 
     def all_timers(self) -> TimerArrays:
-        """All that is waiting, in no order."""
+        """Return all timers, in no order."""
         pairs = [_pair(bucket) for tier in self._tiers for bucket in tier.buckets.values()]
         pairs.append((self._ready[0][self._at :], self._ready[1][self._at :]))
         late = np.array([(due, reference) for due, _, reference in self._late], np.int64).reshape(-1, 2)
@@ -180,15 +180,15 @@ class TimerWheel:
         return np.concatenate([due for due, _ in pairs]), np.concatenate([references for _, references in pairs])
 
     def drop(self, references: Ints) -> None:
-        """Forget these, wherever they are. Looks at everything: for many at a time, not for one."""
-        gone = np.sort(references)
+        """Remove these references. Scans everything; meant for many at a time."""
+        dropped = np.sort(references)
 
         def is_kept(found: Ints) -> npt.NDArray[np.bool_]:
-            places = np.minimum(np.searchsorted(gone, found), len(gone) - 1)
-            kept: npt.NDArray[np.bool_] = gone[places] != found
+            positions = np.minimum(np.searchsorted(dropped, found), len(dropped) - 1)
+            kept: npt.NDArray[np.bool_] = dropped[positions] != found
             return kept
 
-        if not len(gone):
+        if not len(dropped):
             return
         for tier in self._tiers:
             for number, bucket in list(tier.buckets.items()):
@@ -198,12 +198,12 @@ class TimerWheel:
                     tier.buckets[number] = bucket if kept.all() else array("q", pairs[kept].tobytes())
                 else:
                     del tier.buckets[number]
-            tier.order = sorted(tier.buckets)  # which is a heap, too
+            tier.order = sorted(tier.buckets)  # a sorted list is a heap
         times, others = self._ready[0][self._at :], self._ready[1][self._at :]
         kept = is_kept(others)
         self._ready, self._at = (times[kept], others[kept]), 0
-        left = set(gone.tolist())
-        self._late = [item for item in self._late if item[2] not in left]
+        dropped_set = set(dropped.tolist())
+        self._late = [item for item in self._late if item[2] not in dropped_set]
         heapq.heapify(self._late)
         in_buckets = sum(len(bucket) // 2 for tier in self._tiers for bucket in tier.buckets.values())
         self.count = in_buckets + len(self._ready[0]) + len(self._late)

@@ -1,1 +1,1 @@
-"""Pop: the broker hands messages out for a time, takes them back when it is over, and forgets those acknowledged."""
+"""Consuming by pop: a message is invisible while in flight, and is redelivered unless it is acknowledged in time."""

@@ -1,5 +1,7 @@
-"""Acknowledgements, and other invisible times for messages in flight. A handle that stands for nothing any more is told
-so (208): its message was acknowledged, got another handle, or its time is over and it will come again.
+"""Handlers of acknowledgements and of changed invisible times.
+
+A receipt handle that is no longer valid is answered with code 208: its message was acknowledged, got another handle, or
+its invisible time has expired and it will be redelivered.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from sparrow.wire.headers import AckMessage, ChangeInvisibleTime, ChangeInvisibl
 
 
 class AckHandler:
-    """Serves acknowledgements, one by one (200051) and in batches (200151)."""
+    """Handles acknowledgements, single (200051) and in batches (200151)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._pop_state = broker, broker.pop_state
@@ -49,14 +51,15 @@ class AckHandler:
     def batch_ack(self, command: RemotingCommand, _: Channel) -> bytes | None:
         self._pop_state.check_available()
         acks = bodies.read(BatchAck, command.body).acks
-        asked = settled = 0
+        requested = settled = 0
         for ack in acks:
             offsets = ack.offsets
-            asked += len(offsets)
+            requested += len(offsets)
             settled += self._settle(ack, offsets)
-        if settled == asked:
+        if settled == requested:
             return success_frame(command)
-        why = f"{asked - settled} of {asked} messages are not in flight by these handles; the others are acknowledged"
+        stale = requested - settled
+        why = f"{stale} of {requested} messages are not in flight by these handles; the others are acknowledged"
         return encode_response(command, stale_handle(why))
 
     def _settle(self, ack: Ack, offsets: list[int]) -> int:
@@ -73,7 +76,7 @@ class AckHandler:
 
 
 def _ack_in_order(broker: Broker, group: str, queue: Queue, pop_ms: int, offsets: list[int]) -> int:
-    """How many of them were still to be acknowledged."""
+    """Acknowledge messages of a FIFO queue. Return how many were still in flight."""
     fifo_batch = _fifo_batch(broker, group, queue, pop_ms)
     if fifo_batch is None:
         return 0
@@ -90,7 +93,7 @@ def _fifo_batch(broker: Broker, group: str, queue: Queue, pop_ms: int) -> FifoBa
 
 
 def _moved(broker: Broker, fifo_batch: FifoBatch, before: int) -> None:
-    """Write it down; whoever waits for the queue may be next. A group that was sent elsewhere meanwhile stays there."""
+    """Store the change and wake parked pops of the queue. A group that was rewound meanwhile keeps its new position."""
     broker.pop_state.fifo_changed(fifo_batch)
     if fifo_batch.queue.topic in broker.topics:
         if broker.pop_state.position(fifo_batch.group, fifo_batch.queue) == before:
@@ -99,7 +102,7 @@ def _moved(broker: Broker, fifo_batch: FifoBatch, before: int) -> None:
 
 
 def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
-    """Why a handle stands for nothing."""
+    """Return why a handle is not valid."""
     topic = broker.topics[queue.topic]
     if not 0 <= queue.id < topic.read_queues:
         return HandlerResponse(
@@ -107,17 +110,17 @@ def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
         )
     first, end = broker.store.bounds_nowait(queue)
     if not first <= offset < end:
-        return stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
+        return stale_handle(f"offset {offset} is not in queue {queue}, which has offsets {first} to {end}")
     return stale_handle(
-        f"the handle of offset {offset} in queue {queue} stands for nothing: the message was acknowledged, "
-        "got another handle, or its time is over and it comes again"
+        f"the handle of offset {offset} in queue {queue} is not valid any more: the message was "
+        "acknowledged, got another handle, or its invisible time has expired"
     )
 
 
 async def change_invisible_time(
     request: ChangeInvisibleTime, broker: Broker, _call: RequestContext
 ) -> ChangeInvisibleTimeResponse | HandlerResponse:
-    """From now on the message is invisible for so long, by a new handle."""
+    """Change the invisible time of a message. Return its new handle."""
     broker.pop_state.check_available()
     check_invisible_time(request.invisible_ms, least=0)
     handle = receipt_handles.parse_handle(request.handle)
@@ -134,7 +137,10 @@ async def change_invisible_time(
 def _change_in_order(
     request: ChangeInvisibleTime, broker: Broker, queue: Queue, pop_ms: int
 ) -> ChangeInvisibleTimeResponse | HandlerResponse:
-    """Its handle keeps the time of the pop: the other messages of the queue have it, too."""
+    """Change the invisible time of a FIFO message.
+
+    Its handle keeps the pop time, which it shares with the other messages of the batch.
+    """
     fifo_batch = _fifo_batch(broker, request.group, queue, pop_ms)
     due_ms = broker.now_ms() + request.invisible_ms
     if fifo_batch is None or not broker.pop_state.fifo.change(fifo_batch, request.offset, due_ms):

@@ -1,7 +1,7 @@
-"""Which queues a consumer shall read, worked out by the broker (400), and whether it pulls or pops them (401).
+"""Queue assignment by the broker (400), and whether a consumer pulls or pops its queues (401).
 
-The broker counts on the members it has heard of, and on the route that its name servers know: a topic may lie on other
-brokers, too. Who pops usually gets all queues of every broker, as queue -1: pops share queues without dividing them.
+The assignment uses the members that this broker knows, and the route from its name servers, because a topic may be on
+several brokers. A popping consumer usually gets all queues of every broker as queue -1: pops share queues.
 """
 
 from __future__ import annotations
@@ -24,72 +24,74 @@ from sparrow.wire.headers import EmptyHeader, GetRoute
 PULL, POP = "PULL", "POP"
 ALL_QUEUES = -1
 _PULLS = -(1 << 31)
-"""In the mark of a group and topic that was set to pull. Any other number is with how many others each member shares
-its queues."""
+"""The mark's value for a group and topic that pulls. Other values are the number of members that share queues."""
 
 QueueAllocator = Callable[[Sequence[QueueRef], Sequence[str], str], list[QueueRef]]
 
 
 async def query_assignment(_: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
-    """The queues of one consumer. No list at all says: skip this time, not all is known yet."""
-    asked = call.body(QueryAssignment)
-    if asked.strategy_name not in ALLOCATION_STRATEGIES:
-        raise Refused(f"there is no strategy {asked.strategy_name!r}: there are {', '.join(ALLOCATION_STRATEGIES)}")
-    queues = await _queues(broker, asked.topic)
-    group = broker.clients.consumers(asked.consumer_group)
-    if queues is None or group is None or asked.client_id not in group.members:
+    """Return the queues of one consumer.
+
+    An answer without a list means that not everything is known yet: the consumer keeps its queues.
+    """
+    request = call.body(QueryAssignment)
+    if request.strategy_name not in ALLOCATION_STRATEGIES:
+        raise Refused(f"there is no strategy {request.strategy_name!r}: use one of {', '.join(ALLOCATION_STRATEGIES)}")
+    queues = await _queues(broker, request.topic)
+    group = broker.clients.consumers(request.consumer_group)
+    if queues is None or group is None or request.client_id not in group.members:
         return HandlerResponse.of(Assignments(None))
-    share_with = await _share_with(broker, asked.consumer_group, asked.topic)
+    share_with = await _share_with(broker, request.consumer_group, request.topic)
     mode = PULL if share_with is None else POP
-    if asked.message_model == BROADCASTING:
-        mine, mode = queues, PULL
+    if request.message_model == BROADCASTING:
+        assigned, mode = queues, PULL
     else:
-        share, clients = ALLOCATION_STRATEGIES[asked.strategy_name], sorted(group.members)
+        share, clients = ALLOCATION_STRATEGIES[request.strategy_name], sorted(group.members)
         if share_with is None:
-            mine = share(queues, clients, asked.client_id)
+            assigned = share(queues, clients, request.client_id)
         else:
-            mine = allocate_for_pop(queues, clients, asked.client_id, share_with=share_with, share=share)
-    return HandlerResponse.of(Assignments([Assignment(queue, mode) for queue in mine]))
+            assigned = allocate_for_pop(queues, clients, request.client_id, share_with=share_with, share=share)
+    return HandlerResponse.of(Assignments([Assignment(queue, mode) for queue in assigned]))
 
 
 async def set_request_mode(_: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
-    said = call.body(SetRequestMode)
-    if said.topic.startswith(RETRY_TOPIC_PREFIX):
-        raise NotPermitted(f"setting how {said.topic!r} is read", "retry topics are always pulled")
-    if said.mode not in (PULL, POP):
-        raise Refused(f"{said.mode!r} is no mode: there are {PULL} and {POP}")
-    broker.topics[said.topic]
-    await broker.groups.get_or_create(said.consumer_group)
-    share_with = _PULLS if said.mode == PULL else max(said.pop_share_queue_num, ALL_QUEUES)
-    await broker.store.marks.put(_mark(said.consumer_group, said.topic), share_with)
+    request = call.body(SetRequestMode)
+    if request.topic.startswith(RETRY_TOPIC_PREFIX):
+        raise NotPermitted(f"setting the request mode of {request.topic!r}", "retry topics are always pulled")
+    if request.mode not in (PULL, POP):
+        raise Refused(f"{request.mode!r} is not a request mode: use {PULL} or {POP}")
+    broker.topics[request.topic]
+    await broker.groups.get_or_create(request.consumer_group)
+    share_with = _PULLS if request.mode == PULL else max(request.pop_share_queue_num, ALL_QUEUES)
+    await broker.store.marks.put(_mark(request.consumer_group, request.topic), share_with)
     return EmptyHeader()
 
 
 async def _share_with(broker: Broker, group: str, topic: str) -> int | None:
-    """With how many others a popping member shares its queues, 0 or less: with all. None: they pull."""
+    """Return with how many others a popping member shares its queues; 0 or less: with all. None: the group pulls."""
     if topic.startswith(RETRY_TOPIC_PREFIX):
         return None
-    said = await broker.store.marks.get(_mark(group, topic))
-    return None if said is None or said == _PULLS else said
+    request = await broker.store.marks.get(_mark(group, topic))
+    return None if request is None or request == _PULLS else request
 
 
 def _mark(group: str, topic: str) -> str:
     return f"pop.mode {group} {topic}"
 
 
-# -- sharing: pure ----------------------------------------------------------------------------------------------------
+# -- allocation strategies: pure functions ----------------------------------------------------------------------------
 
 
 def allocate_averagely(queues: Sequence[QueueRef], clients: Sequence[str], client: str) -> list[QueueRef]:
-    """A run of neighbouring queues each; the first clients get one more when it does not come out even."""
+    """Allocate consecutive queues. The first clients get one more if the numbers do not divide."""
     index = clients.index(client)
-    each, left = divmod(len(queues), len(clients))
-    start = index * each + min(index, left)
-    return list(queues[start : start + each + (index < left)])
+    each, rest = divmod(len(queues), len(clients))
+    start = index * each + min(index, rest)
+    return list(queues[start : start + each + (index < rest)])
 
 
 def allocate_by_circle(queues: Sequence[QueueRef], clients: Sequence[str], client: str) -> list[QueueRef]:
-    """Dealt out one by one, like cards."""
+    """Allocate queues round robin."""
     return list(queues[clients.index(client) :: len(clients)])
 
 
@@ -99,13 +101,13 @@ ALLOCATION_STRATEGIES: Mapping[str, QueueAllocator] = {"AVG": allocate_averagely
 def allocate_for_pop(
     queues: Sequence[QueueRef], clients: Sequence[str], client: str, *, share_with: int, share: QueueAllocator
 ) -> list[QueueRef]:
-    """All queues of every broker; or, when a number is set, one's own and those of so many that follow in the list."""
+    """Return all queues of every broker; with `share_with`, a client's own and those of its next members."""
     if not queues:
         return []
     if share_with <= 0 or share_with >= len(clients) - 1:
         brokers = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
         return [QueueRef(topic, broker, ALL_QUEUES) for topic, broker in brokers]
-    if len(clients) > len(queues):  # fewer queues than members: nobody goes without
+    if len(clients) > len(queues):  # more members than queues: each gets one
         return [queues[clients.index(client) % len(queues)]]
     index = clients.index(client)
     neighbours = [clients[(index + step) % len(clients)] for step in range(share_with + 1)]
@@ -116,7 +118,7 @@ def allocate_for_pop(
 
 
 async def _queues(broker: Broker, topic: str) -> list[QueueRef] | None:
-    """All queues of the topic that can be read, on whatever broker; None when that cannot be found out just now."""
+    """Return all readable queues of the topic, on every broker; None if no name server answers."""
     name_servers = parse_addresses(broker.settings.name_servers)
     if not name_servers:
         found = broker.topics.get(topic)

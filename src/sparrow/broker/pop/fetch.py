@@ -1,10 +1,10 @@
-"""Filling the basket of one pop from the queues it may read.
+"""Reads messages for a pop from the queues of its topic.
 
-1. A queue is read from the group's position on. That moves past what is taken at once, and past what the filter leaves
-   out; only in order it waits for acknowledgements.
-2. Queues take turns at being the first, within their lane if the topic has lanes (see `lanes` for those). The retry
-   topic is the last, and in one pop of five the first: neither old nor new messages starve.
-3. Nothing has happened until `close`: then all that was taken is in flight, and only then positions move.
+1. A queue is read from the group's position. The position moves past what is fetched and what the filter rejects; for
+   FIFO queues it moves with acknowledgements.
+2. Queues are read in random rotation, within their lane if the topic has lanes (see `lane_fairness`). The retry topic
+   is last, and first in one pop of five, so that neither old nor new messages starve.
+3. Nothing changes before `mark_in_flight`: it puts the messages in flight, and then moves the positions.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from sparrow.wire.headers import NotificationRequest, PopMessage
 
 _RETRY_FIRST = 5
 _LOOKS_MAX = 32
-"""Reads of one queue in which nothing matched, before others get their turn."""
+"""Reads of one queue without a match, before other queues are read."""
 _FROM_NEWEST = 1
 
 
 class PopFetcher:
-    """Takes messages for a group."""
+    """Fetches messages for pops."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._store, self._topics, self._pop_state = broker, broker.store, broker.topics, broker.pop_state
         self.reading: set[tuple[str, Queue]] = set()
-        """Queues that are being read from the disk for somebody: nobody else takes from them meanwhile."""
+        """(group, queue) pairs that are being read from disk for a pop. Other pops skip them meanwhile."""
         self._popped: set[tuple[str, str]] = set()
         self._fairness = LaneFairness(broker)
 
     def queues(self, topic: str, queue_id: int, lanes: Iterable[Priority] = Priority) -> list[Queue]:
-        """Of a topic, in whatever order is this pop's; `lanes` is that of its lanes, if it has any."""
+        """Return the queues of a topic in the order for this pop; `lanes` is the order of its lanes."""
         if queue_id >= 0:
             return [Queue(topic, queue_id)]
         count, in_lanes = self._topics[topic].read_queues, has_lanes(self._topics[topic])
@@ -58,14 +58,14 @@ class PopFetcher:
         return [Queue(topic, number) for number in numbers]
 
     def retry_queue(self, group: str, topic: str) -> Queue | None:
-        """Of its retries; there need not be any yet."""
+        """Return the retry queue of a group. It may not exist yet."""
         return None if topic.startswith(RETRY_TOPIC_PREFIX) else Queue(receipt_handles.pop_retry_topic(group, topic), 0)
 
     def fill(self, response: PopResponse) -> Queue | None:
-        """Take what can be had without the disk; or the first queue that has something, and has it there.
+        """Fetch what is in memory. Return the first queue whose messages must be read from disk, if any.
 
-        It is not passed over for others that need no disk: those might never leave it a turn. Nor is a lane, for the
-        one below it, where more than one queue is read from there for a pop.
+        Such a queue is not skipped for others in memory, which might starve it. A lane is not skipped for a lower one
+        either, if the state allows more than one cold read for a pop.
         """
         request = response.request
         self._pop_state.check_available()
@@ -85,12 +85,12 @@ class PopFetcher:
         return None
 
     def _sources(self, response: PopResponse) -> list[tuple[Queue, int]]:
-        """Queues, and how many places each must leave to those that follow."""
+        """Return the queues, and how many slots each must leave for those that follow."""
         request = response.request
         plan = STRICT_PRIORITY
         if request.queue_id < 0 and has_lanes(self._topics[request.topic]):
             plan = self._fairness.next_plan(
-                request.group, request.topic, places=response.slots_left, now_ms=response.now_ms
+                request.group, request.topic, slots=response.slots_left, now_ms=response.now_ms
             )
         reserved = {lane: plan.reserved_after(lane) for lane in Priority} if plan.reserved else {}
         queues = [
@@ -115,7 +115,7 @@ class PopFetcher:
         return not self.is_blocked(request.group, queue, response.now_ms, request.attempt_id)
 
     def is_blocked(self, group: str, queue: Queue, now_ms: int, attempt: str | None) -> bool:
-        """Of a queue read in order. A group that was sent elsewhere meanwhile is not kept from going there."""
+        """Return whether a FIFO queue is blocked. A group that was rewound meanwhile is not."""
         fifo_batch = self._pop_state.fifo.of(group, queue)
         if fifo_batch is None or fifo_batch.committed != self._pop_state.position(group, queue):
             return False
@@ -126,10 +126,10 @@ class PopFetcher:
         return max(0, int(end) - max(self._pop_state.position(group, queue) or 0, first))
 
     def _take(self, response: PopResponse, queue: Queue) -> bool:
-        """False: it lies on the disk, or elsewhere."""
+        """Fetch from one queue. Return False if its messages are not in memory."""
         at = self.position(response, queue)
         fetched = response.fetched.get(queue)
-        if fetched is not None and fetched[0] == at:  # else the group was sent elsewhere meanwhile
+        if fetched is not None and fetched[0] == at:  # otherwise the group was rewound meanwhile
             fitting = response.cut_to_fit(self.apply_filter(response, queue, fetched[1]))
             examined_to = self.add_found(response, queue, at, fitting)
             response.is_cut_short |= examined_to is not None
@@ -146,7 +146,7 @@ class PopFetcher:
         return True
 
     def limits(self, response: PopResponse, queue: Queue) -> ReadLimits:
-        is_retried = queue.topic != response.request.topic  # was wanted before, and is not filtered again
+        is_retried = queue.topic != response.request.topic  # retries matched the filter before
         return {
             "count_max": messages_to_examine(response.free, None if is_retried else response.wanted.selector),
             "bytes_max": response.bytes_left,
@@ -154,7 +154,7 @@ class PopFetcher:
         }
 
     async def fetch(self, response: PopResponse, queue: Queue) -> tuple[int, ReadResult]:
-        """What `fill` could not have at once: from which offset on, and what there is."""
+        """Read a queue from disk. Return the offset and the result."""
         at = self.position(response, queue)
         found = await self._store.read(queue, at, **self.limits(response, queue))
         if may_hold_references(queue.topic):
@@ -162,12 +162,12 @@ class PopFetcher:
         return at, found
 
     def apply_filter(self, response: PopResponse, queue: Queue, found: ReadResult) -> ReadResult:
-        """What meets the group's condition, if it has one."""
+        """Return the records that match the group's SQL92 condition."""
         is_retried = queue.topic != response.request.topic
         return found if is_retried else apply_selector(found, response.wanted.selector, response.free)
 
     def position(self, response: PopResponse, queue: Queue) -> int:
-        """Where the group goes on reading. A new group's first pop decides it for good."""
+        """Return the group's position. The first pop of a new group sets it."""
         request = response.request
         at = response.offsets.get(queue)
         if at is None:
@@ -177,19 +177,19 @@ class PopFetcher:
         first, end = self._store.bounds_nowait(queue)
         at = int(first)
         if request.init_mode == _FROM_NEWEST and queue.topic == request.topic and first > 0:
-            at = max(at, end - 1)  # as RocketMQ: the newest message itself is not missed
+            at = max(at, end - 1)  # as in RocketMQ, the newest message itself is included
         response.offsets[queue] = at
         return at
 
     def add_found(self, response: PopResponse, queue: Queue, at: int, found: ReadResult) -> int | None:
-        """Take what a read has found; if it found nothing and there may be more, where to look next."""
+        """Add the result of a read. Return the next offset to read if it had no match and there may be more."""
         if isinstance(found, AtEnd):
             return None
         if isinstance(found, Moved):
             response.offsets[queue] = found.to
             return found.to
         offsets: Sequence[int] = range(at, at + len(found.sizes))
-        if len(found.sizes) != found.next_offset - at:  # not all wanted, or not all there
+        if len(found.sizes) != found.next_offset - at:  # some were rejected or deleted
             offsets = [record.queue_offset_of(raw) for raw in found.records()]
         if not response.request.in_order or not offsets:
             response.offsets[queue] = found.next_offset
@@ -227,10 +227,10 @@ class PopFetcher:
         response.taken.append(receipt_handles.offsets_entry(retry, queue.id, offsets))
 
     def _add_retries(self, response: PopResponse, queue: Queue, offsets: Sequence[int], found: Slice) -> list[int]:
-        """As messages of the topic they were first sent to, each with its handle: clients know no retry topics."""
+        """Add retries as messages of their original topic, each with its handle: clients do not know retry topics."""
         request = response.request
         messages = [record.decode(raw, verify_crc=False, expand=False) for raw in found.records()]
-        # Names of groups and topics may be put together to the same name in two ways: others' retries are passed over.
+        # Two pairs of group and topic may have the same retry topic name: skip retries of other topics.
         ours = [each for each in messages if each.properties.get(PROPERTY_RETRY_TOPIC, request.topic) == request.topic]
         for message in ours:
             message.topic = request.topic
@@ -248,7 +248,7 @@ class PopFetcher:
         return [message.queue_offset for message in ours]
 
     def mark_in_flight(self, response: PopResponse) -> None:
-        """What was taken is in flight from here on."""
+        """Put the fetched messages in flight, and move the positions."""
         request = response.request
         if response.batches:
             self._pop_state.add(response.batches)
@@ -275,13 +275,13 @@ class PopFetcher:
             response.counts += receipt_handles.count_entries(queue.id, fifo_batch.counts)
 
     def has_more(self, group: str, queue: Queue) -> bool:
-        """Whether there is something behind the group's position."""
+        """Return whether there are messages behind the group's position."""
         return (
             queue.topic in self._topics and self._pop_state.is_ready(group, queue) and self._remaining(group, queue) > 0
         )
 
     def load_positions(self, request: PopMessage | NotificationRequest) -> Awaitable[None] | None:
-        """To be awaited before anything is taken, if it is not known yet how far the group is."""
+        """Return an awaitable that loads the group's positions; None if they are loaded."""
         return self._pop_state.load_positions(request.group, self._all_sources(request))
 
     def _all_sources(self, request: PopMessage | NotificationRequest) -> Iterator[Queue]:

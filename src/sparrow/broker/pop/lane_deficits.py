@@ -13,24 +13,24 @@ from typing import NamedTuple
 from sparrow.model.priority import Priority
 
 GUARANTEED_TENTHS: Mapping[Priority, int] = {Priority.MIDDLE: 2, Priority.LOW: 1}
-"""Of a batch, for a lane that starves."""
+"""Of a batch, for a starving lane."""
 _WHOLE = 10
 _OWED_BATCHES_MAX = 2
-"""More is forgotten: a lane that could not be read for a while does not shut the others out afterwards."""
+"""Larger deficits are cut: a lane that could not be read for a while must not block the others afterwards."""
 
 LaneDeficits = Mapping[Priority, int]
-"""Tenths of places."""
+"""In tenths of a slot."""
 
 
 class LanePlan(NamedTuple):
-    """How one batch is filled."""
+    """The order of lanes for one batch, and the slots reserved for starving ones."""
 
     order: tuple[Priority, ...] = tuple(Priority)
     reserved: Mapping[Priority, int] = {}
-    """Places that no other lane gets."""
+    """Slots that no other lane may use."""
 
     def reserved_after(self, lane: Priority | None) -> int:
-        """Places that this lane, or with None somebody before them all, must leave to those whose turn is later."""
+        """Return the slots that this lane must leave for later ones. None: for all lanes."""
         later = self.order if lane is None else self.order[self.order.index(lane) + 1 :]
         return sum(self.reserved.get(each, 0) for each in later)
 
@@ -38,30 +38,30 @@ class LanePlan(NamedTuple):
 STRICT_PRIORITY = LanePlan()
 
 
-def accrue_deficits(deficits: LaneDeficits, starving: Collection[Priority], *, places: int) -> LaneDeficits:
-    """What is owed with one more batch. A lane that does not starve is owed nothing."""
-    most = _OWED_BATCHES_MAX * _WHOLE * places
-    return {lane: min(deficits.get(lane, 0) + GUARANTEED_TENTHS[lane] * places, most) for lane in starving}
+def accrue_deficits(deficits: LaneDeficits, starving: Collection[Priority], *, slots: int) -> LaneDeficits:
+    """Return the deficits after one more batch. A lane that does not starve has none."""
+    most = _OWED_BATCHES_MAX * _WHOLE * slots
+    return {lane: min(deficits.get(lane, 0) + GUARANTEED_TENTHS[lane] * slots, most) for lane in starving}
 
 
 def repay_deficit(deficits: LaneDeficits, lane: Priority, *, count: int) -> LaneDeficits:
-    """What is still owed when so many of a lane were taken."""
+    """Return the deficits after `count` messages of a lane were taken."""
     return {each: max(0, tenths - _WHOLE * count) if each is lane else tenths for each, tenths in deficits.items()}
 
 
-def plan_batch(deficits: LaneDeficits, *, places: int) -> LanePlan:
-    """How the next batch, of so many places, is to be filled."""
+def plan_batch(deficits: LaneDeficits, *, slots: int) -> LanePlan:
+    """Return the plan for the next batch of so many slots."""
     first = max(deficits, key=lambda lane: (deficits[lane], -lane), default=None)
-    if first is not None and deficits[first] >= _WHOLE * places:
+    if first is not None and deficits[first] >= _WHOLE * slots:
         return LanePlan((first, *(lane for lane in Priority if lane is not first)))
     return LanePlan(reserved={lane: tenths // _WHOLE for lane, tenths in deficits.items()})
 
 
-def starvation_candidates(waiting: Iterable[int], *, places: int) -> list[Priority]:
-    """Lanes that a batch of so many places does not get to. `waiting`: messages in each lane, the highest first."""
+def starvation_candidates(waiting: Iterable[int], *, slots: int) -> list[Priority]:
+    """Return the lanes that a batch of so many slots does not reach. `waiting` has the lag of each lane, high first."""
     before, found = 0, []
     for lane, count in zip(Priority, waiting, strict=True):
-        if count and before >= places:
+        if count and before >= slots:
             found.append(lane)
         before += count
     return found

@@ -1,4 +1,4 @@
-"""Looking without taking: the next messages of a group, and how many pops wait."""
+"""Handlers that return a group's next messages without popping them, and the number of parked pops."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sparrow.wire.headers import GetPollingCount, GetPollingCountResponse, PeekM
 
 
 async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """What the group would get next. It stays where it is."""
+    """Return the group's next messages without putting them in flight."""
     broker.pop_state.check_available()
     check_message_count(request.messages_max)
     await broker.groups.get_or_create(request.group)
     check_may_pop(broker, request.group, request.topic, request.queue_id)
-    room, bytes_left, rest = request.messages_max, ANSWER_BYTES_MAX, 0
+    slots_left, bytes_left, rest = request.messages_max, ANSWER_BYTES_MAX, 0
     records: list[memoryview] = []
     queues = PopFetcher(broker).queues(request.topic, request.queue_id)
     opening = broker.pop_state.load_positions(request.group, queues)
@@ -30,12 +30,12 @@ async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> H
     for queue in queues:
         bounds = await broker.store.bounds(queue)
         at = max(broker.pop_state.position(request.group, queue) or 0, bounds.first)
-        if room > 0 and bytes_left > 0:
-            found = await broker.store.read(queue, at, count_max=room, bytes_max=bytes_left)
+        if slots_left > 0 and bytes_left > 0:
+            found = await broker.store.read(queue, at, count_max=slots_left, bytes_max=bytes_left)
             found = await resolve_references(broker.store, found, bytes_max=bytes_left)
             if isinstance(found, Slice):
                 records += found.buffers
-                room, bytes_left = room - len(found.sizes), bytes_left - sum(found.sizes)
+                slots_left, bytes_left = slots_left - len(found.sizes), bytes_left - sum(found.sizes)
                 at = found.next_offset
         rest += max(0, bounds.end - at)
     header = PopMessageResponse(pop_ms=broker.now_ms(), invisible_ms=0, revive_queue=0, rest=rest)
@@ -45,12 +45,12 @@ async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> H
 
 
 async def count_polling(request: GetPollingCount, broker: Broker, _call: RequestContext) -> GetPollingCountResponse:
-    """How many pops wait for exactly this: that queue, or all of them."""
+    """Return how many pops are parked for this queue, or for all queues if the request says so."""
     topic = broker.topics[request.topic]
     queue = Queue(topic.name, max(request.queue_id, 0))
-    waiting = [held for held in broker.long_polls.parked_on(queue) if isinstance(held, ParkedPop)]
-    mine = (request.group, request.queue_id)
-    return GetPollingCountResponse(sum((held.group, held.queue_id) == mine for held in waiting))
+    waiting = [parked for parked in broker.long_polls.parked_on(queue) if isinstance(parked, ParkedPop)]
+    key = (request.group, request.queue_id)
+    return GetPollingCountResponse(sum((parked.group, parked.queue_id) == key for parked in waiting))
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.PEEK_MESSAGE: peek, RequestCode.POLLING_INFO: count_polling}

@@ -1,6 +1,6 @@
-"""Pops and notifications: answered at once, or held until there is something, or their time is over.
+"""The handlers of pops and notifications: answered at once, or parked for long polling.
 
-Plain functions. Only what needs the disk, or makes a group, becomes a task.
+Inline handlers. Only a request that reads the disk, or creates a group, becomes a task.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
 from sparrow.wire.headers import NotificationRequest, NotificationResponse, PopMessage
 
 _LATE_MS = 500
-"""A pop that was so long on its way that its sender has given it up is not served: nobody would get the messages."""
-_ON_THE_WAY_MS = 50
-"""The answer must be back before the sender's own time is over."""
+"""A pop that arrives this long after its deadline is not served: its sender would not get the messages."""
+_ANSWER_TRAVEL_MS = 50
+"""Time for the answer to reach the sender before its deadline."""
 
 FrameResult = bytes | Awaitable[bytes | None] | None
 PollAttempt = Callable[[bool], "bytes | None"]
-"""Looks once more; the last time (True) it must have an answer."""
+"""Tries to answer a parked request. With True, at its deadline, it must return an answer."""
 
 
 class ParkedPop(ParkedRequest):
-    """A waiting pop, or a waiting question whether there is something to pop."""
+    """A parked pop or notification."""
 
     __slots__ = ("group", "queue_id")
 
@@ -51,13 +51,13 @@ class ParkedPop(ParkedRequest):
 
 
 class PopHandler:
-    """Serves pops (200050) and notifications (200054)."""
+    """Handles pops (200050) and notifications (200054)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._long_polls, self._pop_state = broker, broker.long_polls, broker.pop_state
         self._fetcher = PopFetcher(broker)
         self._empty_keys: set[tuple[object, ...]] = set()
-        """What pops looked for in vain in this turn of the loop: of a thousand that wait, one need look."""
+        """Pops that found nothing in this iteration of the event loop, so that a thousand equal ones read once."""
 
     def handlers(self) -> dict[int, InlineHandler]:
         return {RequestCode.POP_MESSAGE: self.pop, RequestCode.NOTIFICATION: self.notify}
@@ -74,7 +74,7 @@ class PopHandler:
         check_may_pop(self._broker, request.group, request.topic, request.queue_id)
         wanted = parse_filter(request.topic, request.expression, request.expression_type)
         if command.flag & ONE_WAY_FLAG:
-            return None  # nobody would get the messages
+            return None  # nothing may be popped without an answer
         if self._is_late(request):
             return no_message_frame(command)
         opening = None if has_positions else self._fetcher.load_positions(request)
@@ -87,10 +87,10 @@ class PopHandler:
         return self._answer(response, command) or self._wait(response, command, channel)
 
     def _wait(self, response: PopResponse, command: RemotingCommand, channel: Channel) -> bytes | None:
-        """There was nothing; it is held, or told so."""
+        """Park a pop that found nothing, or answer that there is none."""
         request = response.request
-        look = self._poll_attempt(request, response.wanted, command)
-        if response.is_cut_short or not self._park(request, command, channel, look):
+        attempt = self._poll_attempt(request, response.wanted, command)
+        if response.is_cut_short or not self._park(request, command, channel, attempt):
             self._broker.counters.count_empty_pull(request.group, request.topic)
             return no_message_frame(command)
         return None
@@ -112,7 +112,7 @@ class PopHandler:
         return self._broker.now_ms() - request.born_ms - request.poll_ms > _LATE_MS
 
     def _answer(self, response: PopResponse, command: RemotingCommand) -> bytes | None:
-        """None if nothing was taken. What was taken is in flight when this returns."""
+        """Return the answer; None if nothing was fetched. Puts the messages in flight."""
         self._fetcher.mark_in_flight(response)
         if not response.count:
             return None
@@ -124,22 +124,22 @@ class PopHandler:
     async def _from_disk(
         self, response: PopResponse, cold: Queue, command: RemotingCommand, channel: Channel
     ) -> bytes | None:
-        """Read what is not at hand, while nobody else of the group takes from those queues; then fill the basket."""
+        """Read from disk what is not in memory, and fetch again. Other pops of the group skip these queues."""
         await channel.writable()
         group, reading = response.request.group, self._fetcher.reading
         if (group, cold) in reading:
             return no_message_frame(command)
         alone = [(cold, 0)]
-        if self._pop_state.cold_reads_max == 1:  # there is no waiting for others: all places are for this queue
+        if self._pop_state.cold_reads_max == 1:  # the other queues are skipped: all slots are for this one
             response = PopResponse(response.request, response.wanted, response.now_ms)
             response.sources = alone
-        held: list[Queue] = []
+        reserved: list[Queue] = []
         fetched: dict[Queue, tuple[int, ReadResult]] = {}
         again: Queue | None = cold
         try:
-            while again is not None and again not in fetched and len(held) < self._pop_state.cold_reads_max:
+            while again is not None and again not in fetched and len(reserved) < self._pop_state.cold_reads_max:
                 reading.add((group, again))
-                held.append(again)
+                reserved.append(again)
                 fetched[again] = await self._fetcher.fetch(response, again)
                 response = response.restarted(self._broker.now_ms(), fetched)
                 again = self._fetcher.fill(response)
@@ -148,7 +148,7 @@ class PopHandler:
                 return no_message_frame(command)
             return frame or self._wait(response, command, channel)
         finally:
-            for queue in held:
+            for queue in reserved:
                 reading.discard((group, queue))
                 self._long_polls.wake(queue)
 
@@ -163,7 +163,7 @@ class PopHandler:
             request.attempt_id,
         )
 
-        def look(is_over: bool) -> bytes | None:
+        def attempt(is_over: bool) -> bytes | None:
             if key in self._empty_keys and not is_over:
                 return None
             response = PopResponse(request, wanted, self._broker.now_ms())
@@ -172,14 +172,14 @@ class PopHandler:
             if frame is not None:
                 return frame
             if is_over or cold is not None or response.is_cut_short:
-                return no_message_frame(command)  # what lies on the disk is read for the next pop
-            self._is_empty_keys(key)
+                return no_message_frame(command)  # the next pop reads the disk
+            self._remember_empty(key)
             return None
 
-        return look
+        return attempt
 
-    def _is_empty_keys(self, key: tuple[object, ...]) -> None:
-        """Until this turn ends: nothing can come before, since whatever comes is looked for in the next."""
+    def _remember_empty(self, key: tuple[object, ...]) -> None:
+        """Remember a pop without messages until the end of this iteration: nothing new is visible before the next."""
         if not self._empty_keys:
             asyncio.get_running_loop().call_soon(self._empty_keys.clear)
         self._empty_keys.add(key)
@@ -196,7 +196,7 @@ class PopHandler:
         if opening is not None:
             return self._once_open(opening, command, channel)
 
-        def look(is_over: bool) -> bytes | None:
+        def attempt(is_over: bool) -> bytes | None:
             has_message = self._has_message(request)
             return (
                 encode_response(command, HandlerResponse(NotificationResponse(has_message)))
@@ -204,10 +204,10 @@ class PopHandler:
                 else None
             )
 
-        said = look(self._is_late(request) or bool(command.flag & ONE_WAY_FLAG))
-        if said is None and not command.flag & ONE_WAY_FLAG and not self._park(request, command, channel, look):
-            return look(True)
-        return said
+        frame = attempt(self._is_late(request) or bool(command.flag & ONE_WAY_FLAG))
+        if frame is None and not command.flag & ONE_WAY_FLAG and not self._park(request, command, channel, attempt):
+            return attempt(True)
+        return frame
 
     def _has_message(self, request: NotificationRequest) -> bool:
         self._pop_state.check_available()
@@ -220,14 +220,21 @@ class PopHandler:
             queues += filter(None, [fetcher.retry_queue(group, request.topic)])
         return any(fetcher.has_more(group, queue) for queue in queues)
 
-    # -- waiting ------------------------------------------------------------------------------------------------------
+    # -- long polling -------------------------------------------------------------------------------------------------
 
     def _park(
-        self, request: PopMessage | NotificationRequest, command: RemotingCommand, channel: Channel, look: PollAttempt
+        self,
+        request: PopMessage | NotificationRequest,
+        command: RemotingCommand,
+        channel: Channel,
+        attempt: PollAttempt,
     ) -> bool:
-        """Whether it waits now. A broker that holds too many answers at once, with what 5.x calls polling full."""
-        left_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ON_THE_WAY_MS
-        long_poll_ms = min(left_ms, request.poll_ms, self._broker.settings.long_poll_ms_max)
+        """Park a request. Return whether it is parked or answered.
+
+        If too many requests are parked, it is answered at once with RocketMQ 5's code for that (POLLING_FULL).
+        """
+        remaining_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ANSWER_TRAVEL_MS
+        long_poll_ms = min(remaining_ms, request.poll_ms, self._broker.settings.long_poll_ms_max)
         queues = self._fetcher.queues(request.topic, request.queue_id)
         if not request.in_order:
             queues += filter(None, [self._fetcher.retry_queue(request.group, request.topic)])
@@ -238,7 +245,7 @@ class PopHandler:
             if not channel.is_open:
                 return True
             try:
-                frame = look(is_over)
+                frame = attempt(is_over)
             except Exception as error:
                 frame = encode_error(command, error)
             if frame is None:
@@ -249,18 +256,18 @@ class PopHandler:
         try:
             self._long_polls.park(ParkedPop(request, queues, resume, channel), long_poll_ms)
         except Busy as refusal:
-            said = (
+            frame = (
                 HandlerResponse(NotificationResponse(False, polling_full=True))
                 if isinstance(request, NotificationRequest)
                 else None
             )
             full = encode_response(
-                command, said or HandlerResponse(code=ResponseCode.POLLING_FULL, remark=str(refusal))
+                command, frame or HandlerResponse(code=ResponseCode.POLLING_FULL, remark=str(refusal))
             )
             if full is not None:
                 channel.write(full)
             return True
-        # Between the look and the parking another thread may have made more visible (synchronous flush does).
+        # Another thread may have made messages visible before the request was parked (synchronous flush does).
         for queue in queues:
             if self._fetcher.has_more(request.group, queue):
                 self._long_polls.wake(queue)

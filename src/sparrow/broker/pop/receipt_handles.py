@@ -1,12 +1,12 @@
-"""What pop says about messages in words: handles, the lists of offsets of an answer, and names of retry topics. Pure.
+"""Receipt handles of popped messages, the offset lists of an answer, and the names of pop retry topics. Pure functions.
 
     handle            start popTime invisibleTime reviveQueue retry brokerName queueId [offset]
     start offsets     retry queueId start                    joined by `;`, one for each queue read
     message offsets   retry queueId offset,offset,...        the same
     order counts      retry queueId n  or  retry qo<queueId>%<offset> n
 
-`retry` is 0 for a topic itself and 1 for the group's retry topic of it. A client makes the handle of a message from the
-lists, and gives it back with its acknowledgement.
+`retry` is 0 for the topic itself and 1 for the group's retry topic of it. A client builds the handle of a message from
+the lists, and sends it with its acknowledgement.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.topic import TOPIC_NAME_CHARS_MAX
 
 FIFO_REVIVE_QUEUE = 999
-"""In place of a revive queue: the message was popped in order."""
+"""Stands for the revive queue in handles of FIFO pops."""
 FROM_TOPIC, FROM_RETRY_TOPIC = "0", "1"
 _FIELDS_MIN = 7
 _DIGEST_CHARS = 32
 
 
 class ReceiptHandle(NamedTuple):
-    """What an acknowledgement is about. (Its queue and offset are said beside it.)"""
+    """The batch of a message in flight. Requests contain its queue and offset in other fields."""
 
     start: int
     pop_ms: int
@@ -41,7 +41,7 @@ def parse_handle(text: str) -> ReceiptHandle:
             return ReceiptHandle(int(fields[0]), int(fields[1]), int(fields[3]) == FIFO_REVIVE_QUEUE)
         except ValueError:
             pass
-    raise BadRequest("the handle", "extraInfo", f"is {text[:120]!r}, which no pop has given out")
+    raise BadRequest("the handle", "extraInfo", f"is {text[:120]!r}, which is not a receipt handle")
 
 
 def format_handle(
@@ -67,7 +67,7 @@ def offsets_entry(retry: str, queue_id: int, offsets: Iterable[int]) -> str:
 
 
 def count_entries(queue_id: int, counts: Mapping[int, int]) -> list[str]:
-    """How often each message was handed out before. Clients of before 5.1 look for the queue's count only."""
+    """Return how often each message was popped before. Clients before 5.1 only read the count of the queue."""
     if not any(counts.values()):
         return []
     by_offset = [f"{FROM_TOPIC} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
@@ -75,17 +75,17 @@ def count_entries(queue_id: int, counts: Mapping[int, int]) -> list[str]:
 
 
 def pop_begun_mark(group: str, topic: str) -> str:
-    """Says when the group began to pop the topic, at the latest: what is meant for it goes where it pops from."""
+    """Return the name of the mark for a group that has popped a topic: resends go to its pop retry topic."""
     return f"pop.begun {group} {topic}"
 
 
 def pop_retry_topic(group: str, topic: str) -> str:
-    """Where a group's messages of a topic go that were not acknowledged in time."""
+    """Return the retry topic for messages of a topic that a popping group did not acknowledge in time."""
     return stored_topic_name(f"{RETRY_TOPIC_PREFIX}{group}_{topic}")
 
 
 def stored_topic_name(topic: str) -> str:
-    """Clients put retry topics together themselves, and may exceed what a topic's name may have: those are cut."""
+    """Return the stored name of a retry topic. Clients may build names that are too long: those are hashed."""
     if len(topic) <= TOPIC_NAME_CHARS_MAX or not topic.startswith(RETRY_TOPIC_PREFIX):
         return topic
     digest = md5(topic.encode(), usedforsecurity=False).hexdigest()
@@ -94,7 +94,7 @@ def stored_topic_name(topic: str) -> str:
 
 
 def popped_topic(group: str, topic: str, retry: str) -> str:
-    """The topic a message was popped from, which a batch of acknowledgements names by the one it was popped for."""
+    """Return the topic that a message was popped from; batch acknowledgements name the topic that was requested."""
     if retry == FROM_TOPIC or topic.startswith(RETRY_TOPIC_PREFIX):
         return stored_topic_name(topic)
     return pop_retry_topic(group, topic)

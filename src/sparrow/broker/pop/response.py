@@ -1,4 +1,4 @@
-"""What one pop takes with it, and how the answer speaks of it."""
+"""The response of one pop while it is being filled, and responses without messages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, Serialization
 from sparrow.wire.headers import PopMessage, PopMessageResponse
 
 ANSWER_BYTES_MAX = 256 * 1024
-"""What an answer holds; more only if a single message is larger."""
+"""More only if a single message is larger."""
 REVIVE_QUEUE = 0
-"""Ours has one queue; RocketMQ's has eight, and handles say which."""
+"""Sparrow has one revive queue. RocketMQ has eight, and handles contain which."""
 
 
 _JSON = Serialization.JSON
@@ -28,32 +28,32 @@ _DONE = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":' + str(ADV
 
 
 class PopResponse:
-    """Empty at first. `now_ms` becomes the time in its handles."""
+    """The messages of one pop, and their batches. `now_ms` is the pop time in their handles."""
 
     def __init__(self, request: PopMessage, wanted: SubscriptionFilter, now_ms: int) -> None:
         self.request, self.wanted, self.now_ms = request, wanted, now_ms
         self.sources: Sequence[tuple[Queue, int]] | None = None
-        """Queues to take from, and how many places each must leave to those that follow; None: not decided yet."""
+        """Queues to read, and how many slots each must leave for those that follow; None: not determined yet."""
         self.fetched: Mapping[Queue, tuple[int, ReadResult]] = {}
-        """What was read for this pop already: from which offset on, and what there was."""
+        """Results that were read from disk for this pop, with their offsets."""
         self.slots_left, self.bytes_left = request.messages_max, ANSWER_BYTES_MAX
         self.reserved_slots = 0
-        """Places that the next queue must leave to lanes behind it."""
+        """Slots that the next queue must leave for later lanes."""
         self.records: list[bytes | memoryview] = []
         self.remaining = 0
         """Messages left in the queues."""
         self.is_cut_short = False
-        """There is more to look at, though nothing was found yet."""
+        """There is more to examine, though nothing was found yet."""
         self.batches: list[InFlightBatch] = []
         self.fifo_batches: list[tuple[Queue, Sequence[int], int]] = []
         self.offsets: dict[Queue, int] = {}
-        """How far the group gets in each queue."""
+        """The group's next position in each queue."""
         self.starts: list[str] = []
         self.taken: list[str] = []
         self.counts: list[str] = []
 
     def restarted(self, now_ms: int, fetched: Mapping[Queue, tuple[int, ReadResult]]) -> PopResponse:
-        """To be filled anew, in the same order, now that more is at hand."""
+        """Return an empty response with the same order of queues, and with results from disk."""
         other = PopResponse(self.request, self.wanted, now_ms)
         other.sources, other.fetched = self.sources, fetched
         return other
@@ -64,7 +64,7 @@ class PopResponse:
 
     @property
     def free(self) -> int:
-        """Places that the next queue may fill."""
+        """The slots that the next queue may fill."""
         return self.slots_left - self.reserved_slots
 
     @property
@@ -72,16 +72,16 @@ class PopResponse:
         return self.free <= 0 or self.bytes_left <= 0
 
     def cut_to_fit(self, found: ReadResult) -> ReadResult:
-        """As much of what was read a while ago as there is room for by now, and one at least."""
+        """Cut an earlier result to the free slots and bytes; keep at least one record."""
         if not isinstance(found, Slice) or (len(found.sizes) <= self.free and sum(found.sizes) <= self.bytes_left):
             return found
-        kept: list[memoryview] = []
+        fitting: list[memoryview] = []
         size = 0
         for raw in found.records():
-            if kept and (len(kept) >= self.free or size + len(raw) > self.bytes_left):
+            if fitting and (len(fitting) >= self.free or size + len(raw) > self.bytes_left):
                 next_offset = QueueOffset(record.queue_offset_of(raw))
-                return Slice(kept, [len(each) for each in kept], next_offset, found.bounds)
-            kept.append(raw)
+                return Slice(fitting, [len(each) for each in fitting], next_offset, found.bounds)
+            fitting.append(raw)
             size += len(raw)
         return found
 
@@ -98,7 +98,7 @@ class PopResponse:
 
 
 def success_frame(command: RemotingCommand) -> bytes | None:
-    """Success with nothing more to say, filled into a form: acknowledgements come by the ten thousand."""
+    """Return a success frame without fields, from a template: acknowledgements are frequent."""
     if command.serialization is not _JSON or command.flag & ONE_WAY_FLAG:
         return encode_response(command, HandlerResponse())
     header = _DONE % command.opaque

@@ -1,7 +1,7 @@
-"""What was not acknowledged in time is stored once more, in the group's retry topic, and popped from there.
+"""Revives messages that were not acknowledged in time: stores them again in the group's retry topic.
 
-The copy is stored before the original is settled. A crash between the two makes another copy, or hands the original out
-again; it loses nothing. What came too often goes to the group's dead letters.
+The copy is stored before the original is settled. A crash in between makes another copy, or redelivers the original; it
+loses nothing. A message without retries left goes to the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from sparrow.wire.properties import property_value, set_properties
 log = logging.getLogger(__name__)
 
 SLEEP_MAX_S = 1.0
-"""The loop looks at least so often: a wall clock that was set shall not make it sleep for long."""
+"""The longest sleep, in case the wall clock is set."""
 RETRY_AFTER_MS = 10_000
-"""When a lot could not be revived (the disk is full, say), it is tried again after so long."""
+"""When a batch that could not be revived is tried again, for instance after a full disk."""
 SAVE_INTERVAL_S = 10.0
 BATCHES_PER_ROUND = 100
-"""Lots between two looks at everything else there is to do."""
+"""Batches between two checks of everything else."""
 
 
 class LogPopWorker:
-    """Pops of a log store, for as long as the broker runs: heard again at its start, saved, and revived."""
+    """Loads, saves and revives the pops of a log store while the broker runs."""
 
     def __init__(self, pop_state: LogPopState, reviving: Reviver) -> None:
         self._pop_state, self._reviving = pop_state, reviving
@@ -63,7 +63,7 @@ class LogPopWorker:
         try:
             self._pop_state.save()
         except SparrowError as error:
-            log.error("the state of pops is not saved: the next start reads more", extra={"why": str(error)})
+            log.error("cannot save the state of pops: the next start reads more", extra={"why": str(error)})
 
     async def _keep_saving(self) -> None:
         while True:
@@ -71,11 +71,11 @@ class LogPopWorker:
             try:
                 self._pop_state.save()
             except SparrowError as error:
-                log.error("the state of pops is not saved", extra={"why": str(error)})
+                log.error("cannot save the state of pops", extra={"why": str(error)})
 
 
 class Reviver:
-    """Watches what is in flight."""
+    """Revives expired batches, and wakes FIFO queues whose invisible time has expired."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Reviver:
         self._now_ms = now_ms
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             self._pop_state.earlier_due.clear()
             for queue in self._pop_state.fifo.reopened_queues(self._now_ms()):
@@ -105,7 +105,7 @@ class Reviver:
             due = self._pop_state.in_flight.due(self._now_ms(), BATCHES_PER_ROUND)
             for batch in due:
                 await self._try(batch)
-                await asyncio.sleep(0)  # others want to be served between two lots
+                await asyncio.sleep(0)  # let other tasks run between two batches
             try:
                 async with asyncio.timeout(0 if due else self._wait_s()):
                     await self._pop_state.earlier_due.wait()
@@ -122,19 +122,19 @@ class Reviver:
         try:
             await self._revive(batch)
         except Exception as error:
-            is_ours = not isinstance(error, SparrowError)
+            is_unexpected = not isinstance(error, SparrowError)
             extra = {"queue": str(batch.queue), "group": batch.group, "why": str(error)}
-            log.error("messages in flight not revived", extra=extra, exc_info=is_ours)
+            log.error("cannot revive messages in flight", extra=extra, exc_info=is_unexpected)
             self._pop_state.in_flight.postpone(batch, self._now_ms() + RETRY_AFTER_MS)
 
     async def _revive(self, batch: InFlightBatch) -> None:
         group = self._groups.get(batch.group)
-        if group is None or batch.queue.topic not in self._topics:  # nobody is left who could want them
+        if group is None or batch.queue.topic not in self._topics:  # the group or the topic is deleted
             self._pop_state.settle(batch, batch.mask)
             return
         records = await self._records(batch)
-        alive, dead = await self._targets(batch, group, records)
-        # From here on an acknowledgement is either seen already, or finds the message gone.
+        retry_topic, dead_letter_topic = await self._targets(batch, group, records)
+        # From here on, an acknowledgement has arrived already, or finds the message withdrawn.
         withdrawn = self._pop_state.withdraw(batch)
         stored = withdrawn
         placings: list[tuple[int, PendingAppend]] = []
@@ -142,9 +142,9 @@ class Reviver:
         for offset, raw in records.items():
             bit = withdrawn & 1 << offset - batch.start
             if bit:
-                stored ^= bit  # what is left is gone from the store, and needs nothing more
+                stored ^= bit  # what is left is deleted from the store, and settled
                 try:
-                    placings.append((bit, self._store_again(batch, group, raw, alive, dead)))
+                    placings.append((bit, self._store_again(batch, group, raw, retry_topic, dead_letter_topic)))
                 except Exception as error:
                     failures.append(error)
         try:
@@ -164,40 +164,40 @@ class Reviver:
     ) -> tuple[Topic, Topic | None]:
         topic = batch.queue.topic
         name = topic if topic.startswith(RETRY_TOPIC_PREFIX) else pop_retry_topic(group.name, topic)
-        alive = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, name.removeprefix(RETRY_TOPIC_PREFIX))
+        retry_topic = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, name.removeprefix(RETRY_TOPIC_PREFIX))
         if any(record.draft_from_record(raw).reconsume_times >= group.retries_max for raw in records.values()):
-            return alive, await self._topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
-        return alive, None
+            return retry_topic, await self._topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
+        return retry_topic, None
 
     def _store_again(
-        self, batch: InFlightBatch, group: Group, raw: memoryview, alive: Topic, dead: Topic | None
+        self, batch: InFlightBatch, group: Group, raw: memoryview, retry_topic: Topic, dead_letter_topic: Topic | None
     ) -> PendingAppend:
         draft = record.draft_from_record(raw)
-        is_dead = draft.reconsume_times >= group.retries_max and dead is not None
+        is_dead = draft.reconsume_times >= group.retries_max and dead_letter_topic is not None
         draft.reconsume_times += 1
-        queue = Queue(dead.name if is_dead and dead is not None else alive.name, 0)
+        queue = Queue(dead_letter_topic.name if is_dead and dead_letter_topic is not None else retry_topic.name, 0)
         plain = draft.properties
         try:
-            draft.properties = self._words(batch, raw, draft)
+            draft.properties = self._properties(batch, raw, draft)
             return self._store.append_nowait(queue, (draft,))
-        except Refused:  # no room for what we have to say about it: the message itself is more important
+        except Refused:  # the properties are too long with ours: the message is more important
             draft.properties = plain
             return self._store.append_nowait(queue, (draft,))
 
-    def _words(self, batch: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
-        said = draft.properties
-        words: dict[str, str] = {}
-        if property_value(said, PROPERTY_RETRY_TOPIC) is None:
-            words[PROPERTY_RETRY_TOPIC] = batch.queue.topic
-        if property_value(said, PROPERTY_FIRST_POP_MS) is None:
-            words[PROPERTY_FIRST_POP_MS] = str(batch.pop_ms)
-        if property_value(said, PROPERTY_ORIGIN_MESSAGE_ID) is None:
+    def _properties(self, batch: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
+        before = draft.properties
+        values: dict[str, str] = {}
+        if property_value(before, PROPERTY_RETRY_TOPIC) is None:
+            values[PROPERTY_RETRY_TOPIC] = batch.queue.topic
+        if property_value(before, PROPERTY_FIRST_POP_MS) is None:
+            values[PROPERTY_FIRST_POP_MS] = str(batch.pop_ms)
+        if property_value(before, PROPERTY_ORIGIN_MESSAGE_ID) is None:
             message = record.decode(raw, verify_crc=False, expand=False)
-            words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
-        return set_properties(said, words)
+            values[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
+        return set_properties(before, values)
 
     async def _records(self, batch: InFlightBatch) -> dict[int, memoryview]:
-        """Those still in flight, as far as retention has left them."""
+        """Return the records that are still in flight and not deleted."""
         wanted = batch.offsets()
         found: dict[int, memoryview] = {}
         offset = wanted[0]
@@ -205,7 +205,9 @@ class Reviver:
             slice_ = await self._store.read(batch.queue, offset, count_max=wanted[-1] + 1 - offset, bytes_max=4 << 20)
             if isinstance(slice_, Slice):
                 found |= {
-                    place: raw for raw in slice_.records() if (place := record.queue_offset_of(raw)) <= wanted[-1]
+                    queue_offset: raw
+                    for raw in slice_.records()
+                    if (queue_offset := record.queue_offset_of(raw)) <= wanted[-1]
                 }
                 offset = slice_.next_offset
             elif slice_.bounds.first > offset:
@@ -216,6 +218,6 @@ class Reviver:
         return await self._resolved(records) if may_hold_references(batch.queue.topic) else records
 
     async def _resolved(self, records: dict[int, memoryview]) -> dict[int, memoryview]:
-        """What comes again from here on is a message by itself, as every retry is."""
+        """Resolve references: a retry is stored as a message of its own."""
         whole = {offset: await resolve_record(self._store, raw) for offset, raw in records.items()}
         return {offset: memoryview(raw) for offset, raw in whole.items() if raw is not None}

@@ -1,4 +1,4 @@
-"""The answers of pop that are only a code, and what may be asked at all."""
+"""Validation of pop requests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from sparrow.model.errors import NotPermitted, Refused
 
 POP_MESSAGES_MAX = 32
 INVISIBLE_MS_MAX = 12 * 3_600_000
-"""As long as RocketMQ's proxies allow. Retention must not get near what is in flight."""
+"""The limit of RocketMQ's proxies. Retention must not delete messages in flight."""
 
 
 def check_may_pop(broker: Broker, group_name: str, topic_name: str, queue_id: int) -> None:
-    """Whether that group may read that topic, and the topic has that queue; -1 stands for all."""
+    """Refuse a group that may not consume, a topic that may not be read, or an unknown queue; -1 means all queues."""
     group = broker.groups[group_name]
     if not group.may_consume:
         raise NotPermitted(f"consuming in group {group.name!r}", "the group's configuration forbids it")
@@ -24,9 +24,9 @@ def check_may_pop(broker: Broker, group_name: str, topic_name: str, queue_id: in
 
 def check_message_count(messages_max: int) -> None:
     if not 1 <= messages_max <= POP_MESSAGES_MAX:
-        raise Refused(f"a pop of {messages_max} messages is not possible: ask for 1 to {POP_MESSAGES_MAX}")
+        raise Refused(f"cannot pop {messages_max} messages: ask for 1 to {POP_MESSAGES_MAX}")
 
 
 def check_invisible_time(invisible_ms: int, *, least: int) -> None:
     if not least <= invisible_ms <= INVISIBLE_MS_MAX:
-        raise Refused(f"an invisible time of {invisible_ms} ms is not possible: {least} to {INVISIBLE_MS_MAX} are")
+        raise Refused(f"an invisible time of {invisible_ms} ms is not possible: use {least} to {INVISIBLE_MS_MAX}")

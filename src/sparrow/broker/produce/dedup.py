@@ -1,11 +1,12 @@
-"""Sends that are repeated because their answer was lost: the first is answered again, and nothing is stored twice.
+"""Deduplication of repeated sends: a repeat gets the answer of the first send and is not stored again.
 
-A producer that wants this gives each message its own id (`__PID`) and a running number (`__SEQ`). What was stored
-before a restart is found again in the key index, by the unique id that a message keeps however often it is sent.
+An idempotent producer puts its id (`__PID`) and a sequence number (`__SEQ`) on each message. Sends before a restart are
+found in the key index by the unique id, which a message keeps when it is sent again.
 
-1. A repeat gets the answer of the first. Two that come at the same time count as one.
-2. The last so many sends of each producer are remembered, and so many producers: a repeat comes within seconds.
-3. For a while after a start, what is not remembered is looked for in the index; later nobody repeats so old a send.
+1. A repeat gets the answer of the first send. Two that arrive at the same time count as one.
+2. A limited number of sends is remembered for each producer, and a limited number of producers: repeats come within
+   seconds.
+3. For a while after a start, unknown sends are also searched for in the index. Later repeats are not expected.
 """
 
 from __future__ import annotations
@@ -24,29 +25,31 @@ from sparrow.wire.properties import property_value
 
 SENDS_PER_PRODUCER_MAX, PRODUCERS_MAX = 4096, 10_000
 INDEX_SEARCH_WINDOW_MS = 120_000
-"""Longer than any client goes on repeating a send."""
+"""Longer than any client repeats a send."""
 
 
 class ProducerSequence(NamedTuple):
-    """Who sends, and which of its sends this is."""
+    """A producer id, and the sequence number of a send."""
 
     producer_id: str
     sequence: int
 
 
 def producer_sequence_of(properties: bytes) -> ProducerSequence | None:
-    """None: a message that may be stored as often as it is sent."""
+    """Return the producer id and sequence number; None if the message may be stored more than once."""
     producer_id = property_value(properties, PROPERTY_PRODUCER_ID)
     if producer_id is None:
         return None
     number = property_value(properties, PROPERTY_SEQUENCE)
     if number is None or not number.isascii() or not number.isdigit():
-        raise IllegalMessage(f"it names its producer ({PROPERTY_PRODUCER_ID}) but has no number ({PROPERTY_SEQUENCE})")
+        raise IllegalMessage(
+            f"it has a producer id ({PROPERTY_PRODUCER_ID}) but no sequence number ({PROPERTY_SEQUENCE})"
+        )
     return ProducerSequence(producer_id, int(number))
 
 
 class SendDeduplicator:
-    """What the producers of a broker have sent of late."""
+    """The recent sends of the producers of a broker."""
 
     def __init__(self, store: Store, *, now_ms: Callable[[], int]) -> None:
         self._store, self._now_ms = store, now_ms
@@ -72,28 +75,28 @@ class SendDeduplicator:
 
     @property
     def must_search_index(self) -> bool:
-        """Whether what is not known here may still be in the log."""
+        """Whether an unknown send may still be in the log."""
         return self._now_ms() < self._search_until_ms
 
     async def search_index(self, topic: str, send_key: ProducerSequence, unique_key: str) -> None:
-        """Find out what the log knows of a send; `known` tells afterwards. Those who ask at once ask once."""
+        """Search the key index for a send; afterwards `find` returns it. Concurrent calls search once."""
         search = self._searches.get(send_key)
         if search is not None:
             await search
             return
         future = self._searches[send_key] = asyncio.get_running_loop().create_future()
         try:
-            # The newest word counts: delivered, or else still waiting for its time or its producer.
+            # Delivered, or else still a delayed or half message.
             for name in (topic, SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC):
                 if self.find(send_key) is None:
                     for raw in await self._store.find_by_key(name, unique_key, limit=1):
-                        self.remember(send_key, _placed(raw))
+                        self.remember(send_key, _append_result(raw))
         finally:
             del self._searches[send_key]
             future.set_result(None)
 
 
-def _placed(raw: bytes) -> AppendResult:
+def _append_result(raw: bytes) -> AppendResult:
     found = record.decode(raw, verify_crc=False, expand=False)
     at = found.physical_offset
     return AppendResult(

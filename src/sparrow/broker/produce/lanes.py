@@ -1,12 +1,7 @@
-"""Topics with lanes: how they are laid out, which lane a message goes to, and in which order lanes are taken.
+"""Priority lanes of a topic: its read queues, and which lane a message goes to. Pure functions.
 
-1. A sender names a part of the topic, and its message says its priority; readers know the queue that both make. Which
-   queue is what never changes, so lanes are there from the start or not at all, and parts only become more.
-2. High is taken before middle, and middle before low. A lane that starves is owed its tenths of every batch, and has
-   places kept for it. What it does not get (batches of one have no tenths, large messages leave no room) stays owed;
-   when that is a whole batch, the lane is the first for once.
-
-All of it pure.
+A sender chooses a write queue, and the message's priority chooses the lane; together they determine the read queue.
+That mapping never changes, so a topic has lanes from its creation or never, and write queues are only ever added.
 """
 
 from __future__ import annotations
@@ -34,45 +29,47 @@ def has_lanes(topic: Topic) -> bool:
 
 
 def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
-    """A topic as it is to be, with the queues its lanes need; or `Refused`. `known`: as it is so far."""
+    """Return a topic with the read queues that its lanes need, or raise `Refused`. `known` is the topic before."""
     name, parts = wanted.name, wanted.write_queues
     if known is not None and has_lanes(known) != has_lanes(wanted):
         has, flag = (
             ("lanes", f"with {LANES_SYS_FLAG}") if has_lanes(known) else ("no lanes", f"without {LANES_SYS_FLAG}")
         )
         raise Refused(
-            f"topic {name!r} has {has}, and that stays so, for it says which queue is what: change it {flag} in its "
-            f"flags, or make another topic"
+            f"topic {name!r} has {has}, and that cannot change, because it determines the meaning of its "
+            f"queues: send the request {flag} in its flags, or create another topic"
         )
     if not has_lanes(wanted):
         return wanted
     if wanted.read_queues not in (parts, parts * LANE_COUNT):
         raise Refused(
-            f"topic {name!r} has lanes, so {parts} queues to write make {parts * LANE_COUNT} to read, "
-            f"not {wanted.read_queues}"
+            f"topic {name!r} has lanes: {parts} write queues need {parts * LANE_COUNT} read queues, not "
+            f"{wanted.read_queues}"
         )
     if known is not None and parts < known.write_queues:
         raise Refused(
-            f"topic {name!r} has lanes and {known.write_queues} queues to write: with {parts}, nobody could read what "
-            f"lies in the others"
+            f"topic {name!r} has lanes and {known.write_queues} write queues: with {parts}, messages in "
+            "the others would be unreadable"
         )
-    # Tools say the same number for both unless told otherwise.
+    # Tools send the same number for both by default.
     return msgspec.structs.replace(wanted, read_queues=parts * LANE_COUNT)
 
 
 def lane_queue(part: Queue, properties: str) -> Queue:
-    """The queue of a message sent to a part of a topic with lanes."""
-    word = property_value(properties.encode(), PROPERTY_PRIORITY) if PROPERTY_PRIORITY in properties else None
-    return Queue(part.topic, read_queue_id(part.id, parse_priority(word)))
+    """Return the read queue of a message that was sent to a write queue."""
+    value = property_value(properties.encode(), PROPERTY_PRIORITY) if PROPERTY_PRIORITY in properties else None
+    return Queue(part.topic, read_queue_id(part.id, parse_priority(value)))
 
 
 def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
-    """The queue of a batch, of which all go to one. `queue`: where those go that say nothing."""
+    """Return the read queue of a batch. `queue` is the one for messages without a priority."""
     otherwise = priority_of_queue(queue.id)
-    words = {property_value(member.properties, PROPERTY_PRIORITY) for member in batch.decode(body)}
-    priorities = {otherwise if word is None else parse_priority(word) for word in words}
+    values = {property_value(member.properties, PROPERTY_PRIORITY) for member in batch.decode(body)}
+    priorities = {otherwise if value is None else parse_priority(value) for value in values}
     if len(priorities) > 1:
         found = ", ".join(priority.label for priority in sorted(priorities))
-        raise IllegalMessage(f"its messages have priorities {found}: a batch goes to one lane, make one for each")
+        raise IllegalMessage(
+            f"its messages have priorities {found}: a batch goes to one lane, so send one batch for each priority"
+        )
     priority = priorities.pop() if priorities else otherwise
     return Queue(queue.topic, read_queue_id(write_queue_id(queue.id), priority))

@@ -1,11 +1,11 @@
-"""Records that come ready-made, in portions: what may be appended as it is, and where to.
+"""Validation of encoded records (staged writes), which the broker appends as they are.
 
-A producer's ordinary messages are laid out by the broker. These are not, so each is looked at, as columns:
+The broker encodes ordinary messages itself. Encoded records come from a client, so they are validated, as columns:
 
-1. They lie soundly, are of the topic and size said, and no larger than a message may be.
-2. Checksums match, or are filled in here. Who sent them is written in: as with other messages, the peer we see.
-3. None asks for what needs more than an append (a delivery time, a transaction), or says what only a broker says.
-4. In a topic with lanes each goes to the lane of its priority; the order within a lane stays.
+1. Their layout is valid, they have the given topic and sizes, and none is larger than the limit.
+2. Checksums match, or are computed here. The born host is set to the peer's address.
+3. None has a property that needs more than an append (a delivery time, a transaction), or that is the broker's own.
+4. In a topic with lanes, each record goes to the lane of its priority. The order within a lane is kept.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ _AT_BORN_HOST: int = columns.HEADER_DTYPE.fields["born_host"][1]  # type: ignore
 _AT_SYS_FLAG: int = columns.HEADER_DTYPE.fields["sys_flag"][1]  # type: ignore[index]
 _IPV4_BYTES = 8
 _DELAYS = (PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS)
-_WORTH_A_LOOK = (b"DELAY\x01", b"TIMER_DEL", PROPERTY_REFERENCE.encode() + b"\x01")
+_SUSPECT_PROPERTIES = (b"DELAY\x01", b"TIMER_DEL", PROPERTY_REFERENCE.encode() + b"\x01")
 
 
 class IncomingRecords(NamedTuple):
-    """A body of portions, on its way to be checked."""
+    """A body of encoded records, before validation."""
 
     portions: Sequence[QueueBatch]
     in_lanes: Sequence[bool]
-    """Of each portion: whether its topic has lanes."""
+    """For each queue's records: whether the topic has lanes."""
     fills_checksum: bool
     body_bytes_max: int
     store_host_bytes: int
     born_host: bytes
-    """As records keep it."""
+    """In the layout of records."""
     now_ms: int
 
 
 def check_destinations(portions: Sequence[QueueBatch], find: Callable[[str], Topic | None]) -> list[bool]:
-    """Whether each portion's topic has lanes; or why its queue takes no messages."""
+    """Return whether the topic of each queue has lanes. Refuse a queue that cannot be written."""
     return [has_lanes(_topic_of(part.queue, find)) for part in portions]
 
 
@@ -80,40 +80,40 @@ def _topic_of(queue: Queue, find: Callable[[str], Topic | None]) -> Topic:
     return topic
 
 
-def validate_records(arriving: IncomingRecords) -> list[QueueBatch]:
-    """The portions as they are to be appended, in memory of their own; or why not. Takes its time."""
+def validate_records(incoming: IncomingRecords) -> list[QueueBatch]:
+    """Return the records to be appended, in buffers of their own, or refuse them. Slow: call it in a thread."""
     found: list[QueueBatch] = []
-    for part, in_lanes in zip(arriving.portions, arriving.in_lanes, strict=True):
+    for part, in_lanes in zip(incoming.portions, incoming.in_lanes, strict=True):
         try:
-            whole = _checked(part, arriving)
-            found += _laned(whole) if in_lanes else (whole,)
+            whole = _checked(part, incoming)
+            found += _split_by_lane(whole) if in_lanes else (whole,)
         except ProtocolError as cause:
             raise Refused(f"the records for {part.queue} are refused: {cause}") from cause
     return found
 
 
-def _checked(part: QueueBatch, arriving: IncomingRecords) -> QueueBatch:
+def _checked(part: QueueBatch, incoming: IncomingRecords) -> QueueBatch:
     data, sizes = bytearray(part.data), part.sizes
     starts = columns.starts_from_sizes(sizes)
-    # Decoding with sizes compares them with what the records say themselves.
+    # Decoding with sizes compares them with the lengths in the records.
     bodies = columns.decode(data, sizes=sizes, columns=["body"], expand=False).column(0)
     largest = int(pc.max(pc.binary_length(bodies)).as_py())
-    if largest > arriving.body_bytes_max:
-        raise TooLarge("a body", largest, arriving.body_bytes_max)
+    if largest > incoming.body_bytes_max:
+        raise TooLarge("a body", largest, incoming.body_bytes_max)
     run = columns.LogRecords(data, starts)
     run.verify(
         topic=part.queue.topic.encode(),
-        store_host_bytes=arriving.store_host_bytes,
-        verify_crc=not arriving.fills_checksum,
+        store_host_bytes=incoming.store_host_bytes,
+        verify_crc=not incoming.fills_checksum,
     )
-    if arriving.fills_checksum:
+    if incoming.fills_checksum:
         columns.unaligned_view(data, ">u4", _AT_CRC)[starts] = body_crcs(bodies)
     flags = columns.unaligned_view(data, ">i4", _AT_SYS_FLAG)[starts]
-    if len(arriving.born_host) == _IPV4_BYTES and not (flags & BORN_HOST_IPV6_FLAG).any():
-        columns.unaligned_view(data, f"V{_IPV4_BYTES}", _AT_BORN_HOST)[starts] = np.void(arriving.born_host)
-    if any(mark in data for mark in _WORTH_A_LOOK):
+    if len(incoming.born_host) == _IPV4_BYTES and not (flags & BORN_HOST_IPV6_FLAG).any():
+        columns.unaligned_view(data, f"V{_IPV4_BYTES}", _AT_BORN_HOST)[starts] = np.void(incoming.born_host)
+    if any(mark in data for mark in _SUSPECT_PROPERTIES):
         for properties in _properties(data, sizes):
-            _check_properties(properties, arriving.now_ms)
+            _check_properties(properties, incoming.now_ms)
     return QueueBatch(part.queue, memoryview(data), sizes)
 
 
@@ -124,29 +124,30 @@ def _properties(data: bytearray, sizes: object) -> list[bytes]:
 
 def _check_properties(properties: bytes, now_ms: int) -> None:
     if property_value(properties, PROPERTY_REFERENCE) is not None:
-        raise IllegalMessage(f"its property {PROPERTY_REFERENCE} is the broker's own: leave it out")
+        raise IllegalMessage(f"its property {PROPERTY_REFERENCE} is reserved for the broker: remove it")
     if property_value(properties, PROPERTY_REAL_TOPIC) is not None:
-        return  # a copy of a message that has waited before
-    late = next((name for name in _DELAYS if property_value(properties, name) not in (None, "0")), None)
+        return  # a copy of a message that was delayed before
+    property_name = next((name for name in _DELAYS if property_value(properties, name) not in (None, "0")), None)
     due = property_value(properties, PROPERTY_TIMER_DELIVER_MS)
     if due is not None and not (due.isascii() and due.isdecimal() and int(due) <= now_ms):
-        late = PROPERTY_TIMER_DELIVER_MS  # one whose time has passed is simply delivered, as when it is sent
-    if late is not None:
+        property_name = PROPERTY_TIMER_DELIVER_MS  # a delivery time in the past is ignored, as in a send
+    if property_name is not None:
         raise IllegalMessage(
-            f"its property {late} asks for a delivery time, which ready-made records cannot: send it by itself"
+            f"its property {property_name} asks for a delivery time, which encoded records cannot have: "
+            "send it as a single message"
         )
 
 
-def _laned(part: QueueBatch) -> Iterator[QueueBatch]:
-    """A portion for a part of a topic, by lanes."""
+def _split_by_lane(part: QueueBatch) -> Iterator[QueueBatch]:
+    """Split the records of a write queue by lanes."""
     topic, number = part.queue
     if PROPERTY_PRIORITY.encode() + b"\x01" not in bytes(part.data):
         yield part._replace(queue=Queue(topic, read_queue_id(number, Priority.MIDDLE)))
         return
-    words = [
+    values = [
         property_value(properties, PROPERTY_PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)
     ]
-    lanes = np.array([parse_priority(word) for word in words])
+    lanes = np.array([parse_priority(value) for value in values])
     starts = columns.starts_from_sizes(part.sizes)
     for lane in Priority:
         rows = np.flatnonzero(lanes == lane)

@@ -1,7 +1,7 @@
-"""Replies: pushed to the client that asked, and kept in the reply topic.
+"""Replies of request-reply messaging: pushed to the requesting client, and stored in the reply topic.
 
-1. A reply is checked like any message. Who asked is found by its client id among the producers online here.
-2. It is stored whether or not it could be pushed; only the push decides what its sender is told.
+1. A reply is validated like any message. The requester is found by its client id among the online producers.
+2. The reply is stored whether or not it was pushed; the answer to its sender reports the push.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PUSH_TIMEOUT_MS = 10_000
 
 
 async def handle_reply(request: SendMessage, broker: Broker, call: RequestContext) -> HandlerResponse:
-    """Hand a reply on. The answer says where it was stored, and whether it reached whoever asked."""
+    """Store a reply and push it to its requester."""
     if request.topic in BROKER_ONLY_TOPICS:
         raise broker_only_topic(request.topic)
     queue = choose_queue(request, broker.topics[request.topic])
@@ -55,13 +55,13 @@ async def handle_reply(request: SendMessage, broker: Broker, call: RequestContex
 
 
 async def _push(request: SendMessage, properties: bytes, broker: Broker, call: RequestContext) -> str | None:
-    """Why it did not reach its asker; None if it did."""
+    """Push a reply. Return why it failed; None if the requester has it."""
     client_id = property_value(properties, PROPERTY_REPLY_TO_CLIENT)
     if client_id is None:
-        return "the reply does not say who asked (REPLY_TO_CLIENT)"
+        return "the reply has no requester (property REPLY_TO_CLIENT)"
     member = broker.clients.find_producer(client_id)
     if member is None:
-        return f"client {client_id!r}, who asked, is not online here"
+        return f"the requesting client {client_id!r} is not online here"
     now_ms = broker.now_ms()
     header = PushReply(
         group=request.group,
@@ -86,9 +86,9 @@ async def _push(request: SendMessage, properties: bytes, broker: Broker, call: R
         )
     except SparrowError as error:
         log.info("a reply was not pushed", extra={"client": client_id, "why": str(error)})
-        return f"client {client_id!r}, who asked, did not take the reply: {error}"
+        return f"the requesting client {client_id!r} did not accept the reply: {error}"
     if answer.code != ResponseCode.SUCCESS:
-        return f"client {client_id!r}, who asked, did not take the reply: {answer.remark or answer.code}"
+        return f"the requesting client {client_id!r} did not accept the reply: {answer.remark or answer.code}"
     return None
 
 

@@ -1,6 +1,6 @@
-"""Sending: a message is checked, given a queue, appended, and answered once it is as safe as the store's policy says.
+"""The send handler: validate a message, choose its queue, append it, and answer when it is as safe as configured.
 
-A plain function. Only a topic that must be made first, or a disk that must be waited for, puts the answer off.
+An inline handler. Only a send that creates its topic, or waits for a flush, becomes a task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
-from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, PendingAppend
 from sparrow.wire import batch, headers
 from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode, ResponseCode
@@ -52,37 +51,39 @@ from sparrow.wire.message_ids import UniqueIdGenerator, offset_id_prefix
 from sparrow.wire.properties import encode, has_property, property_value, set_properties
 from sparrow.wire.record import HIDDEN_FLAG, pack_host
 
-_MANY = 400
-"""Messages in a batch from which on columns are quicker than objects."""
-_TIMES = (PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
+_COLUMNAR_BATCH_MIN = 400
+"""From so many messages in a batch on, encoding columns is faster than encoding messages."""
+_DELIVERY_TIME_PROPERTIES = (PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
 _JSON = Serialization.JSON
 _START = Struct(">II")
-_FORM = (
+_SUCCESS_HEADER = (
     b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":'
     + str(ADVERTISED_VERSION).encode()
     + b',"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}}'
 )
-"""The answer to a send that succeeded."""
+"""The header of a successful answer."""
 
 FrameResult = bytes | Awaitable[bytes | None] | None
 
 
 class SendHandler:
-    """Serves sends in both spellings (10, 310) and batches (320)."""
+    """Handles sends in both header versions (10, 310) and batches (320)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._store, self._topics = broker, broker.store, broker.topics
         self._counters = broker.counters
-        # A database knows by itself what was stored before, whichever of its brokers took it.
-        self._log = broker.store if isinstance(broker.store, LogStore) else None
-        self._deduplicator = SendDeduplicator(broker.store, now_ms=broker.now_ms) if self._log is not None else None
-        self._keeps_tokens = self._log is None and broker.settings.auth
+        self._encoded_appender = broker.store.encoded_appender
+        self._deduplicator: SendDeduplicator | None = None
+        if not broker.store.deduplicates_sends:
+            assert broker.store.assigns_offsets_at_once, "the deduplicator needs the offset of each send"
+            self._deduplicator = SendDeduplicator(broker.store, now_ms=broker.now_ms)
+        self._remembers_tokens = broker.store.remembers_tokens and broker.settings.auth
         host = broker.address.as_host()
         self._id_prefix = offset_id_prefix(host)
         self._id_prefix_bytes = self._id_prefix.encode()
         self._unique_ids = UniqueIdGenerator(host.ip, host.port, id(self), broker.now_ms)
-        # Replies need the cluster; consumers of 5.x trace nothing of a message that does not say its region.
+        # Replies need the cluster. Clients of 5.x trace only messages with a region.
         stamp = {
             PROPERTY_CLUSTER: broker.settings.cluster,
             PROPERTY_REGION: DEFAULT_REGION,
@@ -113,25 +114,26 @@ class SendHandler:
             return self._to_new_topic(request, command, channel)
         queue = choose_queue(request, topic)
         if request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
-            placing = self._append_batch(request, command, channel, queue)
-            if not isinstance(placing, AppendResult):
-                return self._answer_later(request, command, channel, None, placing)
-            appended = placing
+            pending = self._append_batch(request, command, channel, queue)
+            if not isinstance(pending, AppendResult):
+                return self._answer_later(request, command, channel, None, pending)
+            appended = pending
             return self._answer(request, command, channel, appended.queue, appended)
         draft = self._draft(request, command, channel)
-        words = request.properties
-        is_retry = topic.name.startswith(RETRY_TOPIC_PREFIX)  # a copy of what was sent once, not a repeat of it
-        if is_retry and self._is_worn_out(request, topic):
-            return self._bury(request, command, channel, queue, draft)
-        repeats = self._deduplicator if PROPERTY_PRODUCER_ID in words and not is_retry else None
-        if repeats is not None and (send_key := producer_sequence_of(draft.properties)) is not None:
-            if repeats.find(send_key) is None and repeats.must_search_index:
+        properties = request.properties
+        # a retry has the sequence number of the first send, and is no repeat
+        is_retry = topic.name.startswith(RETRY_TOPIC_PREFIX)
+        if is_retry and self._is_given_up(request, topic):
+            return self._append_dead_letter(request, command, channel, queue, draft)
+        deduplicator = self._deduplicator if PROPERTY_PRODUCER_ID in properties and not is_retry else None
+        if deduplicator is not None and (send_key := producer_sequence_of(draft.properties)) is not None:
+            if deduplicator.find(send_key) is None and deduplicator.must_search_index:
                 return self._send_once(request, command, channel, queue, draft, send_key)
             return self._send_new(request, command, channel, queue, draft, send_key)
-        placing = self._place(request, queue, draft)
-        if isinstance(placing, AppendResult):
-            return self._answer(request, command, channel, queue, placing, draft.properties)
-        return self._answer_later(request, command, channel, queue, placing, draft.properties)
+        pending = self._append(request, queue, draft)
+        if isinstance(pending, AppendResult):
+            return self._answer(request, command, channel, queue, pending, draft.properties)
+        return self._answer_later(request, command, channel, queue, pending, draft.properties)
 
     async def _to_new_topic(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> bytes | None:
         await self._topics.create_for_send(
@@ -140,7 +142,7 @@ class SendHandler:
         again = self._send(request, command, channel)
         return again if isinstance(again, bytes) or again is None else await again
 
-    # -- messages that must not be stored twice -----------------------------------------------------------------------
+    # -- deduplication ------------------------------------------------------------------------------------------------
 
     async def _send_once(
         self,
@@ -151,13 +153,13 @@ class SendHandler:
         draft: Draft,
         send_key: ProducerSequence,
     ) -> bytes | None:
-        """Perhaps it was stored before the broker was started."""
-        assert self._deduplicator is not None, "only a log must be looked through"
+        """Send a message that may have been stored before the broker started."""
+        assert self._deduplicator is not None, "the store has no deduplicator"
         await self._deduplicator.search_index(
             request.topic, send_key, property_value(draft.properties, PROPERTY_UNIQUE_KEY) or ""
         )
-        said = self._send_new(request, command, channel, queue, draft, send_key)
-        return said if isinstance(said, bytes) or said is None else await said
+        frame = self._send_new(request, command, channel, queue, draft, send_key)
+        return frame if isinstance(frame, bytes) or frame is None else await frame
 
     def _send_new(
         self,
@@ -168,26 +170,26 @@ class SendHandler:
         draft: Draft,
         send_key: ProducerSequence,
     ) -> FrameResult:
-        assert self._deduplicator is not None, "only a log must remember"
+        assert self._deduplicator is not None, "the store has no deduplicator"
         appended = self._deduplicator.find(send_key)
         if appended is None:
-            placing = self._place(request, queue, draft)
-            assert isinstance(placing, AppendResult), "a log places at once"
-            appended = placing
+            pending = self._append(request, queue, draft)
+            assert isinstance(pending, AppendResult), "the store assigns offsets at once"
+            appended = pending
             self._deduplicator.remember(send_key, appended)
         elif appended.queue.topic == queue.topic:
-            queue = appended.queue  # the repeat may have chosen another
+            queue = appended.queue  # the repeat may have chosen another queue
         return self._answer(request, command, channel, queue, appended, draft.properties)
 
-    # -- messages that do not go straight to their queue --------------------------------------------------------------
+    # -- delayed and transactional messages ---------------------------------------------------------------------------
 
-    def _place(self, request: SendMessage, queue: Queue, draft: Draft) -> PendingAppend:
-        """Store a message where it belongs for now: in its queue, or where it waits for its time or its producer."""
-        words = request.properties
+    def _append(self, request: SendMessage, queue: Queue, draft: Draft) -> PendingAppend:
+        """Append a message to its queue, or store it as a delayed or half message."""
+        text = request.properties
         if not (
-            PROPERTY_DELAY_LEVEL in words
-            or "TIMER_D" in words
-            or PROPERTY_TRANSACTION_PREPARED in words
+            PROPERTY_DELAY_LEVEL in text
+            or "TIMER_D" in text
+            or PROPERTY_TRANSACTION_PREPARED in text
             or request.sys_flag & HIDDEN_FLAG
         ):
             return self._store.append_nowait(queue, (draft,))
@@ -199,46 +201,46 @@ class SendHandler:
         if is_half:
             return self._broker.transactions.append_half(queue, draft)
         if request.sys_flag & HIDDEN_FLAG:
-            raise IllegalMessage("its flags say it is half of a transaction, its properties do not (TRAN_MSG)")
+            raise IllegalMessage("its flags mark a half message, but its properties do not (TRAN_MSG)")
         if level > 0:
             return self._broker.delay.schedule_level(queue, draft, level)
         due_ms = self._due_ms(properties)
         waiting = self._broker.delay.schedule_at(queue, draft, due_ms) if due_ms is not None else None
         return waiting or self._store.append_nowait(queue, (draft,))
 
-    def _is_worn_out(self, request: SendMessage, topic: Topic) -> bool:
-        """A consumer in order gives a message up only after all its tries, and then for good (RocketMQ 5.1.4)."""
+    def _is_given_up(self, request: SendMessage, topic: Topic) -> bool:
+        """Return whether an ordered consumer gives up a message: once, after all its retries (RocketMQ 5.1.4)."""
         group = self._broker.groups[retry.group_of_retry_topic(topic.name)]
         return retry.has_exhausted_retries(request, group) or (
             request.reconsume_times > 0 and self._broker.queue_locks.holds_any(group.name, self._broker.now_ms())
         )
 
     def _due_ms(self, properties: bytes) -> int | None:
-        """When a message wants to be delivered. Of several ways to say so the first of these counts, as in RocketMQ."""
+        """Return the delivery time of a message. Of several properties the first of these counts, as in RocketMQ."""
         if (seconds := _number(properties, PROPERTY_TIMER_DELAY_S)) is not None:
             return self._broker.now_ms() + seconds * 1000
         if (ms := _number(properties, PROPERTY_TIMER_DELAY_MS)) is not None:
             return self._broker.now_ms() + ms
         return _number(properties, PROPERTY_TIMER_DELIVER_MS)
 
-    async def _bury(
+    async def _append_dead_letter(
         self, request: SendMessage, command: RemotingCommand, channel: Channel, queue: Queue, draft: Draft
     ) -> bytes | None:
         group = self._broker.groups[retry.group_of_retry_topic(queue.topic)]
         appended = await retry.append_dead_letter(self._broker, group, draft)
-        said = self._answer(request, command, channel, queue, appended, draft.properties)
-        return said if isinstance(said, bytes) or said is None else await said
+        frame = self._answer(request, command, channel, queue, appended, draft.properties)
+        return frame if isinstance(frame, bytes) or frame is None else await frame
 
-    # -- what is stored -----------------------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------------------------
 
     def _draft(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> Draft:
-        properties = _ended(request.properties.encode())
-        # Spelled out, for every message comes this way: there, either first or behind another.
+        properties = _terminated(request.properties.encode())
+        # Inlined for speed: the property is first, or follows another.
         if b"\x02UNIQ_KEY\x01" not in properties and not properties.startswith(b"UNIQ_KEY\x01"):
             properties += f"UNIQ_KEY\x01{self._unique_ids.make()}\x02".encode()
         if b"\x02CLUSTER\x01" not in properties and not properties.startswith(b"CLUSTER\x01"):
             properties += self._stamp
-        if b"POP_CK\x01" in properties:  # a handle is the broker's to give
+        if b"POP_CK\x01" in properties:  # only the broker issues receipt handles
             properties = set_properties(properties, {PROPERTY_POP_CHECKPOINT: ""})
         properties = strip_references(properties)
         return Draft(
@@ -249,11 +251,11 @@ class SendHandler:
             born_ms=request.born_ms,
             born_host=channel.packed_host,
             reconsume_times=request.reconsume_times,
-            token=self._token_of(command) if self._keeps_tokens else 0,
+            token=self._token_of(command) if self._remembers_tokens else 0,
         )
 
     def _token_of(self, command: RemotingCommand) -> int:
-        """The number of the token that signed it."""
+        """Return the id of the token that signed the request."""
         token = self._store.tokens.all_nowait().get(decode_ext_fields(command.ext).get("AccessKey", ""))
         return token.id if token is not None else 0
 
@@ -262,20 +264,20 @@ class SendHandler:
     ) -> PendingAppend:
         body = command.body
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
-            raise IllegalMessage("a batch cannot go to a retry topic: messages are retried one by one")
+            raise IllegalMessage("a batch cannot go to a retry topic: send the messages one by one")
         if request.sys_flag & HIDDEN_FLAG:
             raise IllegalMessage("a batch cannot be part of a transaction")
         if len(body) > self._message_bytes_max:
             raise TooLarge("the batch", len(body), self._message_bytes_max)
         if len(body) < batch.BATCH_MESSAGE_BYTES_MIN:
-            raise Refused("the batch holds no message")
-        if _is_for_later(request.properties.encode()):
+            raise Refused("the batch has no message")
+        if _is_delayed(request.properties.encode()):
             raise IllegalMessage("a batch cannot be delayed: send its messages one by one")
         try:
             if has_lanes(self._topics[request.topic]) and b"PRIORITY" in body:
                 queue = lane_queue_for_batch(queue, body)
-            is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
-            if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
+            is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _COLUMNAR_BATCH_MIN
+            if self._encoded_appender is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
                 return self._store.append_nowait(queue, self._drafts(request, command, channel))
             encoded = columns_batch.batch_to_records(
                 body,
@@ -287,19 +289,19 @@ class SendHandler:
                 store_host_bytes=self._store_host_bytes,
                 reconsume_times=request.reconsume_times,
             )
-            return self._log.append_encoded_nowait(queue, encoded.data, encoded.sizes, verify_crc=False)
+            return self._encoded_appender.append_encoded_nowait(queue, encoded.data, encoded.sizes, verify_crc=False)
         except ProtocolError as cause:
-            raise Refused(f"the batch cannot be read: {cause}") from cause
+            raise Refused(f"the batch cannot be decoded: {cause}") from cause
 
     def _drafts(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> list[Draft]:
         members = batch.decode(command.body)
-        token = self._token_of(command) if self._keeps_tokens else 0
-        if any(_is_for_later(member.properties) for member in members):
+        token = self._token_of(command) if self._remembers_tokens else 0
+        if any(_is_delayed(member.properties) for member in members):
             raise IllegalMessage("a message of a batch cannot be delayed: send it by itself")
         return [
             Draft(
                 body=member.body,
-                properties=strip_references(_ended(member.properties)) + self._stamp,
+                properties=strip_references(_terminated(member.properties)) + self._stamp,
                 flag=member.flag,
                 sys_flag=request.sys_flag,
                 born_ms=request.born_ms,
@@ -310,7 +312,7 @@ class SendHandler:
             for member in members
         ]
 
-    # -- what is answered ---------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------------
 
     def _answer(
         self,
@@ -321,7 +323,10 @@ class SendHandler:
         appended: AppendResult,
         properties: bytes | None = None,
     ) -> FrameResult:
-        """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
+        """Answer at once, or when the message is durable.
+
+        `queue` is the destination of the message, even if it is stored elsewhere first.
+        """
         self._counters.count_send(request.topic, len(appended.physical_offsets), len(command.body))
         durable = self._store.when_durable(appended.end)
         if durable is None or (PROPERTY_WAIT_STORED in request.properties and _wants_no_wait(request)):
@@ -334,7 +339,7 @@ class SendHandler:
                 return
             if error is None:
                 frame = self._sent(command, queue, appended, properties)
-            elif isinstance(error, FlushTimeout):  # written all the same: the sender gets the place with it
+            elif isinstance(error, FlushTimeout):  # it is written nevertheless, and the sender gets its offset
                 frame = self._sent(command, queue, appended, properties, ResponseCode.FLUSH_DISK_TIMEOUT, str(error))
             else:
                 frame = encode_error(command, error)
@@ -349,15 +354,15 @@ class SendHandler:
         command: RemotingCommand,
         channel: Channel,
         queue: Queue | None,
-        placing: asyncio.Future[AppendResult],
+        pending: asyncio.Future[AppendResult],
         properties: bytes | None = None,
     ) -> bytes | None:
-        """Once the store has it. Without a `queue`, where it lies is where it was sent."""
-        appended = await placing
+        """Answer once the store has appended the message. Without `queue`, the append's queue is the destination."""
+        appended = await pending
         if queue is None or appended.queue.topic == queue.topic:  # a repeat may have chosen another queue
             queue = appended.queue
-        said = self._answer(request, command, channel, queue, appended, properties)
-        return said if isinstance(said, bytes) or said is None else await said
+        frame = self._answer(request, command, channel, queue, appended, properties)
+        return frame if isinstance(frame, bytes) or frame is None else await frame
 
     def _sent(
         self,
@@ -368,7 +373,7 @@ class SendHandler:
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
     ) -> bytes | None:
-        """`properties`: of a single message, None for a batch."""
+        """Return the frame of the answer. `properties` are those of a single message; None for a batch."""
         if properties is not None and not code and command.serialization is _JSON and not command.flag & ONE_WAY_FLAG:
             frame = self._sent_one(command, queue, appended, properties)
             if frame is not None:
@@ -387,12 +392,12 @@ class SendHandler:
     def _sent_one(
         self, command: RemotingCommand, queue: Queue, appended: AppendResult, properties: bytes
     ) -> bytes | None:
-        """The same frame for the usual case, filled into a form: an encoder would take as long as the append."""
+        """Return the frame of the common case from a template: an encoder would take as long as the append."""
         at = properties.find(b"UNIQ_KEY\x01") + 9
         unique = properties[at : properties.find(b"\x02", at)]
         if not unique.isalnum() or (at > 9 and properties[at - 10] != 2) or appended.queue.topic == TIMER_TOPIC:
-            return None  # an id that needs escaping, a property whose name only ends alike, or there is more to say
-        header = _FORM % (
+            return None  # an id that needs escaping, another property with the same ending, or more fields to send
+        header = _SUCCESS_HEADER % (
             command.opaque,
             self._id_prefix_bytes,
             appended.physical_offsets[0],
@@ -409,7 +414,7 @@ def broker_only_topic(topic: str) -> NotPermitted:
 
 
 def choose_queue(request: SendMessage, topic: Topic) -> Queue:
-    """The queue a request names, or any of the topic's; of a topic with lanes, the lane that its priority says."""
+    """Return the queue in the request, or a random one; in a topic with lanes, the lane of the message's priority."""
     if not topic.is_writable:
         raise NotPermitted(f"sending to topic {topic.name!r}", "the topic has no write permission")
     queue_id, in_lanes = request.queue_id, has_lanes(topic)
@@ -420,13 +425,13 @@ def choose_queue(request: SendMessage, topic: Topic) -> Queue:
     return lane_queue(Queue(topic.name, queue_id), request.properties) if in_lanes else Queue(topic.name, queue_id)
 
 
-def _ended(properties: bytes) -> bytes:
-    """With the separator that stored strings may lack at their end, so that more can follow."""
+def _terminated(properties: bytes) -> bytes:
+    """Append the separator that may be missing at the end, so that properties can be added."""
     return properties + b"\x02" if properties and properties[-1] != 2 else properties
 
 
 def _number(properties: bytes, name: str) -> int | None:
-    """A property that is a number; None if there is none, or it is not one."""
+    """Return a numeric property; None if it is missing or not a number."""
     found = property_value(properties, name)
     if found is None:
         return None
@@ -435,12 +440,14 @@ def _number(properties: bytes, name: str) -> int | None:
     except ValueError:
         if name == PROPERTY_DELAY_LEVEL:
             return None
-        raise IllegalMessage(f"its property {name} is no number: {found[:80]!r}") from None
+        raise IllegalMessage(f"its property {name} is not a number: {found[:80]!r}") from None
 
 
-def _is_for_later(properties: bytes) -> bool:
-    """Whether a message asks for a delivery time."""
-    return bool(_number(properties, PROPERTY_DELAY_LEVEL)) or any(has_property(properties, name) for name in _TIMES)
+def _is_delayed(properties: bytes) -> bool:
+    """Return whether a message has a delay level or a delivery time."""
+    return bool(_number(properties, PROPERTY_DELAY_LEVEL)) or any(
+        has_property(properties, name) for name in _DELIVERY_TIME_PROPERTIES
+    )
 
 
 def _wants_no_wait(request: SendMessage) -> bool:

@@ -1,16 +1,16 @@
-"""What is in the file of a stage. Everything here takes its time, and is called in threads.
+"""The file format of a stage. All functions do blocking I/O and run in threads.
 
     bytes       field
-                each body that came:
+                for each chunk:
     4           its length
     4           its CRC-32
-    n           portions (`wire.portions`), checked and ready to be appended
+    n           encoded records, validated and ready to be appended
                 at the end of a sealed stage:
     4           "SEAL"
-    4 + 8 + 8   how many bodies, records, bytes of records
+    4 + 8 + 8   number of chunks, of records, of record bytes
 
-1. Whatever happened to a sealed file, it gives what was sealed or is refused.
-2. A body that was written half is written over.
+1. A sealed file yields what was sealed, or is refused if it is damaged.
+2. A partly written chunk is overwritten.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAGIC = b"SEAL"
 
 
 class StageChunk(NamedTuple):
-    """One body, ready to be kept."""
+    """One request body, ready to be written."""
 
     blob: bytes
     rows: int
@@ -42,7 +42,7 @@ class StageChunk(NamedTuple):
 
 
 class StageSeal(NamedTuple):
-    """What a whole stage holds."""
+    """The totals of a sealed stage."""
 
     chunks: int
     rows: int
@@ -50,16 +50,16 @@ class StageSeal(NamedTuple):
 
 
 def append_chunk(path: Path, at: int, make_chunk: Callable[[], StageChunk]) -> tuple[StageChunk, int]:
-    """Make a body and put it at the end of a stage, which is at `at`; with how many bytes that took."""
+    """Make a chunk and append it to a stage file that ends at `at`. Return it with the number of bytes written."""
     chunk = make_chunk()
     start = _CHUNK.pack(len(chunk.blob), crc32(chunk.blob))
     _write(path, at, start, chunk.blob)
     return chunk, len(start) + len(chunk.blob)
 
 
-def seal_file(path: Path, to: Path, at: int, said: StageSeal, *, syncs: bool) -> int:
-    """Close the file that ends at `at`, under its final name; how many bytes that took."""
-    _write(path, at, _SEAL.pack(_MAGIC, *said), syncs=syncs)
+def seal_file(path: Path, to: Path, at: int, totals: StageSeal, *, syncs: bool) -> int:
+    """Seal the file that ends at `at`, and give it its final name. Return the number of bytes written."""
+    _write(path, at, _SEAL.pack(_MAGIC, *totals), syncs=syncs)
     path.rename(to)
     if syncs:
         fd = os.open(to.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -73,12 +73,12 @@ def seal_file(path: Path, to: Path, at: int, said: StageSeal, *, syncs: bool) ->
 def _write(path: Path, at: int, *parts: bytes, syncs: bool = False) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.ftruncate(fd, at)  # what an earlier attempt left there when the disk was full
+        os.ftruncate(fd, at)  # remove what a failed write on a full disk left there
         for part in parts:
-            left = memoryview(part)
-            while left:
-                written = os.pwrite(fd, left, at)
-                at, left = at + written, left[written:]
+            rest = memoryview(part)
+            while rest:
+                written = os.pwrite(fd, rest, at)
+                at, rest = at + written, rest[written:]
         if syncs:
             os.fsync(fd)
     finally:
@@ -86,7 +86,7 @@ def _write(path: Path, at: int, *parts: bytes, syncs: bool = False) -> None:
 
 
 def read_seal(path: Path) -> StageSeal | None:
-    """How a sealed file ends; None if it does not end like one."""
+    """Return the seal of a file; None if it has none."""
     with path.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _SEAL.size))
         tail = file.read()
@@ -96,25 +96,25 @@ def read_seal(path: Path) -> StageSeal | None:
 
 
 def read_portions(path: Path) -> list[QueueBatch]:
-    """Everything a sealed stage holds, over the mapped file."""
+    """Return all records of a sealed stage, as views of the mapped file."""
     found: list[QueueBatch] = []
     with path.open("rb") as file:
         try:
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             at, end = 0, len(view) - _SEAL.size
-            _, *said = _SEAL.unpack_from(view, end)
+            _, *totals = _SEAL.unpack_from(view, end)
             chunks = 0
             while at < end:
                 size, crc = _CHUNK.unpack_from(view, at)
                 at += _CHUNK.size
                 blob = view[at : at + size]
                 if at + size > end or crc32(blob) != crc:
-                    raise ProtocolError(f"the body at byte {at} does not match its checksum")
+                    raise ProtocolError(f"the chunk at byte {at} does not match its checksum")
                 found += queue_batches.decode(blob)
                 at += size
                 chunks += 1
-            if said != [chunks, sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)]:
-                raise ProtocolError("its end tells of something else than it holds")
+            if totals != [chunks, sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)]:
+                raise ProtocolError("the totals in its seal do not match its content")
         except (ProtocolError, ValueError, StructError) as cause:
             raise Refused(f"stage {path.stem!r} is damaged ({cause}): stage its records again") from cause
     return found

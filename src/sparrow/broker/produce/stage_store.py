@@ -1,11 +1,11 @@
-"""Stages: records that wait in files to become messages, all of them at once or never.
+"""Stages: records in files that become messages all at once, or never (Spark's two-phase writes).
 
-A stage is `<name>.part` while it grows, `<name>.stage` once it is sealed; `stage_files` says what is in them.
+A stage is `<name>.part` while it grows and `<name>.stage` once it is sealed. `stage_file` has the format.
 
-1. A sealed stage outlives the broker, a growing one does not. One that is damaged is as good as none.
-2. A body that comes again changes nothing; bodies come in order or are refused.
-3. Files are touched in threads only. What one stage is asked is done in the order in which it was asked.
-4. All stages together hold so many bytes and no more; one that nobody touches for so long goes.
+1. A sealed stage survives a restart of the broker, a growing one does not. A damaged stage is ignored.
+2. A chunk that is sent again changes nothing. Chunks arrive in order or are refused.
+3. Files are accessed in threads only. Operations on one stage run in the order of their requests.
+4. The total size of all stages is limited, and stages that are not used for some time are dropped.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{STAGE_NAME_CHARS_MAX}}}")
 _PART, _SEALED = ".part", ".stage"
 _THREADS = 2
 UNWRITTEN_BYTES_MAX = 256 << 20
-"""Bodies that wait for their turn to be checked and written: they are in memory until then."""
+"""The limit for chunks in memory, before they are validated and written."""
 _EXPIRY_INTERVAL_S_MAX = 60.0
 
 
 def checked_stage_name(name: str) -> str:
-    """The name itself, if it may be a stage's: it becomes the name of a file."""
+    """Return the name if it is valid for a stage, which uses it as a file name."""
     if not _NAME.fullmatch(name):
         raise Refused(
-            f"{name[:STAGE_NAME_CHARS_MAX]!r} is no name of a stage: use 1 to {STAGE_NAME_CHARS_MAX} of A-Z a-z 0-9 _ -"
+            f"{name[:STAGE_NAME_CHARS_MAX]!r} is not a stage name: use 1 to {STAGE_NAME_CHARS_MAX} of A-Z a-z 0-9 _ -"
         )
     return name
 
@@ -54,7 +54,7 @@ class Stage:
     def __init__(self, name: str, folder: Path, now_ms: int) -> None:
         self.name, self.path = name, folder / (name + _PART)
         self.chunks = self.rows = self.size_bytes = self.file_bytes = 0
-        self.is_sealed = self.is_claimed = self.is_gone = False
+        self.is_sealed = self.is_claimed = self.is_removed = False
         self.touched_ms = now_ms
         self.lock = asyncio.Lock()
 
@@ -71,7 +71,10 @@ class StageStore:
         now_ms: Callable[[], int],
         syncs: bool = False,
     ) -> None:
-        """The folder is this broker's alone. `syncs`: what is sealed is on disk when that is seal."""
+        """Create a store in a folder that no other broker uses.
+
+        `syncs`: whether a sealed stage is flushed to disk before `seal` returns.
+        """
         self._folder = folder
         self._bytes_max, self._ttl_ms, self._now_ms, self._syncs = bytes_max, ttl_ms, now_ms, syncs
         self._stages: dict[str, Stage] = {}
@@ -79,12 +82,12 @@ class StageStore:
         self._timer: asyncio.TimerHandle | None = None
         self._expiring: asyncio.Task[None] | None = None
         self.stored_bytes = 0
-        """In all files."""
+        """The size of all files."""
         self._unwritten_bytes = 0
         self._commit_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def start(self) -> None:
-        """Find what was sealed before."""
+        """Load the sealed stages."""
         for stage in await self.run_in_thread(self._load_stages):
             self._stages[stage.name] = stage
             self.stored_bytes += stage.file_bytes
@@ -103,17 +106,17 @@ class StageStore:
     def __contains__(self, name: str) -> bool:
         return name in self._stages
 
-    # -- growing ------------------------------------------------------------------------------------------------------
+    # -- writing ------------------------------------------------------------------------------------------------------
 
     async def add(self, name: str, seq: int, size_bytes: int, make_chunk: Callable[[], StageChunk]) -> None:
-        """Keep what `made` makes, in a thread, of a body of this size; nothing if that number has come before."""
+        """Append the chunk that `make_chunk` returns in a thread. Does nothing if chunk `seq` is stored already."""
         stage = self._stages.get(checked_stage_name(name))
-        if stage is not None and seq < stage.chunks and not stage.is_gone:
+        if stage is not None and seq < stage.chunks and not stage.is_removed:
             return
         if self.stored_bytes + self._unwritten_bytes + size_bytes > self._bytes_max:
             raise Busy(
-                f"stages hold {self.stored_bytes} bytes of the {self._bytes_max} that they may (stage_bytes_max): "
-                "commit or drop some, or raise the limit"
+                f"stages take {self.stored_bytes} of {self._bytes_max} bytes (stage_bytes_max): commit or "
+                "drop some, or raise the limit"
             )
         if stage is None:
             if seq:
@@ -125,13 +128,13 @@ class StageStore:
                     await self._add(stage, seq, make_chunk)
         finally:
             if not stage.chunks and not stage.is_sealed and not stage.lock.locked():
-                await self._remove(stage)  # its first body was refused: as if it had never come
+                await self._remove(stage)  # its first chunk was refused: the stage does not exist
 
     @contextmanager
     def reserve_memory(self, size_bytes: int) -> Iterator[None]:
-        """While a body waits for its turn."""
+        """Reserve memory for a chunk that is not written yet."""
         if self._unwritten_bytes + size_bytes > max(UNWRITTEN_BYTES_MAX, size_bytes):
-            raise Busy(f"{self._unwritten_bytes} bytes of other records wait to be checked")
+            raise Busy(f"{self._unwritten_bytes} bytes of other records wait to be validated: try again later")
         self._unwritten_bytes += size_bytes
         try:
             yield
@@ -139,14 +142,14 @@ class StageStore:
             self._unwritten_bytes -= size_bytes
 
     async def _add(self, stage: Stage, seq: int, make_chunk: Callable[[], StageChunk]) -> None:
-        if stage.is_gone:
+        if stage.is_removed:
             raise _unknown(stage.name)
         if seq < stage.chunks:
             return
         if stage.is_sealed:
-            raise Refused(f"stage {stage.name!r} is sealed: it has {stage.chunks} bodies, and body {seq} is too late")
+            raise Refused(f"stage {stage.name!r} is sealed with {stage.chunks} chunks: chunk {seq} is too late")
         if seq > stage.chunks:
-            raise Refused(f"stage {stage.name!r} waits for body {stage.chunks}, not {seq}: send them in order")
+            raise Refused(f"stage {stage.name!r} expects chunk {stage.chunks}, not {seq}: send them in order")
         chunk, written = await self.run_in_thread(stage_file.append_chunk, stage.path, stage.file_bytes, make_chunk)
         stage.chunks += 1
         stage.rows += chunk.rows
@@ -154,17 +157,17 @@ class StageStore:
         self._grew(stage, written)
 
     async def seal(self, name: str, chunks: int) -> Stage:
-        """The stage has all it will ever have."""
+        """Seal a stage: it gets no more chunks."""
         stage = self._stages.get(checked_stage_name(name))
         if stage is None:
             if chunks:
                 raise _unknown(name)
             stage = self._stages[name] = Stage(name, self._folder, self._now_ms())
         async with stage.lock:
-            if stage.is_gone:
+            if stage.is_removed:
                 raise _unknown(name)
             if stage.chunks != chunks:
-                raise Refused(f"stage {name!r} has {stage.chunks} bodies, not {chunks}: send the others, or drop it")
+                raise Refused(f"stage {name!r} has {stage.chunks} chunks, not {chunks}: send the others, or drop it")
             if not stage.is_sealed:
                 path, seal = self._folder / (name + _SEALED), StageSeal(stage.chunks, stage.rows, stage.size_bytes)
                 seal_file = functools.partial(stage_file.seal_file, stage.path, path, stage.file_bytes, seal)
@@ -178,11 +181,11 @@ class StageStore:
         stage.touched_ms = self._now_ms()
         self.stored_bytes += written
 
-    # -- being used up ------------------------------------------------------------------------------------------------
+    # -- committing and dropping --------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def commit_lock(self, scope: str) -> AsyncIterator[None]:
-        """One commit of a scope at a time: one that is asked again meanwhile waits, and then hears that it is done."""
+        """Serialize the commits of a scope. A repeated commit waits, and then finds the first one done."""
         lock = self._commit_locks.get(scope)
         if lock is None:
             lock = self._commit_locks[scope] = asyncio.Lock()
@@ -191,10 +194,10 @@ class StageStore:
 
     @asynccontextmanager
     async def claim(self, names: Sequence[str]) -> AsyncIterator[list[QueueBatch]]:
-        """What these stages hold, in this order; nobody else gets it meanwhile."""
+        """Return the records of these stages, in this order. They cannot be claimed again meanwhile."""
         stages = [self._sealed(name) for name in names]
         if len(set(names)) != len(names):
-            raise Refused("a stage is named twice: it can be appended once")
+            raise Refused("a stage is named twice: each can be appended once")
         for stage in stages:
             stage.is_claimed = True
         try:
@@ -209,13 +212,13 @@ class StageStore:
         if stage is None:
             raise _unknown(name)
         if not stage.is_sealed:
-            raise Refused(f"stage {name!r} is not sealed: more may come for it")
+            raise Refused(f"stage {name!r} is not sealed: seal it first")
         if stage.is_claimed:
-            raise Busy(f"stage {name!r} is just being committed")
+            raise Busy(f"stage {name!r} is being committed")
         return stage
 
     async def drop(self, names: Iterable[str]) -> None:
-        """They are gone. What is not there is gone already."""
+        """Drop stages. One that does not exist is no error."""
         for name in names:
             stage = self._stages.get(checked_stage_name(name))
             if stage is not None:
@@ -223,18 +226,18 @@ class StageStore:
                     await self._remove(stage)
 
     async def _remove(self, stage: Stage) -> None:
-        if stage.is_gone:
+        if stage.is_removed:
             return
-        stage.is_gone = True
+        stage.is_removed = True
         self.stored_bytes -= stage.file_bytes
-        # Known until the file is gone: else the next stage of that name would lose its own.
+        # Listed until its file is deleted: else a new stage of that name would lose its own file.
         try:
             await self.run_in_thread(functools.partial(stage.path.unlink, missing_ok=True))
         finally:
             del self._stages[stage.name]
 
     async def expire(self) -> None:
-        """Drop what nobody has touched for too long."""
+        """Drop stages that have not been used for too long."""
         before_ms = self._now_ms() - self._ttl_ms
         old = [
             stage
@@ -248,8 +251,8 @@ class StageStore:
     async def _expire(self) -> None:
         try:
             await self.expire()
-        except SparrowError as error:  # the next look tries again
-            log.warning("stages could not be dropped", extra={"why": str(error)})
+        except SparrowError as error:  # the next expiry tries again
+            log.warning("cannot drop stages", extra={"why": str(error)})
 
     def _schedule_expiry(self) -> None:
         wait_s = min(_EXPIRY_INTERVAL_S_MAX, self._ttl_ms / 4000)
@@ -262,7 +265,7 @@ class StageStore:
     # -- files --------------------------------------------------------------------------------------------------------
 
     async def run_in_thread(self, work: Callable[..., _Result], *args: object, **named: object) -> _Result:
-        """Do something in one of the few threads there are for such work."""
+        """Run a function in one of the threads for stage files."""
         call = functools.partial(work, *args, **named)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -283,7 +286,7 @@ class StageStore:
         return found
 
     def _read(self, path: Path) -> Stage | None:
-        """A sealed stage, or None if its end is not that of one."""
+        """Return a sealed stage, or None if its seal is damaged."""
         seal = stage_file.read_seal(path)
         if seal is None:
             log.warning("a stage is damaged", extra={"path": str(path)})
@@ -297,6 +300,6 @@ class StageStore:
 
 def _unknown(name: str) -> Refused:
     return Refused(
-        f"stage {name!r} is not here: it was dropped, timed out or never begun, or the broker was started again "
-        "before it was sealed; stage its records again"
+        f"stage {name!r} does not exist: it was dropped, expired or never started, or the broker "
+        "restarted before it was sealed; stage its records again"
     )

@@ -1,11 +1,11 @@
-"""Messages that are appended all together, once: staged and committed, or in one request.
+"""Handlers of two-phase writes: records are staged and then committed together, or appended in one request.
 
-A client numbers what it commits within a scope of its own (a query and its batches, say); the store's ledger notes how
-far a scope has got, in the same breath as the messages are appended. So a commit may be asked again and again.
+A client numbers its commits within a scope, such as a query and its batches. The store's ledger keeps the last number
+of each scope, and is updated atomically with the append. So a commit can be repeated.
 
-1. What is staged is checked when it comes: a commit has nothing left to refuse but a topic that was taken away.
-2. Records go to the queue that they name, as senders know it, and nowhere else: none is delayed, retried or half.
-3. Whether a scope has got so far is asked before anything else: a stage that is gone since then is no error.
+1. Staged records are validated when they arrive; a commit only fails if a topic was deleted or made read-only.
+2. Records go to the queues they name. None is delayed, retried or part of a transaction.
+3. The ledger is checked first: a stage that no longer exists is no error if its number is committed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from sparrow.broker.produce.record_validation import IncomingRecords, check_dest
 from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.model.errors import NotPermitted, ProtocolError, Refused
 from sparrow.net.dispatcher import RequestContext, RequestHandler
-from sparrow.store.log import LogStore
 from sparrow.store.spi import QueueRecords
 from sparrow.wire import queue_batches
 from sparrow.wire.codes import RequestCode
@@ -36,33 +35,33 @@ from sparrow.wire.headers import (
 from sparrow.wire.record import pack_host
 
 STAGES_PER_COMMIT_MAX = 10_000
-"""In one commit: each is a mapped file."""
+"""In one commit; each stage is a mapped file."""
 _IPV4_BYTES = 8
 
 
 async def stage_records(request: StageRecords, broker: Broker, call: RequestContext) -> EmptyHeader:
-    """One more body for a stage."""
+    """Append a chunk to a stage."""
     if request.seq < 0:
-        raise Refused(f"{request.seq} is no number of a body: they start at 0")
-    arriving = _arriving(broker, call, fills_checksum=request.fills_checksum)
-    await broker.stages.add(request.stage, request.seq, len(call.command.body), partial(_chunk, arriving))
+        raise Refused(f"{request.seq} is not a chunk number: they start at 0")
+    incoming = _incoming_records(broker, call, fills_checksum=request.fills_checksum)
+    await broker.stages.add(request.stage, request.seq, len(call.command.body), partial(_chunk, incoming))
     return EmptyHeader()
 
 
 async def seal_stage(request: SealStage, broker: Broker, _call: RequestContext) -> SealStageResponse:
-    """Nothing more will come. The stage is there until it is committed or dropped, or until its time is up."""
+    """Seal a stage. It exists until it is committed, dropped or expired."""
     found = await broker.stages.seal(request.stage, request.chunks)
     return SealStageResponse(found.rows, found.size_bytes)
 
 
 async def commit_stages(request: CommitStages, broker: Broker, call: RequestContext) -> CommitStagesResponse:
-    """All that the stages hold becomes messages, unless the scope has got so far already. Either way they are gone."""
+    """Append all records of the stages, unless the number is committed already. Drop the stages in either case."""
     names = call.body(list[str])
     if len(names) > STAGES_PER_COMMIT_MAX:
-        raise Refused(f"{len(names)} stages are too many for one commit: {STAGES_PER_COMMIT_MAX} are possible")
+        raise Refused(f"{len(names)} stages are too many for one commit: {STAGES_PER_COMMIT_MAX} is the maximum")
     async with broker.stages.commit_lock(request.scope):
         outcome = CommitStagesResponse("already", 0)
-        if not await _has_got(broker, request.scope, request.number):
+        if not await _is_committed(broker, request.scope, request.number):
             async with broker.stages.claim(names) as found:
                 outcome = await _appended(broker, request.scope, request.number, found)
     await broker.stages.drop(names)
@@ -70,7 +69,7 @@ async def commit_stages(request: CommitStages, broker: Broker, call: RequestCont
 
 
 async def drop_stages(_request: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
-    """The stages are gone, whether they were there or not."""
+    """Drop stages. One that does not exist is no error."""
     await broker.stages.drop(call.body(list[str]))
     return EmptyHeader()
 
@@ -80,27 +79,27 @@ async def query_ledger(request: QueryLedger, broker: Broker, _call: RequestConte
 
 
 async def append_once(request: AppendOnce, broker: Broker, call: RequestContext) -> CommitStagesResponse:
-    """The records in the body become messages, unless the scope has got so far already."""
+    """Append the records in the body, unless the number is committed already."""
     with broker.stages.reserve_memory(len(call.command.body)):
         async with broker.stages.commit_lock(request.scope):
-            if await _has_got(broker, request.scope, request.number):
+            if await _is_committed(broker, request.scope, request.number):
                 return CommitStagesResponse("already", 0)
-            arriving = _arriving(broker, call, fills_checksum=request.fills_checksum)
-            found = await broker.stages.run_in_thread(validate_records, arriving)
+            incoming = _incoming_records(broker, call, fills_checksum=request.fills_checksum)
+            found = await broker.stages.run_in_thread(validate_records, incoming)
             return await _appended(broker, request.scope, request.number, found)
 
 
-# -- parts of these ---------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _arriving(broker: Broker, call: RequestContext, *, fills_checksum: bool) -> IncomingRecords:
-    """A body as far as it can be checked at once. The records themselves are for a thread."""
+def _incoming_records(broker: Broker, call: RequestContext, *, fills_checksum: bool) -> IncomingRecords:
+    """Return the records of a request, with destinations checked. Their content is validated in a thread."""
     try:
         found = queue_batches.decode(call.command.body)
     except ProtocolError as cause:
-        raise Refused(f"the records cannot be read: {cause}") from cause
+        raise Refused(f"the records cannot be decoded: {cause}") from cause
     if not found:
-        raise Refused("the body holds no records")
+        raise Refused("the body has no records")
     return IncomingRecords(
         found,
         check_destinations(found, broker.topics.get),
@@ -113,12 +112,12 @@ def _arriving(broker: Broker, call: RequestContext, *, fills_checksum: bool) -> 
 
 
 def _store_host_bytes(broker: Broker) -> int:
-    """Records of a log have room for the address of this broker. A database keeps none."""
-    return len(pack_host(broker.address.as_host())) if isinstance(broker.store, LogStore) else _IPV4_BYTES
+    """Return the size of the store host in a record."""
+    return len(pack_host(broker.address.as_host())) if broker.store.records_store_host else _IPV4_BYTES
 
 
-def _chunk(arriving: IncomingRecords) -> StageChunk:
-    found = validate_records(arriving)
+def _chunk(incoming: IncomingRecords) -> StageChunk:
+    found = validate_records(incoming)
     return StageChunk(queue_batches.encode(found), *_measured(found))
 
 
@@ -126,7 +125,7 @@ def _measured(found: Sequence[queue_batches.QueueBatch]) -> tuple[int, int]:
     return sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)
 
 
-async def _has_got(broker: Broker, scope: str, number: int) -> bool:
+async def _is_committed(broker: Broker, scope: str, number: int) -> bool:
     noted = await broker.store.ledger(scope)
     return noted is not None and number <= noted
 
@@ -137,7 +136,7 @@ async def _appended(
     for name in {part.queue.topic for part in found}:
         if not broker.topics[name].is_writable:
             raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
-    # Checked when they came, and what the files say is checked against their own checksums.
+    # Validated when they arrived; the files have checksums of their own.
     group = [QueueRecords(*part) for part in found]
     if not await broker.store.append_atomically(scope, number, group, verify_crc=False):
         return CommitStagesResponse("already", 0)

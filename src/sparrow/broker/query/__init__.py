@@ -1,1 +1,1 @@
-"""query."""
+"""Queries for stored messages."""

@@ -1,4 +1,4 @@
-"""Finding messages by key, by id, and by their place in a queue."""
+"""Handlers that find messages by key, by message id, and by queue offset."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import Slice
+from sparrow.store.spi import STATE_TOPIC, Slice
 from sparrow.wire import record
 from sparrow.wire.bodies import ConsumeQueueEntries, ConsumeQueueEntry
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -18,18 +17,18 @@ from sparrow.wire.hashes import tags_code
 from sparrow.wire.headers import QueryConsumeQueue, QueryMessage, QueryMessageResponse, ViewMessage
 
 MATCHES_MAX = 64
-"""RocketMQ answers no more, whatever is asked for."""
+"""RocketMQ's limit, whatever the request says."""
 UNIQUE_MATCHES_MAX = 32
-"""A unique key may still be in several messages: retries keep it."""
+"""Several messages may have the same unique key, because retries keep it."""
 ENTRIES_MAX = 1024
 
 
 async def query_by_key(request: QueryMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """The newest messages that carry a key, oldest first. Old ones give way to what an answer may hold."""
+    """Return the newest messages with a key, oldest first. The oldest are left out if the answer would be too large."""
     limit = UNIQUE_MATCHES_MAX if request.by_unique_key else min(request.messages_max, MATCHES_MAX)
     if limit < 1:
-        raise Refused(f"a search for at most {request.messages_max} messages makes no sense: ask for 1 or more")
-    # Whatever was written before the search began is in the index when it looks.
+        raise Refused(f"cannot search for at most {request.messages_max} messages: ask for 1 or more")
+    # The index contains everything that was written before the search began.
     searched_ms, searched_to = broker.now_ms(), broker.store.written
     found = await broker.store.find_by_key(
         request.topic, request.key, limit=limit, begin_ms=request.begin_ms, end_ms=request.end_ms
@@ -39,7 +38,7 @@ async def query_by_key(request: QueryMessage, broker: Broker, _call: RequestCont
     if not found:
         return HandlerResponse(
             code=ResponseCode.QUERY_NOT_FOUND,
-            remark=f"no message of topic {request.topic!r} has the key {request.key!r} in that span of time",
+            remark=f"no message of topic {request.topic!r} has the key {request.key!r} in that time range",
         )
     return HandlerResponse(
         QueryMessageResponse(searched_ms, searched_to), _newest(found, broker.settings.pull_bytes_max)
@@ -47,20 +46,20 @@ async def query_by_key(request: QueryMessage, broker: Broker, _call: RequestCont
 
 
 def _newest(records: list[bytes], bytes_max: int) -> list[bytes]:
-    """As many as fit, from the end; one at least."""
-    kept = len(records) - 1
-    size = len(records[kept])
-    while kept > 0 and size + len(records[kept - 1]) <= bytes_max:
-        kept -= 1
-        size += len(records[kept])
-    return records[kept:]
+    """Return as many records as fit, from the end; at least one."""
+    first = len(records) - 1
+    size = len(records[first])
+    while first > 0 and size + len(records[first - 1]) <= bytes_max:
+        first -= 1
+        size += len(records[first])
+    return records[first:]
 
 
 async def view_message(request: ViewMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """The message at a physical offset, which is what the second half of its id says."""
+    """Return the message at a physical offset, which is the second half of a message id."""
     found = await broker.store.record_at(request.physical_offset)
-    if found is not None and record.decode(found, verify_crc=False, expand=False).topic == STATE_QUEUE.topic:
-        found = None  # the store's own words, among them what signs requests
+    if found is not None and record.decode(found, verify_crc=False, expand=False).topic == STATE_TOPIC:
+        found = None  # the store's own state contains secret keys
     whole = await resolve_record(broker.store, found) if found is not None else None
     if whole is None:
         return HandlerResponse(
@@ -70,10 +69,10 @@ async def view_message(request: ViewMessage, broker: Broker, _call: RequestConte
 
 
 async def query_consume_queue(request: QueryConsumeQueue, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """What the consume queue says of some messages and, given a group, whether the group would get them."""
+    """Return consume queue entries and, given a group, whether its filter accepts them."""
     broker.topics[request.topic]
     if not 1 <= request.count <= ENTRIES_MAX:
-        raise Refused(f"{request.count} entries cannot be shown at once: ask for 1 to {ENTRIES_MAX}")
+        raise Refused(f"cannot return {request.count} entries: ask for 1 to {ENTRIES_MAX}")
     queue = Queue(request.topic, request.queue_id)
     wanted = broker.clients.subscription_filter(request.group, request.topic) if request.group else None
     found = await broker.store.read(
@@ -91,7 +90,7 @@ async def query_consume_queue(request: QueryConsumeQueue, broker: Broker, _call:
 
 
 def _tags_code(message: StoredMessage) -> int:
-    """In a queue of delayed messages, the time of delivery stands in its place."""
+    """Return the tags code of a message; for a delayed one its delivery time, as in RocketMQ's consume queue."""
     delay_ms = level_delay_ms(message.topic, message.queue_id)
     return tags_code(message.tags) if delay_ms is None else message.store_ms + delay_ms
 

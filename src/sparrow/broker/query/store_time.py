@@ -8,7 +8,7 @@ from sparrow.wire import record
 
 
 async def store_ms_at(store: Store, queue: Queue, offset: int) -> int | None:
-    """When that message of a queue was stored; None if there is no such message."""
+    """Return the store time of a message in a queue; None if there is no such message."""
     found = await store.read(queue, offset, count_max=1, bytes_max=1)
     if not isinstance(found, Slice) or not found.sizes:
         return None
@@ -16,7 +16,7 @@ async def store_ms_at(store: Store, queue: Queue, offset: int) -> int | None:
 
 
 def store_ms_of(head: bytes | memoryview) -> int:
-    """The store time in a record, read without taking the rest apart."""
+    """Return the store time in a record, without decoding the rest."""
     sys_flag = int.from_bytes(head[record.SYS_FLAG_POSITION : record.SYS_FLAG_POSITION + 4], "big")
     at = record.STORE_TIME_POSITION + (12 if sys_flag & record.BORN_HOST_IPV6_FLAG else 0)
     return int.from_bytes(head[at : at + 8], "big", signed=True)

@@ -1,1 +1,1 @@
-"""retention."""
+"""Retention: when old messages may be deleted."""

@@ -1,4 +1,4 @@
-"""What retention waits for: the group that shows how far an archive has got."""
+"""The progress of an archive, for which retention waits before it deletes messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ class GroupProgressStore(Protocol):
 
 
 class ArchiveProgress:
-    """Asked by the store's keeper, in its thread, up to which physical offset an archive holds everything.
+    """Returns, in the store's maintenance thread, up to which physical offset an archive is complete.
 
-    A group that has read nothing yet stands at the start: until its archive runs for the first time, nothing goes.
+    The archive's progress is that of its consumer group. A group that has read nothing stands at the start, so nothing
+    is deleted before the archive has run for the first time.
     """
 
     def __init__(self, group: str) -> None:
@@ -20,11 +21,11 @@ class ArchiveProgress:
         self._store: GroupProgressStore | None = None
 
     def attach_store(self, store: GroupProgressStore) -> None:
-        """A store wants to know whom to ask before it is open; before that, nothing is archived."""
+        """Set the store, which needs this object before it is open. Until then, nothing counts as archived."""
         self._store = store
 
     def __call__(self) -> int | None:
-        """None: retention waits for nobody."""
+        """Return the offset; None if retention waits for no archive."""
         if not self._group:
             return None
         return (self._store.consumed_to(self._group) if self._store is not None else None) or 0

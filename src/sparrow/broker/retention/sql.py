@@ -1,4 +1,4 @@
-"""Now and then whoever leads deletes what is old, and sees to it that tables have room."""
+"""Retention on a database: the leader deletes expired messages and adds partitions every ten minutes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class SqlRetention:
         self._store = store
 
     async def run_as_leader(self) -> None:
-        """Tidy up every ten minutes, until cancelled."""
+        """Run retention every ten minutes until cancelled."""
         while True:
             await asyncio.sleep(TRIM_INTERVAL_S)
             try:
                 count = await self._store.trim()
                 if count:
-                    log.info("old messages deleted", extra={"count": count})
+                    log.info("Deleted expired messages.", extra={"count": count})
             except (SparrowError, LockConflict) as cause:
-                log.warning("old messages not deleted", extra={"why": str(cause)})
+                log.warning("Could not delete expired messages; retrying later.", extra={"why": str(cause)})

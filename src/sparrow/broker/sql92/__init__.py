@@ -1,8 +1,7 @@
-"""SQL92 selectors: which messages a consumer wants, said about their properties.
+"""SQL92 selectors: conditions on the properties of messages that a consumer subscribes with.
 
-`compile_selector` reads an expression once; the `Selector` then answers for one property string or for a whole column
-of them,
-and both answers agree with RocketMQ's.
+`compile_selector` parses an expression once. The `Selector` then evaluates one property string, or a column of them,
+with the same results as RocketMQ.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["EXPRESSION_CHARS_MAX", "SELECTOR_CACHE_MAX", "InvalidSelector", "Selector", "compile_selector"]
 
 SELECTOR_CACHE_MAX = 512
-"""How many compiled selectors are kept. A group's members all send the same one, with every heartbeat and pull."""
+"""The number of compiled selectors in the cache. All members of a group send the same one with heartbeats and pulls."""
 
 
 class Selector:
-    """A compiled expression. It never changes, so all subscriptions with the same text share one."""
+    """A compiled expression. Immutable, so that subscriptions with the same text share one."""
 
     __slots__ = ("condition", "expression", "matches")
 
@@ -33,15 +32,15 @@ class Selector:
         self.expression = expression
         self.condition = parse(expression)
         self.matches = build_matcher(self.condition)
-        """Whether a message with this property string (bytes, as in a record) is wanted."""
+        """Returns whether a message with this property string (bytes, as in a record) matches."""
 
     def __repr__(self) -> str:
         return f"Selector({self.expression!r})"
 
     def mask(self, property_strings: Any) -> NDArray[np.bool_]:
-        """The same for each of many property strings: an Arrow array, chunked or not, of binary or string."""
+        """Evaluate many property strings: an Arrow array, chunked or not, of binary or string."""
         from sparrow.broker.sql92.column_evaluator import (
-            matching_mask,  # Arrow and NumPy only for those who have columns
+            matching_mask,  # imported here, so that only columns load Arrow and NumPy
         )
 
         return matching_mask(self.condition, property_strings)
@@ -49,5 +48,5 @@ class Selector:
 
 @lru_cache(maxsize=SELECTOR_CACHE_MAX)
 def compile_selector(expression: str) -> Selector:
-    """The selector an expression stands for, or `InvalidSelector`."""
+    """Return the selector of an expression, or raise `InvalidSelector`."""
     return Selector(expression)

@@ -1,8 +1,8 @@
-"""A selector over many messages at once: each node of the tree becomes masks over all of them.
+"""Evaluates a selector over many messages at once: each node of the tree becomes masks over all of them.
 
-The rules are those of `rows`, to the letter. A message's answer is one of four, so a condition is three masks: *yes*,
-*no*, and *failed* for what `rows` calls unanswerable; a message in none of them is null. Nothing is cut short here:
-both sides of AND and OR are worked out for all, and the masks say what a look from left to right would have met.
+The rules are exactly those of `row_evaluator`. The result for a message is one of four, so a condition is three masks:
+*yes*, *no*, and *failed* for what `row_evaluator` cannot compare; a message in none of them is null. There is no
+short-circuit: both sides of AND and OR are evaluated, and the masks reproduce the evaluation from left to right.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _PART_KERNELS = {
     TextOperator.ENDS_WITH: pc.ends_with,
 }
 _TRUES = [bytes(letters) for letters in product(*zip(b"true", b"TRUE", strict=True))]
-"""`true` in every mixture of cases: one look in a set is quicker than lower-casing a column."""
+"""`true` in every mixture of cases: a set lookup is faster than lower-casing a column."""
 
 _BLOCK_ROWS = 32768
-"""Positions in so many strings fit a processor's cache."""
+"""Positions in so many strings fit into a processor's cache."""
 
 
 class TruthMasks(NamedTuple):
@@ -60,7 +60,7 @@ class TruthMasks(NamedTuple):
 
 
 def matching_mask(condition: Condition, property_strings: Any) -> Bools:
-    """For each property string of an Arrow array, whether the condition holds."""
+    """Return, for each property string of an Arrow array, whether the condition holds."""
     strings = property_strings
     if isinstance(strings, pa.ChunkedArray):
         strings = strings.combine_chunks()
@@ -79,7 +79,7 @@ def _verdict(node: Condition, columns: SelectedProperties) -> TruthMasks:
         case And():
             return _all(node.conditions, columns)
         case Or():
-            # The opposite of AND over the opposites, and it stops at the same places.
+            # By De Morgan; the evaluation from left to right stops at the same places.
             return _opposite(_all(node.conditions, columns, are_opposite=True))
         case Not():
             return _opposite(_verdict(node.condition, columns))
@@ -94,7 +94,7 @@ def _verdict(node: Condition, columns: SelectedProperties) -> TruthMasks:
             name = node.property.name
             hits = columns.one_of(name, [encode_text(text) for text in node.texts])
             return _two_ways(columns.spread(hits, name), columns.present(name), columns)
-        case _ if not any(property_names(node)):  # literals only: as true of one message as of all
+        case _ if not any(property_names(node)):  # only literals: the same for every message
             return _constant(node, columns)
         case Comparison(Operator.EQUAL, left, right):
             return _equal(left, right, columns)
@@ -107,7 +107,7 @@ def _verdict(node: Condition, columns: SelectedProperties) -> TruthMasks:
             return TruthMasks(~seen.present & ~seen.failed, seen.present, seen.failed)
 
 
-# -- logic -------------------------------------------------------------------------------------------
+# -- logic ------------------------------------------------------------------------------------------------------------
 
 
 def _none(columns: SelectedProperties) -> Bools:
@@ -137,17 +137,17 @@ def _all(conditions: tuple[Condition, ...], columns: SelectedProperties, *, are_
     verdicts = (_verdict(condition, columns) for condition in conditions)
     yes, no, failed = _everywhere(True, columns)
     for found in map(_opposite, verdicts) if are_opposite else verdicts:
-        # What a message was decided by earlier is not looked at again: a no, or a failure.
+        # A message that an earlier condition decided or failed on is not changed.
         no, failed = no | (found.no & ~failed), failed | (found.failed & ~no)
         yes = yes & found.yes
     return TruthMasks(yes, no, failed)
 
 
-# -- operands ----------------------------------------------------------------------------------------
+# -- operands ---------------------------------------------------------------------------------------------------------
 
 
 class OperandMasks(NamedTuple):
-    """An operand, looked at once: each further look at a nested one would double the work."""
+    """The masks of an operand, computed once: repeated evaluation of nested operands would double the work."""
 
     present: Bools
     failed: Bools
@@ -181,7 +181,7 @@ def _ordered(node: Comparison, columns: SelectedProperties) -> TruthMasks:
         case Property(one), Property(other):
             return _two_properties(one, other, test, columns)
         case _:
-            # One of them is a minus before what is no number: null, unless looking at it fails.
+            # One of them is a minus before a non-number: null, unless its evaluation fails.
             seen = _seen(left, columns)
             failed = seen.failed | (seen.present & _seen(right, columns).failed)
             return TruthMasks(_none(columns), _none(columns), failed)
@@ -190,7 +190,8 @@ def _ordered(node: Comparison, columns: SelectedProperties) -> TruthMasks:
 def _beside_number(name: str, sort: ValueType, columns: SelectedProperties, test: Any) -> TruthMasks:
     numbers, failed = columns.numbers(name, sort)
     if sort is ValueType.DOUBLE:
-        numbers = np.where(np.isnan(numbers), np.inf, numbers)  # NaN is above all in Java, and no literal is infinite
+        # NaN is above every number in Java, and no literal is infinite
+        numbers = np.where(np.isnan(numbers), np.inf, numbers)
     hits = test(numbers) & ~failed
     yes, no, failed = (columns.spread(part, name) for part in (hits, ~hits & ~failed, failed))
     return TruthMasks(yes, no, failed)
@@ -220,14 +221,14 @@ def _equal(left: Node, right: Node, columns: SelectedProperties) -> TruthMasks:
         same, cannot = _same(left, right, columns)
     failed = one.failed | other.failed | (both & cannot)
     yes = ((both & same) | (~one.present & ~other.present)) & ~failed
-    # Java's rule leans: null on the left makes null, on the right it makes false.
+    # Java's rule is asymmetric: null on the left gives null, on the right false.
     return TruthMasks(yes, one.present & ~yes & ~failed, failed)
 
 
 def _same_booleans(
     left: Node, right: Node, one: OperandMasks, other: OperandMasks, columns: SelectedProperties
 ) -> tuple[Bools, Bools]:
-    """Where two operands, one of them a boolean and neither null, are equal, and where they cannot be compared."""
+    """Return where a boolean and another operand, neither null, are equal, and where they cannot be compared."""
     none = _none(columns)
     match left, value_type_of(left), value_type_of(right):
         case _, ValueType.BOOLEAN, ValueType.BOOLEAN:
@@ -243,7 +244,7 @@ def _same_booleans(
 
 
 def _same(left: Node, right: Node, columns: SelectedProperties) -> tuple[Bools, Bools]:
-    """The same for texts and numbers."""
+    """Return the same for texts and numbers."""
     match left, right:
         case Property(one), Property(other):
             return _same_properties(one, other, columns), _none(columns)

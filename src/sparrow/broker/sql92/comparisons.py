@@ -1,4 +1,4 @@
-"""Two values beside each other, neither of them null: what is converted to what, and what cannot be compared."""
+"""Comparison of two values that are not null: conversions, and pairs that cannot be compared."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ COMPARATORS: dict[Operator, Comparator] = {
 
 
 class NotComparable(Exception):
-    """A comparison that cannot be made. Stays inside this package."""
+    """The two values cannot be compared. Not raised outside this package."""
 
 
 def nan_as_infinity(number: float) -> float:
-    """NaN is above every number in Java, and no literal is infinite."""
+    """Return infinity for NaN, which is above every number in Java. No literal is infinite."""
     return number if number == number else float("inf")
 
 
 def comparator_of(node: Comparison) -> Comparator:
-    """How to compare the two sides, by what sort each of them is."""
+    """Return the function that compares two sides of these types."""
     test = COMPARATORS[node.operator]
     match value_type_of(node.left), value_type_of(node.right):
         case (ValueType.TEXT, ValueType.TEXT):
@@ -61,7 +61,7 @@ def _number(text: bytes, read: Callable[[bytes], float | None]) -> float:
 
 
 def _both_doubles(test: Comparator) -> Comparator:
-    """Two texts are put in order as doubles, whatever they look like."""
+    """Compare two texts as doubles, as RocketMQ orders texts."""
 
     def compared(one: bytes, other: bytes) -> bool:
         first, second = parse_double(one), parse_double(other)
@@ -73,5 +73,5 @@ def _both_doubles(test: Comparator) -> Comparator:
 
 
 def _cannot(one: object, other: object) -> bool:
-    """RocketMQ tries to cast the boolean to a text here (ComparisonExpression.__compare), and fails."""
+    """Fail, as RocketMQ does when it casts the boolean to a text (ComparisonExpression.__compare)."""
     raise NotComparable

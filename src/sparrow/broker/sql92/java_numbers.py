@@ -1,7 +1,8 @@
-"""A property's text as a number, read as Java reads it.
+"""Parses a property's text as a number, by Java's rules.
 
-`Integer.valueOf` and `Long.valueOf` take a sign and decimal digits of any script, but no blanks; `Double.valueOf` takes
-blanks around, `NaN`, `Infinity`, hexadecimal, and a closing `f` or `d`, but only ASCII digits. Neither takes `1_000`.
+`Integer.valueOf` and `Long.valueOf` accept a sign and decimal digits of any script, but no blanks; `Double.valueOf`
+accepts blanks around, `NaN`, `Infinity`, hexadecimal, and a final `f` or `d`, but only ASCII digits. Neither accepts
+`1_000`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _HEXADECIMAL = re.compile(rb"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+")
 _NAMED = {b"NaN": nan, b"+NaN": nan, b"-NaN": nan, b"Infinity": inf, b"+Infinity": inf, b"-Infinity": -inf}
 _BLANKS = bytes(range(33))
-"""What `String.trim` takes away."""
+"""What `String.trim` removes."""
 
 
 def parse_int32(text: bytes) -> int | None:
@@ -38,10 +39,10 @@ def parse_int64(text: bytes) -> int | None:
         return None
     sign, digits = found.groups()
     if not digits.isascii():
-        if max(digits) > "\uffff":  # Java looks at UTF-16 units one by one, and half a pair is no digit
+        if max(digits) > "\uffff":  # Java reads UTF-16 units one by one, and half a pair is not a digit
             return None
         digits = "".join(str(unicodedata.decimal(digit)) for digit in digits)
-    digits = digits.lstrip("0") or "0"  # any number of zeros may lead, more than int() would read
+    digits = digits.lstrip("0") or "0"  # Java accepts any number of leading zeros, int() does not
     if len(digits) > _INT64_DIGITS:
         return None
     number = -int(digits) if sign == "-" else int(digits)
@@ -65,7 +66,7 @@ def parse_double(text: bytes) -> float | None:
 
 
 def java_order_key(number: float) -> tuple[bool, float, float]:
-    """Orders as `Double.compareTo` does: NaN equals itself and is above all, and -0.0 is below 0.0."""
+    """Return a key that orders as `Double.compareTo`: NaN equals itself and is above all, and -0.0 is below 0.0."""
     return (True, 0.0, 0.0) if number != number else (False, number, copysign(1.0, number))
 
 

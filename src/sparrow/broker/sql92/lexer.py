@@ -1,8 +1,8 @@
-"""The words, signs and literals a selector is made of; six patterns are all of RocketMQ's lexical rules.
+"""The lexer of selectors: RocketMQ's lexical rules as six patterns.
 
-A general SQL tokenizer such as sqlglot's would have to be told that `!=`, `==`, `;`, `N'x'`, quoted or accented names
-are nothing, that `.5` and `1L` are one token and `007` is three, that comments do not nest, and that `--` with no line
-end behind it is two minus signs.
+They differ from SQL's, so that a general tokenizer such as sqlglot's is no help: `!=`, `==`, `;`, `N'x'`, quoted or
+accented names are invalid, `.5` and `1L` are one token and `007` is three, comments do not nest, and `--` without a
+line end is two minus signs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sparrow.model.errors import Refused
 
 _EXCERPT_CHARS = 40
-"""How much of an expression its error shows on either side of the mistake."""
+"""How many characters of the expression an error shows on either side of the mistake."""
 
 _TOKEN = re.compile(
     r"""
@@ -33,7 +33,7 @@ _WORDS = frozenset(
 
 
 class InvalidSelector(Refused):
-    """The expression cannot be read; `position` counts its characters from 0."""
+    """The expression cannot be parsed; `position` counts its characters from 0."""
 
     def __init__(self, expression: str, position: int, problem: str) -> None:
         super().__init__(expression, position, problem)
@@ -43,7 +43,7 @@ class InvalidSelector(Refused):
         start = max(self.position - _EXCERPT_CHARS, 0)
         end = self.position + _EXCERPT_CHARS
         before, after = "…" if start else "", "…" if end < len(self.expression) else ""
-        # Blanks of any kind become spaces, so that the caret stands under the character it means.
+        # Blanks of any kind become spaces, so that the caret is below the right character.
         excerpt = "".join(" " if char.isspace() else char for char in self.expression[start:end])
         caret = " " * (len(before) + self.position - start) + "^"
         return f"not a SQL92 selector: {self.problem} at position {self.position}\n{before}{excerpt}{after}\n{caret}"
@@ -51,7 +51,7 @@ class InvalidSelector(Refused):
 
 class LexerToken(NamedTuple):
     kind: str
-    """text, integer, double, name, or end; a word or a sign is its own kind."""
+    """text, integer, double, name, or end; a keyword or a sign is its own kind."""
     text: str
     at: int
 
@@ -64,7 +64,7 @@ class LexerToken(NamedTuple):
 
 
 def tokenize(expression: str) -> Iterator[LexerToken]:
-    """One at a time, so that what the parser never reaches is never cut up."""
+    """Yield tokens one by one, so that the parser reports the first error."""
     at = 0
     while at < len(expression):
         found = _TOKEN.match(expression, at)
@@ -83,7 +83,7 @@ def tokenize(expression: str) -> Iterator[LexerToken]:
 
 def _what_is_wrong(expression: str, at: int) -> str:
     if expression[at] == "'":
-        return "a text is opened and not closed"
+        return "a text is not closed"
     if expression.startswith("/*", at):
-        return "a comment is opened and not closed"
-    return f"the character {expression[at]!r} means nothing here"
+        return "a comment is not closed"
+    return f"unexpected character {expression[at]!r}"

@@ -1,4 +1,4 @@
-"""Selector text to a tree, or a `InvalidSelector` that shows the place.
+"""The parser of selectors: returns a syntax tree, or raises `InvalidSelector` with the position.
 
     or          : and (OR and)*
     and         : equality (AND equality)*
@@ -7,12 +7,12 @@
                          | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text)*
     unary       : (+ | - | NOT) unary | text | number | TRUE | FALSE | NULL | name | ( or )
 
-This is RocketMQ's grammar (SelectorParser.jj) and not SQL's, which is why a general SQL parser such as sqlglot's is no
-help: NOT binds tighter than any comparison (`NOT a IS NULL` asks whether `NOT a` is null), `a = 1 IS NULL` leans left,
-CONTAINS is an operator.
+This is RocketMQ's grammar (SelectorParser.jj) and not SQL's, so that a general SQL parser such as sqlglot's is no help:
+NOT binds tighter than any comparison (`NOT a IS NULL` tests whether `NOT a` is null), `a = 1 IS NULL` is
+left-associative, CONTAINS is an operator.
 
-One deliberate difference: RocketMQ stops reading where the grammar stops, so that it takes `a = 1 b = 2` for `a = 1`,
-and `a LIKE 'x'` or `a + 1 > 3` for `a`, which is never true. Text left over is refused here, unless it is a comment.
+One deliberate difference: RocketMQ stops where the grammar stops, so that it takes `a = 1 b = 2` for `a = 1`, and `a
+LIKE 'x'` or `a + 1 > 3` for `a`, which is never true. Here the rest of the text is an error, unless it is a comment.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from sparrow.broker.sql92.syntax_tree import (
 
 EXPRESSION_CHARS_MAX = 8192
 TREE_HEIGHT_MAX = 64
-"""How deep a tree may be: parser and evaluators call themselves once or a few times a level."""
+"""The maximum height of a tree: parser and evaluators recurse once or a few times per level."""
 
 _CONSTANTS = {
     "TRUE": Literal(True, ValueType.BOOLEAN),
@@ -61,21 +61,21 @@ class ParsedNode(NamedTuple):
     at: int
     height: int = 1
     is_plain: bool = False
-    """A literal with no minus before it: only those are checked against each other when an expression is read."""
+    """A literal without a minus: only those are compared with each other while parsing."""
 
 
 def parse(expression: str) -> Condition:
     if len(expression) > EXPRESSION_CHARS_MAX:
-        problem = f"{len(expression)} characters are too many: the {EXPRESSION_CHARS_MAX} that are allowed end"
+        problem = f"{len(expression)} characters are too many: the maximum of {EXPRESSION_CHARS_MAX} is reached"
         raise InvalidSelector(expression, EXPRESSION_CHARS_MAX, problem)
-    reader = _Reader(expression)
-    whole = reader.either()
-    reader.end()
-    return reader.condition(whole)
+    parser = _Parser(expression)
+    whole = parser.either()
+    parser.end()
+    return parser.condition(whole)
 
 
-class _Reader:
-    """One method a level of the grammar, each leaving `ahead` at the first token it did not use."""
+class _Parser:
+    """One method for each level of the grammar. Each leaves `ahead` at the first token it did not use."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -90,17 +90,17 @@ class _Reader:
         rest = self.ahead
         is_comment = rest.kind == "-" and self._expression.startswith("--", rest.at)
         if rest.kind != "end" and not is_comment:
-            self.refuse(rest.at, f"the selector is over, but {rest.text!r} follows")
+            self.refuse(rest.at, f"unexpected {rest.text!r} after the end of the selector")
 
     def condition(self, parsed: ParsedNode) -> Condition:
-        """What was read, where RocketMQ wants a condition."""
+        """Return the node where RocketMQ expects a condition, or refuse it."""
         if isinstance(parsed.node, Property):
             return PropertyTruth(parsed.node)
         if isinstance(parsed.node, Negated) or not is_condition(parsed.node):
-            self.refuse(parsed.at, "a value stands where a condition is wanted")
+            self.refuse(parsed.at, "expected a condition, found a value")
         return parsed.node
 
-    # -- levels, loosest first ---------------------------------------------------------------------
+    # -- levels of the grammar, loosest first -------------------------------------------------------------------------
 
     def either(self) -> ParsedNode:
         first = self._all()
@@ -109,7 +109,7 @@ class _Reader:
         terms = [first]
         while self._took("OR"):
             terms.append(self._all())
-        return self._made(Or(tuple(map(self.condition, terms))), *terms)
+        return self._node(Or(tuple(map(self.condition, terms))), *terms)
 
     def _all(self) -> ParsedNode:
         first = self._equality()
@@ -118,7 +118,7 @@ class _Reader:
         terms = [first]
         while self._took("AND"):
             terms.append(self._equality())
-        return self._made(And(tuple(map(self.condition, terms))), *terms)
+        return self._node(And(tuple(map(self.condition, terms))), *terms)
 
     def _equality(self) -> ParsedNode:
         left = self._comparison()
@@ -128,11 +128,11 @@ class _Reader:
                 right = self._comparison()
                 self._check_equality(left, right)
                 equal = Comparison(Operator.EQUAL, left.node, right.node)
-                left = self._made(Not(equal) if sign.kind == "<>" else equal, left, right)
+                left = self._node(Not(equal) if sign.kind == "<>" else equal, left, right)
             elif self._took("IS"):
                 is_negated = self._took("NOT")
                 self._expect("NULL", "NULL")
-                left = self._made(Not(IsNull(left.node)) if is_negated else IsNull(left.node), left)
+                left = self._node(Not(IsNull(left.node)) if is_negated else IsNull(left.node), left)
             else:
                 return left
 
@@ -144,18 +144,18 @@ class _Reader:
                 self._step()
                 right = self._unary()
                 self._check_ordered(left, right)
-                left = self._made(Comparison(_ORDERINGS[sign.kind], left.node, right.node), left, right)
+                left = self._node(Comparison(_ORDERINGS[sign.kind], left.node, right.node), left, right)
                 continue
             is_negated = self._took("NOT")
             if self.ahead.kind in _PARTS:
                 part = _PARTS[self._step().kind]
-                left = self._made(TextTest(part, left.node, self._text(), is_negated), left)
+                left = self._node(TextTest(part, left.node, self._text(), is_negated), left)
             elif self._took("BETWEEN"):
                 left = self._between(left, is_negated=is_negated)
             elif self._took("IN"):
                 left = self._in(left, is_negated=is_negated)
             elif is_negated:
-                self.refuse(self.ahead.at, "BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH is wanted after NOT")
+                self.refuse(self.ahead.at, "expected BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT")
             else:
                 return left
 
@@ -164,10 +164,10 @@ class _Reader:
         self._expect("AND", "AND between the two bounds")
         high = self._unary()
         self._check_ordered(value, low, high)
-        # RocketMQ looks at neither bounds with a minus nor those of NOT BETWEEN.
+        # RocketMQ checks neither bounds with a minus nor those of NOT BETWEEN.
         if not is_negated and low.is_plain and high.is_plain and _is_above(low.node, high.node):
             self.refuse(low.at, "the low bound is above the high one")
-        return self._made(Between(value.node, low.node, high.node, is_negated), value, low, high)
+        return self._node(Between(value.node, low.node, high.node, is_negated), value, low, high)
 
     def _in(self, left: ParsedNode, *, is_negated: bool) -> ParsedNode:
         if not isinstance(left.node, Property):
@@ -178,7 +178,7 @@ class _Reader:
             texts.append(self._text())
         self._expect(")", "',' or ')'")
         found = In(left.node, tuple(texts))
-        return self._made(Not(found) if is_negated else found, left)
+        return self._node(Not(found) if is_negated else found, left)
 
     def _unary(self) -> ParsedNode:
         token = self._step()
@@ -194,8 +194,8 @@ class _Reader:
             if token.kind == "+":
                 return inner
             if token.kind == "NOT":
-                return self._made(Not(self.condition(inner)), inner)._replace(at=token.at)
-            return self._made(_negated(inner.node), inner)._replace(at=token.at)
+                return self._node(Not(self.condition(inner)), inner)._replace(at=token.at)
+            return self._node(_negated(inner.node), inner)._replace(at=token.at)
         if token.kind in _CONSTANTS:
             return ParsedNode(_CONSTANTS[token.kind], token.at, is_plain=True)
         if token.kind == "name":
@@ -204,11 +204,11 @@ class _Reader:
             return ParsedNode(Literal(token.unquoted, ValueType.TEXT), token.at, is_plain=True)
         if token.kind in ("integer", "double"):
             return ParsedNode(self._number(token), token.at, is_plain=True)
-        self.refuse(token.at, f"a value, a property or a condition is wanted, not {token}")
+        self.refuse(token.at, f"expected a value, a property or a condition, found {token}")
 
-    # -- what makes a tree sound -------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------------
 
-    def _made(self, node: Node, *parts: ParsedNode) -> ParsedNode:
+    def _node(self, node: Node, *parts: ParsedNode) -> ParsedNode:
         height = 1 + max(part.height for part in parts)
         if height > TREE_HEIGHT_MAX:
             self.refuse(parts[0].at, f"nested more than {TREE_HEIGHT_MAX} deep")
@@ -218,29 +218,30 @@ class _Reader:
         for operand in operands:
             node = operand.node
             if is_condition(node) or (isinstance(node, Literal) and node.sort not in NUMERIC_TYPES):
-                self.refuse(operand.at, "only numbers and properties have an order" + _hint(node))
+                self.refuse(operand.at, "only numbers and properties can be ordered" + _hint(node))
 
     def _check_equality(self, left: ParsedNode, right: ParsedNode) -> None:
         for operand in (left, right):
             if isinstance(operand.node, Literal) and operand.node.value is None:
                 self.refuse(operand.at, "nothing equals NULL: write IS NULL")
-        # Only this way round: RocketMQ lets `1 = TRUE` pass, and it is false.
+        # Only in this order: RocketMQ accepts `1 = TRUE`, which is false.
         if left.is_plain and right.is_plain and is_condition(left.node) and not is_condition(right.node):
             self.refuse(right.at, "TRUE or FALSE cannot be compared with this")
 
     def _number(self, token: LexerToken) -> Literal:
         if token.kind == "double":
             real = float(token.text)
-            if not 0.0 < real < float("inf"):  # RocketMQ takes Double.MIN_VALUE for the least of all, so 0.0 is none
+            # RocketMQ takes Double.MIN_VALUE for the smallest double, so it refuses 0.0
+            if not 0.0 < real < float("inf"):
                 self.refuse(token.at, "a number with a point or exponent must be above 0 and finite; for zero write 0")
             return Literal(real, ValueType.DOUBLE)
         digits = token.text.rstrip("lL")
         if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
-            self.refuse(token.at, f"an integer can be no more than {INT64_MAX}")
+            self.refuse(token.at, f"an integer can be at most {INT64_MAX}")
         whole = int(digits)
         return Literal(whole, ValueType.INT32 if whole <= INT32_MAX else ValueType.INT64)
 
-    # -- tokens ------------------------------------------------------------------------------------
+    # -- tokens -------------------------------------------------------------------------------------------------------
 
     def _step(self) -> LexerToken:
         token = self.ahead
@@ -256,11 +257,11 @@ class _Reader:
 
     def _expect(self, kind: str, wanted: str) -> None:
         if not self._took(kind):
-            self.refuse(self.ahead.at, f"{wanted} is wanted, not {self.ahead}")
+            self.refuse(self.ahead.at, f"expected {wanted}, found {self.ahead}")
 
     def _text(self) -> str:
         if self.ahead.kind != "text":
-            self.refuse(self.ahead.at, f"a text in quotes is wanted, not {self.ahead}")
+            self.refuse(self.ahead.at, f"expected a text in quotes, found {self.ahead}")
         return self._step().unquoted
 
 

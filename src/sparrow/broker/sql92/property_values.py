@@ -1,11 +1,11 @@
-"""The properties a selector names, each as one column: found in many property strings, compared, and read as numbers.
+"""The values of the properties in a selector, one column each, found in many property strings without decoding them.
 
-A selector names few of the properties a message has, so nothing is cut out that it does not ask for. One scan finds
-every 0x01; a property is where the bytes before one are its name, after a 0x02. Whether a value equals a text, or is a
-short run of digits, is seen in place as well. Only other questions have values copied out, into Arrow.
+A selector names few properties, and only those are extracted. One scan finds every 0x01; a property is where the bytes
+before it are its name, after a 0x02. Equality with a text, and short runs of digits, are evaluated in place. Only other
+operations copy values, into Arrow.
 
-Two facts make that exact, and hold for every property string: no name in a selector and no value has a 0x02 in it, and
-each string ends with one (those that do not are given it first). `sparrow.wire.properties` has the rules.
+This is exact, because no name in a selector and no value contains a 0x02, and each string ends with one (it is added
+where it is missing). `sparrow.wire.properties` has the rules.
 """
 
 from __future__ import annotations
@@ -23,30 +23,33 @@ from sparrow.broker.sql92.syntax_tree import ValueType
 from sparrow.wire.columns.layout import Bools, Ints, copy_short_slices, data_and_offsets, unaligned_view
 
 _SHORT_DIGITS_MAX = 9
-"""So many digits are an int32 whatever they are."""
+"""So many digits always fit an int32."""
 _PLAIN_DIGITS_MAX = 18
-"""And so many an int64."""
+"""So many digits always fit an int64."""
 _IN_PLACE_MAX = 6
-"""More texts than this are looked for in Arrow's hash table, and the values copied out for it."""
+"""More texts than this are looked up in Arrow's hash table, with the values copied."""
 
 
 class ValuePositions(NamedTuple):
-    """Where the values of one property begin, of those messages that have it."""
+    """The positions of a property's values, for the messages that have it."""
 
     at: Ints
     rows: Ints | None
-    """Which message each belongs to, ascending; None when every message has it."""
+    """The message of each value, ascending; None if every message has one."""
 
 
 class NumberColumn(NamedTuple):
-    """The values as numbers; where reading one failed, its number means nothing."""
+    """The values as numbers. Where parsing failed, the number is undefined."""
 
     numbers: NDArray[Any]
     failed: Bools
 
 
 class SelectedProperties:
-    """Property strings, and what was already found in them. Masks and arrays have one item a value, not a message."""
+    """Property strings, and what was found in them.
+
+    Masks and arrays have one item for each value, not for each message.
+    """
 
     def __init__(self, property_strings: pa.Array) -> None:
         self.count = len(property_strings)
@@ -62,7 +65,7 @@ class SelectedProperties:
         self._numbers: dict[tuple[str, ValueType], NumberColumn] = {}
 
     def spread(self, hits: Bools, name: str) -> Bools:
-        """A mask over the values of a property as a mask over messages; False where there is no value."""
+        """Turn a mask over values into a mask over messages; False where there is no value."""
         rows = self.found(name).rows
         if rows is None:
             return hits
@@ -71,7 +74,7 @@ class SelectedProperties:
         return whole
 
     def present(self, name: str) -> Bools:
-        """Which messages have the property: one item a message."""
+        """Return which messages have the property."""
         return self.spread(np.ones(len(self.found(name).at), np.bool_), name)
 
     def found(self, name: str) -> ValuePositions:
@@ -80,14 +83,14 @@ class SelectedProperties:
         return self._found[name]
 
     def values(self, name: str) -> pa.Array:
-        """The values themselves, as binary."""
+        """Return the values, as binary."""
         if name not in self._values:
             at = self.found(name).at
             self._values[name] = copy_short_slices(self._data, at, self._ends(at))
         return self._values[name]
 
     def one_of(self, name: str, texts: list[bytes]) -> Bools:
-        """Where the value is one of these."""
+        """Return where the value is one of these."""
         if len(texts) > _IN_PLACE_MAX:
             hits: Bools = pc.is_in(self.values(name), value_set=pa.array(texts, pa.binary())).to_numpy(False)
             return hits
@@ -103,7 +106,7 @@ class SelectedProperties:
         return self._numbers[name, sort]
 
     def _reads(self, at: Ints, wanted: bytes) -> Bools:
-        """Where these very bytes stand."""
+        """Return where these bytes are."""
         items = unaligned_view(self._data.data, f"V{len(wanted)}")
         if not len(at):
             return np.zeros(0, np.bool_)
@@ -117,18 +120,18 @@ class SelectedProperties:
 
     def _find(self, name: bytes) -> ValuePositions:
         mark = b"\x02" + name + b"\x01"
-        name_ends = self._name_ends[self._last_letters == name[-1]]  # one byte an entry leaves few of them
+        name_ends = self._name_ends[self._last_letters == name[-1]]  # comparing one byte first leaves few candidates
         at = name_ends - (len(mark) - 1)
         at = at[np.searchsorted(at, 0) :]
         at = _where(self._reads(at, mark), at) + len(mark)
-        if self._data[: len(name) + 1].tobytes() == mark[1:]:  # the very first has nothing before it
+        if self._data[: len(name) + 1].tobytes() == mark[1:]:  # the first property has no 0x02 before it
             at = np.append(len(name) + 1, at)
-        at = _where(self._data[at] != 2, at)  # an empty value is none
+        at = _where(self._data[at] != 2, at)  # an empty value counts as missing
         bounds = self._bounds
         if len(at) == self.count and (at > bounds[:-1]).all() and (at < bounds[1:]).all():
             return ValuePositions(at, None)
         rows = np.searchsorted(bounds, at, side="right") - 1
-        if (rows[1:] == rows[:-1]).any():  # of several with one name the last counts
+        if (rows[1:] == rows[:-1]).any():  # the last of several with the same name is valid
             is_last = np.append(rows[1:] != rows[:-1], True)
             at, rows = at[is_last], rows[is_last]
         return ValuePositions(at, rows)
@@ -147,7 +150,7 @@ class SelectedProperties:
         cursor = at.copy()
         for _ in range(_SHORT_DIGITS_MAX + 1):
             octets = self._data.take(cursor, mode="clip")
-            is_open &= octets != 2  # closed ones stay as they are
+            is_open &= octets != 2  # finished values stay unchanged
             if not is_open.any():
                 return NumberColumn(numbers, is_open)  # none failed
             digits = octets - np.uint8(ord("0"))
@@ -171,7 +174,7 @@ def _where(hits: Bools, items: Ints) -> Ints:
 
 
 def _is_plain(values: pa.Array, *, points_max: int, digits_max: int) -> Bools:
-    """Digits, perhaps after a minus, perhaps with a point: what Arrow and Java read alike."""
+    """Return which values have only digits, with an optional minus and point: Arrow and Java parse them alike."""
     data, bounds = data_and_offsets(values)
     if not len(data):
         return np.zeros(len(values), np.bool_)
@@ -183,7 +186,7 @@ def _is_plain(values: pa.Array, *, points_max: int, digits_max: int) -> Bools:
 
 
 def _count(is_hit: Bools, bounds: NDArray[np.int32]) -> Ints:
-    """How many hits each value has."""
+    """Return the number of hits in each value."""
     before = np.zeros(len(is_hit) + 1, np.int64)
     np.cumsum(is_hit, out=before[1:])
     counts: Ints = np.diff(before[bounds])
@@ -191,7 +194,7 @@ def _count(is_hit: Bools, bounds: NDArray[np.int32]) -> Ints:
 
 
 def _read(values: pa.Array, sort: ValueType, is_plain: Bools) -> NumberColumn:
-    """Plain ones by Arrow. Each distinct one of the others by the reader that one message's text goes through."""
+    """Parse numbers: plain ones by Arrow, each distinct other one by the parser for single messages."""
     kind, dtype = (pa.float64(), np.float64) if sort is ValueType.DOUBLE else (pa.int64(), np.int64)
     if is_plain.all():
         return NumberColumn(values.cast(pa.string()).cast(kind).to_numpy(), ~is_plain)
@@ -207,6 +210,6 @@ def _read(values: pa.Array, sort: ValueType, is_plain: Bools) -> NumberColumn:
 
 
 def java_order_keys(doubles: NDArray[np.float64]) -> Ints:
-    """Integers that order as `Double.compareTo` does: NaN equals itself and is above all, -0.0 is below 0.0."""
+    """Return integers that order as `Double.compareTo`: NaN equals itself and is above all, -0.0 is below 0.0."""
     bits = np.where(np.isnan(doubles), np.nan, doubles).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64(0x7FFF_FFFF_FFFF_FFFF), bits)

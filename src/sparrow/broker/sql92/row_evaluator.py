@@ -1,13 +1,11 @@
-"""A selector over one message, straight from its property string: each node of the tree becomes a function.
+"""Evaluates a selector on one property string: each node of the tree is compiled to a function.
 
-A condition is True, False or None (null, unknown). Where RocketMQ's evaluation ends in an exception (a property that is
-no number beside a number, a boolean on the left of a text) the function raises `NotComparable`, and the message does
-not
-match whatever else the selector says: `a > 3 OR b = 'x'` is no match when `a` is "abc". AND and OR look from left to
-right and stop as soon as they know, so the same the other way round is a match.
+A condition is True, False or None (null, unknown). Where RocketMQ's evaluation throws (a property that is not a number
+beside a number, a boolean on the left of a text), the function raises `NotComparable`, and the message does not match,
+whatever the rest of the selector: `a > 3 OR b = 'x'` does not match if `a` is "abc". AND and OR short-circuit from left
+to right, so the reverse order matches.
 
-The functions expect the property string between two 0x02. Then each entry has one on both sides, and "0x02 name 0x01"
-is found nowhere but at the start of an entry.
+The functions expect the property string between two 0x02. Then "0x02 name 0x01" only occurs at the start of an entry.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from sparrow.broker.sql92.syntax_tree import (
 
 RowEvaluator: TypeAlias = Callable[[bytes], bool | None]
 ValueReader: TypeAlias = Callable[[bytes], Any]
-"""A property or a text is given as UTF-8, never decoded: equality, order of parts and digits are all in the bytes."""
+"""Texts are UTF-8 bytes and never decoded: equality, substrings and digits can be evaluated on bytes."""
 
 _PARTS: dict[TextOperator, Callable[[bytes, bytes], bool]] = {
     TextOperator.CONTAINS: bytes.__contains__,
@@ -61,12 +59,12 @@ def build_matcher(condition: Condition) -> Callable[[bytes], bool]:
 
 
 def encode_text(text: str) -> bytes:
-    # Half a surrogate pair is in no property, so it may become any bytes that are in none.
+    # No property contains half a surrogate pair, so any bytes that occur in none will do.
     return text.encode("utf-8", "surrogatepass")
 
 
 def build_evaluator(node: Condition) -> RowEvaluator:
-    """The function a condition becomes."""
+    """Compile a condition to a function."""
     match node:
         case And():
             return _until(False, [build_evaluator(condition) for condition in node.conditions])
@@ -114,8 +112,8 @@ def _property(name: str) -> ValueReader:
     mark = b"\x02" + name.encode() + b"\x01"
     mark_bytes = len(mark)
 
-    def look(raw: bytes) -> bytes | None:
-        at = raw.rfind(mark)  # of several with one name the last counts
+    def find_value(raw: bytes) -> bytes | None:
+        at = raw.rfind(mark)  # the last of several with the same name is valid
         while at >= 0:
             start = at + mark_bytes
             value = raw[start : raw.find(b"\x02", start)]
@@ -124,7 +122,7 @@ def _property(name: str) -> ValueReader:
             at = raw.rfind(mark, 0, at)
         return None
 
-    return look
+    return find_value
 
 
 def _constant(value: Any) -> ValueReader:
@@ -133,16 +131,16 @@ def _constant(value: Any) -> ValueReader:
 
 def _negated(operand: ValueReader) -> ValueReader:
     def negated(raw: bytes) -> None:
-        operand(raw)  # it may be unanswerable
+        operand(raw)  # it may raise NotComparable
 
     return negated
 
 
-# -- conditions ------------------------------------------------------------------------------------
+# -- conditions -------------------------------------------------------------------------------------------------------
 
 
 def _until(decisive: bool, answers: list[RowEvaluator]) -> RowEvaluator:
-    """OR, which True decides, and AND, which False decides."""
+    """Return OR, which True decides, or AND, which False decides."""
 
     def together(raw: bytes) -> bool | None:
         result: bool | None = not decisive
@@ -187,12 +185,12 @@ def _ordered(left: ValueReader, right: ValueReader, test: Comparator) -> RowEval
 
 
 def _ordered_beside(
-    bound: Any, look: ValueReader, read: Callable[[bytes], float | None], test: Comparator
+    bound: Any, find_value: ValueReader, read: Callable[[bytes], float | None], test: Comparator
 ) -> RowEvaluator:
-    """A property beside a number: by far the most common order, so it has a function of its own."""
+    """Return the comparison of a property with a number: the most common one, so it has a function of its own."""
 
     def ordered(raw: bytes) -> bool | None:
-        text = look(raw)
+        text = find_value(raw)
         if text is None:
             return None
         number = read(text)
@@ -203,11 +201,11 @@ def _ordered_beside(
     return ordered
 
 
-def _within(look: ValueReader, read: Callable[[bytes], float | None], low: Any, high: Any) -> RowEvaluator:
-    """BETWEEN two numbers of one sort, with the property looked up and read once."""
+def _within(find_value: ValueReader, read: Callable[[bytes], float | None], low: Any, high: Any) -> RowEvaluator:
+    """Return BETWEEN for two numbers of one type: the property is found and parsed once."""
 
     def within(raw: bytes) -> bool | None:
-        text = look(raw)
+        text = find_value(raw)
         if text is None:
             return None
         number = read(text)
@@ -218,9 +216,9 @@ def _within(look: ValueReader, read: Callable[[bytes], float | None], low: Any, 
     return within
 
 
-def _in(look: ValueReader, texts: frozenset[bytes]) -> RowEvaluator:
+def _in(find_value: ValueReader, texts: frozenset[bytes]) -> RowEvaluator:
     def found(raw: bytes) -> bool | None:
-        text = look(raw)
+        text = find_value(raw)
         return None if text is None else text in texts
 
     return found
@@ -230,13 +228,13 @@ def _is_null(value: ValueReader) -> RowEvaluator:
     return lambda raw: value(raw) is None
 
 
-def _truth(look: ValueReader) -> RowEvaluator:
-    return lambda raw: None if look(raw) is None else False
+def _truth(find_value: ValueReader) -> RowEvaluator:
+    return lambda raw: None if find_value(raw) is None else False
 
 
 def _part(node: TextTest) -> RowEvaluator:
     if not node.text:
-        return _constant(False)  # and the operand, which may be unanswerable, is not even looked at
+        return _constant(False)  # the operand is not evaluated, even if it would fail
     value, text, is_negated = _value(node.operand), encode_text(node.text), node.is_negated
     has = _PARTS[node.part]
 

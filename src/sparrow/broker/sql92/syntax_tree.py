@@ -1,7 +1,7 @@
-"""What a selector says, as a small tree of values, and the one thing both evaluators ask of it: what sort a node has.
+"""The syntax tree of a selector, and the value type of each node.
 
-RocketMQ converts by the class of what stands on the other side, so the sort of a number is as much a part of it as its
-value: `a > 3` reads the property as a 32-bit integer, `a > 3000000000` as a 64-bit one, `a > 3.0` as a double.
+RocketMQ converts a property by the type of the other operand, so the type of a number matters: `a > 3` parses the
+property as a 32-bit integer, `a > 3000000000` as a 64-bit one, `a > 3.0` as a double.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class ValueType(Enum):
-    """What a node gives when it gives anything at all; every node may also give null."""
+    """The type of a node's value. Every node may also be null."""
 
     TEXT = "text"
     INT32 = "a 32-bit integer"
@@ -37,13 +37,13 @@ class Literal(msgspec.Struct, frozen=True):
 
 
 class Negated(msgspec.Struct, frozen=True):
-    """A minus before what is no number: null, once the operand has been looked at."""
+    """A minus before a non-number: null, once the operand has been evaluated."""
 
     operand: Node
 
 
 class PropertyTruth(msgspec.Struct, frozen=True):
-    """A property where a condition is wanted. A property is text and never a boolean: false, or null when absent."""
+    """A property in place of a condition. It is a text and never a boolean: false, or null if absent."""
 
     property: Property
 
@@ -69,9 +69,12 @@ class Between(msgspec.Struct, frozen=True):
     is_negated: bool = False
 
     def spelled_out(self) -> Condition:
-        """The comparisons it stands for. NOT BETWEEN is no NOT: the bounds may read the property as two sorts."""
+        """Return the comparisons it stands for.
+
+        NOT BETWEEN is not the negation: the bounds may convert the property to two types.
+        """
         if isinstance(self.value, Negated):
-            # Null beside one bound is null beside the other. Once is enough: twice, and nested, would be for ever.
+            # Null compared with either bound is null, so one comparison is enough; two would double with each nesting.
             return Comparison(Operator.LESS, self.value, self.low)
         if self.is_negated:
             below = Comparison(Operator.LESS, self.value, self.low)
@@ -96,7 +99,10 @@ class TextOperator(Enum):
 
 
 class TextTest(msgspec.Struct, frozen=True):
-    """CONTAINS and its kin. Never null: what is absent or no text, or an empty `text`, is false, with NOT as well."""
+    """CONTAINS, STARTSWITH and ENDSWITH. Never null.
+
+    A missing or non-text operand, or an empty `text`, is false, also with NOT.
+    """
 
     part: TextOperator
     operand: Node
@@ -140,7 +146,7 @@ def is_condition(node: Node) -> bool:
 
 
 def property_names(node: Node) -> Iterator[str]:
-    """The properties a tree looks at, as often as it does."""
+    """Yield the properties in a tree, once for each occurrence."""
     if isinstance(node, Property):
         yield node.name
         return

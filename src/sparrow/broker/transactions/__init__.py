@@ -1,1 +1,1 @@
-"""transactions."""
+"""Transactional messages: half messages, commit, rollback and check-back, on a log store and on a database."""

@@ -1,4 +1,4 @@
-"""Asking a producer what became of a transaction it has not ended."""
+"""Check-back: the broker asks a producer for the state of a transaction that it has not ended."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from sparrow.wire.properties import parse_whole_number
 
 
 class TransactionCheckBack:
-    """Asks the members of a producer group in turn: any of them may know."""
+    """Sends checks to the members of a producer group in turn."""
 
     def __init__(self, clients: ClientRegistry, broker_name: str) -> None:
         self._clients, self._broker_name = clients, broker_name
-        self._turn = 0
+        self._next_member = 0
 
     def check(self, message: StoredMessage, *, half_offset: int, checks: int) -> None:
-        """Send the question, if there is anybody to ask; the answer ends the transaction like any other."""
+        """Send a check if a member is online. The producer answers by ending the transaction."""
         member = self._producer(message.properties.get(PROPERTY_PRODUCER_GROUP, ""))
         if member is None:
-            return  # the next look may find somebody
+            return  # retried at the next check
         offset_id = format_offset_id(message.store_host, message.physical_offset)
         unique = message.unique_key
-        # The client must see the message as it was meant, not where it lies.
+        # The client gets the message with its destination, not with the half topic.
         message.topic = message.properties.get(PROPERTY_REAL_TOPIC, message.topic)
         message.queue_id = parse_whole_number(message.properties.get(PROPERTY_REAL_QUEUE_ID)) or 0
         message.properties[PROPERTY_CHECK_TIMES] = str(checks)
@@ -49,12 +49,12 @@ class TransactionCheckBack:
         channel.send_one_way(RequestCode.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
 
     def _producer(self, group: str) -> OnlineClient | None:
-        members = [each for each in self._clients.producers(group) if _can_hear(each.channel)]
+        members = [each for each in self._clients.producers(group) if _is_reachable(each.channel)]
         if not members:
             return None
-        self._turn += 1
-        return members[self._turn % len(members)]
+        self._next_member += 1
+        return members[self._next_member % len(members)]
 
 
-def _can_hear(channel: Channel) -> bool:
+def _is_reachable(channel: Channel) -> bool:
     return channel.is_open and not channel.is_blocked

@@ -13,7 +13,7 @@ from sparrow.wire.headers import EmptyHeader, EndTransaction
 async def end_transaction(
     request: EndTransaction, broker: Broker, call: RequestContext
 ) -> EmptyHeader | HandlerResponse:
-    """Most say it and listen to no answer; who does, hears it once the message is as safe as any that is sent."""
+    """Commit or roll back. Most producers send this one-way; others get the answer when the message is durable."""
     try:
         appended = await broker.transactions.end(request)
     except TransactionNotEnded as refusal:

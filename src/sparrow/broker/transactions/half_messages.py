@@ -1,4 +1,4 @@
-"""What half messages and op records say: the two topics that transactions are kept in, as RocketMQ lays them out."""
+"""Half messages and op records: the two topics of transactions, in RocketMQ's layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from sparrow.wire.properties import parse_whole_number, property_value
 
 HALF_QUEUE, OP_QUEUE = Queue(HALF_TOPIC, 0), Queue(OP_TOPIC, 0)
 FINISHED_TAG, CHECKED_TAG = b"TAGS\x01d\x02", b"TAGS\x01c\x02"
-"""Bodies: half offsets, as in RocketMQ, and `offset:times asked`; parted by commas. RocketMQ passes over the latter."""
+"""Tags of op records. Their bodies are comma-separated half offsets, as in RocketMQ, and `offset:checks`.
+
+RocketMQ ignores records of the second kind.
+"""
 _PHYSICAL_OFFSET = Struct(">q")
 
 
@@ -22,24 +25,24 @@ class HalfMessage(msgspec.Struct):
 
     physical_offset: int
     stored_ms: int
-    """By our clock: a producer's may be wrong."""
+    """By the broker's clock, because a producer's may be wrong."""
     immunity_ms: int | None
-    """How long its producer asked not to be asked."""
+    """How long the producer does not want to be checked."""
     checks: int = 0
     next_check_ms: int = 0
 
 
-def apply_op_record(raw: memoryview, finished: set[int], asked: dict[int, int]) -> None:
-    """What an op record says. RocketMQ 5 names several halves in one."""
+def apply_op_record(raw: memoryview, finished: set[int], checked: dict[int, int]) -> None:
+    """Apply an op record. RocketMQ 5 puts several half offsets into one."""
     draft = record.draft_from_record(raw)
-    words = bytes(draft.body).split(b",")
+    parts = bytes(draft.body).split(b",")
     if property_value(draft.properties, PROPERTY_TAGS) == "c":
-        for word in words:
-            offset, _, checks = (part.decode("latin-1") for part in word.partition(b":"))
+        for part in parts:
+            offset, _, checks = (text.decode("latin-1") for text in part.partition(b":"))
             if (half_offset := parse_whole_number(offset)) is not None:
-                asked[half_offset] = parse_whole_number(checks) or 0
+                checked[half_offset] = parse_whole_number(checks) or 0
     else:
-        finished.update(number for word in words if (number := parse_whole_number(word.strip())) is not None)
+        finished.update(number for part in parts if (number := parse_whole_number(part.strip())) is not None)
 
 
 def half_message_of(properties: bytes, physical_offset: int, stored_ms: int) -> HalfMessage:

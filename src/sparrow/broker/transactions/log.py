@@ -1,11 +1,12 @@
-"""Transactional messages: stored out of sight first, then committed or rolled back, and checked after if nobody says.
+"""Transactional messages on a log store: half messages, commit and rollback, and check-backs for unfinished ones.
 
-1. A half message lies in the half topic until an op record names its offset there: then it is finished.
-2. Committing appends the message to its real queue and then the op record. What was finished once stays finished: a
-   second word on it, or a stranger's, changes nothing.
-3. A half older than the timeout is checked after, at most so many times; then it is set aside for inspection.
-4. What is unfinished is a view of both topics. Op records of another tag say how often halves were checked after; now
-   and then one names all that are unfinished, and a restart reads both topics from there on only.
+1. A half message is unfinished until an op record contains its offset in the half topic.
+2. A commit appends the message to its destination, and then the op record. A finished transaction stays finished: a
+   second request for it, or one of another group, changes nothing.
+3. A half message older than the timeout is checked back a limited number of times. Then it is moved to a topic for
+   inspection.
+4. The unfinished transactions are rebuilt from both topics. Op records with another tag store the number of checks. Now
+   and then a summary lists all unfinished ones, and a restart reads both topics from there.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, 
 log = logging.getLogger(__name__)
 
 HALF_MARK, OP_MARK = "transactions.half", "transactions.op"
-_LOADED_AT_ONCE = 4096
-_LOOKED_AT_ONCE = 200
-_NAMED_AT_ONCE = 20_000
-_SUMMED_UP_AFTER = 1_000
-"""Op records, at least, until all that is unfinished is named once more."""
-_OF_RETENTION = 0.9
+_RECORDS_PER_READ = 4096
+_CHECKS_PER_YIELD = 200
+_OFFSETS_PER_RECORD = 20_000
+_SUMMARY_AFTER_RECORDS = 1_000
+"""The minimum number of op records between two summaries."""
+_EXPIRES_SOON_RATIO = 0.9
 
 
 class LogTransactionCoordinator:
@@ -77,7 +78,7 @@ class LogTransactionCoordinator:
         self._halves: dict[int, HalfMessage] = {}
         """By offset in the half queue."""
         self._unwritten: list[int] = []
-        """Finished halves whose op record could not be written."""
+        """Finished half messages whose op record could not be written."""
         self._check_back = TransactionCheckBack(clients, settings.name)
         self._task: asyncio.Task[None] | None = None
 
@@ -85,12 +86,12 @@ class LogTransactionCoordinator:
     def count(self) -> int:
         return len(self._halves)
 
-    # -- a transaction's way ------------------------------------------------------------------------------------------
+    # -- half messages, commit and rollback ---------------------------------------------------------------------------
 
     def append_half(self, queue: Queue, draft: Draft) -> AppendResult:
-        """Store a message that only its producer's word will deliver."""
-        words = {PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), PROPERTY_CHECK_TIMES: ""}
-        draft.properties = set_properties(draft.properties, words)
+        """Store a half message. Consumers see it once its producer has committed it."""
+        values = {PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), PROPERTY_CHECK_TIMES: ""}
+        draft.properties = set_properties(draft.properties, values)
         draft.sys_flag &= ~TRANSACTION_TYPE_MASK
         appended = self._store.append_nowait(HALF_QUEUE, (draft,))
         self._halves[appended.offset] = half_message_of(
@@ -99,19 +100,19 @@ class LogTransactionCoordinator:
         return appended
 
     async def end(self, request: EndTransaction) -> AppendResult | None:
-        """Do what the producer says. None: there was nothing to deliver."""
+        """Commit or roll back. Return None if no message became visible."""
         if request.verdict not in (TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK):
-            return None  # it does not know either: it will be checked again
+            return None  # the producer does not know the state yet: check again later
         offset = request.half_queue_offset
         half = self._halves.get(offset)
         if half is None:
-            return None  # finished before, or never begun here
+            return None  # already finished, or unknown here
         if half.physical_offset != request.half_physical_offset:
-            raise TransactionNotEnded(f"no half message lies at {request.half_physical_offset}")
+            raise TransactionNotEnded(f"there is no half message at physical offset {request.half_physical_offset}")
         draft = record.draft_from_record(await self._record(offset, half))
         if property_value(draft.properties, PROPERTY_PRODUCER_GROUP) != request.group:
-            raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
-        # Nothing awaits from here on: of two words on one transaction, one finds it unfinished.
+            raise TransactionNotEnded(f"it was not started by group {request.group!r}")
+        # No await from here on, so that only one of two concurrent requests finds it unfinished.
         if offset not in self._halves:
             return None
         appended = self._commit(half, draft) if request.verdict == TRANSACTION_COMMITTED else None
@@ -119,7 +120,7 @@ class LogTransactionCoordinator:
         return appended
 
     async def _record(self, offset: int, half: HalfMessage) -> memoryview | bytes:
-        """The half message as it was stored; most are still at hand."""
+        """Return the stored half message. Most are still in memory."""
         found = self._store.read_nowait(HALF_QUEUE, offset, count_max=1)
         raw: memoryview | bytes | None = None
         if isinstance(found, Slice) and found.sizes:
@@ -137,23 +138,25 @@ class LogTransactionCoordinator:
         )
         number = parse_whole_number(queue_id)
         if topic is None or number is None:
-            raise TransactionNotEnded("its half message does not say where it was to go")
+            raise TransactionNotEnded("its half message has no destination")
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = half.physical_offset
         return self._store.append_nowait(Queue(topic, number), (draft,))
 
     def _finish(self, offset: int) -> None:
-        """It is finished from now on, even if that cannot be written down just now."""
+        """Mark a transaction as finished, even if the op record cannot be written now."""
         del self._halves[offset]
         self._unwritten.append(offset)
         try:
             self._append_finished()
         except SparrowError as error:
-            log.error("the end of a transaction is not written yet", extra={"half_offset": offset, "why": str(error)})
+            log.error(
+                "cannot write the op record of a transaction yet", extra={"half_offset": offset, "why": str(error)}
+            )
 
     def _append_finished(self) -> None:
         while self._unwritten:
-            some = self._unwritten[:_NAMED_AT_ONCE]
+            some = self._unwritten[:_OFFSETS_PER_RECORD]
             self._append_op(",".join(map(str, some)), FINISHED_TAG)
             del self._unwritten[: len(some)]
 
@@ -163,7 +166,7 @@ class LogTransactionCoordinator:
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find out what was unfinished, and go on asking."""
+        """Load the unfinished transactions, and start to check back."""
         await self._load()
         self._task = asyncio.create_task(self._keep_checking())
 
@@ -174,8 +177,8 @@ class LogTransactionCoordinator:
             try:
                 self._append_finished()
                 await self.write_summary(at_once=True)
-            except SparrowError as error:  # the next start reads more than it need
-                log.warning("transactions not summed up", extra={"why": str(error)})
+            except SparrowError as error:  # the next start reads more than necessary
+                log.warning("cannot write the summary of transactions", extra={"why": str(error)})
 
     async def _load(self) -> None:
         finished: set[int] = set()
@@ -191,15 +194,15 @@ class LogTransactionCoordinator:
                 self._load_half(raw)
         for offset, half in self._halves.items():
             half.checks = max(half.checks, checked.get(offset, 0))
-            if half.checks:  # when it was last checked is not known: at worst now
+            if half.checks:  # the time of the last check is unknown: assume now
                 half.next_check_ms = self._now_ms() + self._settings.transaction_check_interval_ms
 
     async def _begin(self, mark: str, queue: Queue) -> int:
-        said = await self._store.marks.get(mark)
-        return said if said is not None else await self._store.offsets.committed(TRANSACTION_GROUP, queue) or 0
+        marked = await self._store.marks.get(mark)
+        return marked if marked is not None else await self._store.offsets.committed(TRANSACTION_GROUP, queue) or 0
 
     async def _reload_half(self, offset: int) -> None:
-        """A half that was unfinished already when the rest was last summed up."""
+        """Load a half message that the last summary lists."""
         found = await self._store.read(HALF_QUEUE, offset, count_max=1)
         if isinstance(found, Slice):
             for raw in copy_records(found):
@@ -211,14 +214,16 @@ class LogTransactionCoordinator:
             message = record.decode(raw, verify_crc=False, expand=False)
             half = half_message_of(record.properties_of(raw), message.physical_offset, message.store_ms)
         except ProtocolError as cause:
-            log.error("a half message cannot be read", extra={"offset": record.queue_offset_of(raw), "why": str(cause)})
+            log.error(
+                "a half message cannot be decoded", extra={"offset": record.queue_offset_of(raw), "why": str(cause)}
+            )
             return
         self._halves[message.queue_offset] = half
 
     async def _records(self, queue: Queue, offset: int) -> AsyncIterator[memoryview]:
         offset = max(offset, (await self._store.bounds(queue)).first)
         while True:
-            found = await self._store.read(queue, offset, count_max=_LOADED_AT_ONCE, bytes_max=8 << 20)
+            found = await self._store.read(queue, offset, count_max=_RECORDS_PER_READ, bytes_max=8 << 20)
             if isinstance(found, Slice):
                 for raw in copy_records(found):
                     yield raw
@@ -228,7 +233,7 @@ class LogTransactionCoordinator:
             else:
                 return
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- check-back ---------------------------------------------------------------------------------------------------
 
     async def _keep_checking(self) -> None:
         while True:
@@ -238,49 +243,51 @@ class LogTransactionCoordinator:
                 await self.check_overdue()
                 await self.write_summary()
             except Exception as error:
-                ours = isinstance(error, SparrowError)
-                log.error("transactions not checked after", extra={"why": str(error)}, exc_info=None if ours else error)
+                is_expected = isinstance(error, SparrowError)
+                log.error(
+                    "cannot check transactions back", extra={"why": str(error)}, exc_info=None if is_expected else error
+                )
 
     async def check_overdue(self) -> None:
-        """Ask the producers of halves that have waited too long."""
+        """Check back with the producers of overdue half messages."""
         now_ms = self._now_ms()
         checked: list[tuple[int, int]] = []
         try:
             for number, (offset, half) in enumerate(list(self._halves.items())):
-                if number % _LOOKED_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # others are served in between
+                if number % _CHECKS_PER_YIELD == 0:
+                    await asyncio.sleep(0)  # let other tasks run
                 is_old = self._expires_soon(half, now_ms)
                 if (now_ms < self._next_check_ms(half) and not is_old) or offset not in self._halves:
                     continue
                 try:
                     if half.checks < self._settings.transaction_checks_max and not is_old:
-                        half.checks += 1  # also when nobody is there: what nobody will ever answer ends, too
+                        half.checks += 1  # also without an online producer, so that every transaction ends at some time
                         half.next_check_ms = now_ms + self._settings.transaction_check_interval_ms
                         checked.append((offset, half.checks))
                         await self._check(offset, half)
                     else:
                         await self._give_up(offset, half)
-                except (Refused, ProtocolError) as error:  # this one; the others have their turn
-                    log.warning("a transaction is not checked after", extra={"half_offset": offset, "why": str(error)})
+                except (Refused, ProtocolError) as error:  # continue with the others
+                    log.warning("cannot check a transaction back", extra={"half_offset": offset, "why": str(error)})
                     half.next_check_ms = now_ms + self._settings.transaction_check_interval_ms
         finally:
             self._append_checked(each for each in checked if each[0] in self._halves)
 
     def _next_check_ms(self, half: HalfMessage) -> int:
-        patience_ms = half.immunity_ms if half.immunity_ms is not None else self._settings.transaction_timeout_ms
-        return max(half.stored_ms + patience_ms, half.next_check_ms)
+        timeout_ms = half.immunity_ms if half.immunity_ms is not None else self._settings.transaction_timeout_ms
+        return max(half.stored_ms + timeout_ms, half.next_check_ms)
 
     def _expires_soon(self, half: HalfMessage, now_ms: int) -> bool:
-        """Whether retention will take it before long, however much patience was checked for."""
+        """Return whether retention will delete the half message soon, whatever its immunity time."""
         retention_ms = self._store.settings.retention_hours * 3_600_000
-        return retention_ms > 0 and now_ms - half.stored_ms > _OF_RETENTION * retention_ms
+        return retention_ms > 0 and now_ms - half.stored_ms > _EXPIRES_SOON_RATIO * retention_ms
 
     def _append_checked(self, checked: Iterable[tuple[int, int]]) -> int | None:
-        """Where the first record of it lies, if there is one."""
-        words = [f"{offset}:{checks}" for offset, checks in checked]
+        """Append the numbers of checks. Return the offset of the first record, if any."""
+        values = [f"{offset}:{checks}" for offset, checks in checked]
         first = None
-        for at in range(0, len(words), _NAMED_AT_ONCE):
-            appended = self._append_op(",".join(words[at : at + _NAMED_AT_ONCE]), CHECKED_TAG)
+        for at in range(0, len(values), _OFFSETS_PER_RECORD):
+            appended = self._append_op(",".join(values[at : at + _OFFSETS_PER_RECORD]), CHECKED_TAG)
             first = appended.offset if first is None else first
         return first
 
@@ -289,14 +296,14 @@ class LogTransactionCoordinator:
         self._check_back.check(message, half_offset=offset, checks=half.checks)
 
     async def _give_up(self, offset: int, half: HalfMessage) -> None:
-        """Rolled back, and kept where an operator can look at it."""
+        """Roll back a transaction, and keep its message in a topic for inspection."""
         try:
             draft = record.draft_from_record(await self._record(offset, half))
         except TransactionNotEnded:
             if half.physical_offset >= self._store.watermark(self._store.settings.visible_after):
-                raise  # it is there, and not safe enough yet to be seen
-            log.error("a transaction's message is lost", extra={"half_offset": offset})
-            self._finish(offset)  # retention or damage took it
+                raise  # it exists, but is not visible yet
+            log.error("the half message of a transaction is lost", extra={"half_offset": offset})
+            self._finish(offset)  # deleted by retention, or damaged
             return
         if CHECK_LIMIT_TOPIC not in self._topics:
             await self._topics.put(Topic(name=CHECK_LIMIT_TOPIC, read_queues=1, write_queues=1))
@@ -307,16 +314,16 @@ class LogTransactionCoordinator:
         self._finish(offset)
         log.warning("a transaction was given up", extra={"half_offset": offset, "checks": half.checks})
 
-    # -- how far back a restart must read -----------------------------------------------------------------------------
+    # -- recovery -----------------------------------------------------------------------------------------------------
 
     async def write_summary(self, *, at_once: bool = False) -> None:
-        """Name all that is unfinished, so that nothing before need be read at a start."""
+        """Write a summary of all unfinished transactions, so that a restart reads nothing before it."""
         begin = await self._store.marks.get(OP_MARK) or 0
         new = self._store.bounds_nowait(OP_QUEUE).end - begin
-        if self._unwritten or new <= 1 or (not at_once and new < max(_SUMMED_UP_AFTER, len(self._halves) // 4)):
+        if self._unwritten or new <= 1 or (not at_once and new < max(_SUMMARY_AFTER_RECORDS, len(self._halves) // 4)):
             return
-        # No pause from here on. The half mark first: with the old op mark it still finds this summary.
-        # What readers cannot see yet cannot be finished either, and is read from the half mark on.
+        # No await from here on. The half mark is first: with the old op mark, a restart still finds this summary. Half
+        # messages that are not visible yet cannot be finished, and are read from the half mark on.
         end = self._store.bounds_nowait(HALF_QUEUE).end
         first = self._append_checked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
         self._store.marks.put_nowait(HALF_MARK, end)

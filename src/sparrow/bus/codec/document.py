@@ -1,19 +1,19 @@
-"""An event as one JSON document: the message object of the requirement, which travels on the platform's own broker.
+"""The JSON document of an event, as it travels on Sparrow's own broker.
 
 | Field | JSON | Meaning |
 | --- | --- | --- |
-| Id | string (numbers are read too) | number of the message; a string, since browsers lose digits beyond 2^53 |
+| Id | string (numbers are accepted) | id of the message; a string, since browsers lose digits beyond 2^53 |
 | Name | string | name of the event |
 | Content | string or null | the payload as JSON text |
-| Group | string | consumer group; only on what was received |
-| Added | string, ISO 8601, UTC | when it was published |
+| Group | string | consumer group; only on received events |
+| Added | string, ISO 8601, UTC | time of publishing |
 | ExpiresAt | the same or null | when its row may be deleted |
-| Retries | number | attempts that failed before this one |
+| Retries | number | failed attempts before this one |
 | StatusName | string | state of its row |
-| Headers | object of strings and nulls | as CAP has them; may be missing, then they are made of Id, Name and Group |
-| Version | string | of the application's messages, as in the tables |
+| Headers | object of strings and nulls | CAP's headers; if missing, they are made from Id, Name and Group |
+| Version | string | version of the application's messages, as in the tables |
 
-Fields we do not know are passed over.
+Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DOCUMENT_VERSION_DEFAULT = "v1"
 
 
 class EventDocument(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    # In this order they are written: a receiver tells a document by its first field.
+    # Fields are written in this order: a receiver recognises a document by its first field.
     id: str | int
     name: str
     content: str | None
@@ -56,7 +56,7 @@ def encode_document(
     status: str = EventStatus.PROCESSING.value,
     version: str = DOCUMENT_VERSION_DEFAULT,
 ) -> bytes:
-    """`group` is for what was received; what is on its way out has none. ValueError when the body is not UTF-8."""
+    """Encode an event; only received events have a `group`. Raises ValueError if the body is not UTF-8."""
     return _write(
         EventDocument(
             id=envelope.id,
@@ -74,11 +74,11 @@ def encode_document(
 
 
 def decode_document(encoded: bytes) -> tuple[dict[str, str | None], bytes, EventDocument]:
-    """Headers, body (JSON, empty for null) and all fields; ValueError when it is no such document."""
+    """Return headers, body (JSON, empty for null) and all fields; raise ValueError if it is not such a document."""
     try:
         document = _read(encoded)
     except msgspec.MsgspecError as cause:
-        raise ValueError(f"not the document of an event: {cause}") from cause
+        raise ValueError(f"the body is not the JSON document of an event: {cause}") from cause
     headers = document.headers
     if not headers.get(h.ID) or not headers.get(h.NAME):
         known = {h.ID: headers.get(h.ID) or str(document.id), h.NAME: headers.get(h.NAME) or document.name}

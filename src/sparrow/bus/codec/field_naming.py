@@ -1,7 +1,7 @@
-"""Fields as .NET names them: `order_id` here is `OrderId` (or `orderId`) there, and a timedelta is a TimeSpan.
+"""Field names as .NET spells them: `order_id` becomes `OrderId` or `orderId`, and a timedelta a TimeSpan.
 
-Only the fields of models are renamed (pydantic, msgspec, dataclasses); the keys of a dict are data. A field that was
-given a name for the wire by its own model keeps that one.
+Only fields of models are renamed (pydantic, msgspec, dataclasses); the keys of a dict are data. A field whose model
+defines an alias keeps it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ReadValue = Callable[[Any], Any]
 class ModelField(NamedTuple):
     attribute: str
     dumped: str
-    """What it is called in the plain form that its own library makes."""
+    """Its key in the plain form that its library creates."""
     wire: str
     annotation: Any
 
@@ -43,7 +43,7 @@ def wire_field_name(name: str, naming: FieldNaming | None) -> str:
 
 @lru_cache(maxsize=4096)
 def fields_of(cls: Any, naming: FieldNaming | None) -> tuple[ModelField, ...] | None:
-    """The fields of a model; None for everything else."""
+    """Return the fields of a model; None for everything else."""
     plain = get_origin(cls) or cls
     if not isinstance(plain, type):
         return None
@@ -54,7 +54,7 @@ def fields_of(cls: Any, naming: FieldNaming | None) -> tuple[ModelField, ...] | 
 
 
 def _fields_of(cls: type, generic: Any, naming: FieldNaming | None) -> tuple[ModelField, ...] | None:
-    """`generic` is the class with its arguments, if it has some."""
+    """Return the fields of a model; `generic` is the class with its type arguments, if it has some."""
     if issubclass(cls, pydantic.BaseModel):
         plain = [
             ModelField(name, name, field.serialization_alias or wire_field_name(name, naming), field.annotation)
@@ -84,9 +84,9 @@ def _fields_of(cls: type, generic: Any, naming: FieldNaming | None) -> tuple[Mod
 
 
 def rename_outgoing_fields(value: Any, dumped: Any, naming: FieldNaming) -> Any:
-    """`dumped` (plain lists and dicts, made of `value`) with the fields renamed.
+    """Return `dumped`, the plain form of `value`, with the fields renamed.
 
-    Both are walked side by side: a dict alone does not tell whether it was a model.
+    Both are walked side by side, because a dict does not show whether it was a model.
     """
     if isinstance(value, pydantic.RootModel):
         return rename_outgoing_fields(value.root, dumped, naming)
@@ -113,9 +113,9 @@ def rename_outgoing_fields(value: Any, dumped: Any, naming: FieldNaming) -> Any:
 
 
 class IncomingFieldRenamer:
-    """Makes, for an annotation, what turns parsed JSON as .NET writes it into JSON as our libraries read it.
+    """Converts parsed JSON as .NET writes it into JSON as pydantic and msgspec read it.
 
-    Both spellings of a field are taken. Decimals become text, which every library reads exactly. With `bytes_too`,
+    Both spellings of a field are accepted. Decimals become text, which every library reads exactly. With `bytes_too`,
     base64 text becomes bytes where bytes are declared.
     """
 
@@ -172,14 +172,14 @@ class IncomingFieldRenamer:
         inputs = _input_names(cls, self._naming)
         if not inputs:
             return _as_is
-        self._models[cls] = read  # before its fields: a model may hold its own kind
+        self._models[cls] = read  # before its fields: a model may contain itself
         for key, (name, annotation) in inputs.items():
             table[key] = (name, self.reader(annotation))
         return read
 
 
 def _input_names(cls: Any, naming: FieldNaming | None) -> dict[str, tuple[str, Any]]:
-    """From each name a field may have on the wire to the one its library expects, and its annotation."""
+    """Map each possible wire name of a field to the name its library expects, and its annotation."""
     if is_typeddict(cls):
         return {name: (name, hint) for name, hint in get_type_hints(cls, include_extras=True).items()}
     fields = fields_of(cls, naming)
@@ -200,7 +200,7 @@ def _input_names(cls: Any, naming: FieldNaming | None) -> dict[str, tuple[str, A
 
 
 def split_annotation(annotation: Any) -> tuple[Any, Any, tuple[Any, ...]]:
-    """The annotation without `Annotated`, its origin (`X | Y` and `Union` are one) and its arguments."""
+    """Return the annotation without `Annotated`, its origin (`Union` for `X | Y`) and its arguments."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     origin = get_origin(annotation)
@@ -208,7 +208,7 @@ def split_annotation(annotation: Any) -> tuple[Any, Any, tuple[Any, ...]]:
 
 
 def _is_ambiguous(member: Any, union: tuple[Any, ...]) -> bool:
-    """Whether another member of the union reads the same JSON as it stands."""
+    """Return whether another member of the union reads the same JSON."""
     return (member in (timedelta, bytes, Decimal) and str in union) or (
         member is Decimal and (int in union or float in union)
     )

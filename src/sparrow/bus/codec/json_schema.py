@@ -1,5 +1,4 @@
-"""JSON Schema of payloads, from the annotations by which they are decoded: pydantic's own words for its models,
-msgspec's for everything else."""
+"""JSON Schema of payloads, derived from annotations by pydantic for its models and by msgspec for the rest."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ JsonSchema = dict[str, Any]
 
 
 class SchemaCollection:
-    """Collects what schemas refer to: one component for each model. Two models of one name are two."""
+    """Collects the components that schemas refer to, one per model. Two models with one name become two components."""
 
     def __init__(self, naming: FieldNaming | None = None) -> None:
         self._naming: FieldNaming | None = naming
         self._found: dict[str, JsonSchema] = {}
 
     def schema(self, annotation: Any) -> JsonSchema:
-        """With fields as they are named on the wire. `{}`, which anything fits, for what says nothing about itself."""
+        """Return the schema with the field names of the wire; `{}` for a type that says nothing about its JSON."""
         if annotation is None or annotation is Any or annotation is object:
             return {}
         try:
@@ -96,7 +95,7 @@ def _renamed(schema: JsonSchema, names: dict[str, str]) -> JsonSchema:
 
 
 def _as_dotnet(schema: Any) -> Any:
-    """Decimals travel as numbers and durations as .NET's TimeSpan when fields are renamed."""
+    """Describe decimals as numbers and durations as .NET's TimeSpan, as they travel with renamed fields."""
     if isinstance(schema, list):
         return [_as_dotnet(child) for child in schema]
     if not isinstance(schema, dict):
@@ -109,7 +108,7 @@ def _as_dotnet(schema: Any) -> Any:
 
 
 def _pointing(schema: Any, given: dict[str, str]) -> Any:
-    """With references to the names that components were given."""
+    """Replace references by those to the final component names."""
     if isinstance(schema, list):
         return [_pointing(child, given) for child in schema]
     if not isinstance(schema, dict):

@@ -1,8 +1,9 @@
-"""Payloads as JSON, plain enough for any language: text for dates, UUIDs and durations, base64 for bytes.
+"""Payloads as JSON that any language reads: text for dates, UUIDs and durations, base64 for bytes.
 
-1. What was encoded has exactly one reading: no NaN, no half characters, no field left out. Else `NotSerializable`.
-2. Decimals keep every digit: as text, which any reader keeps, or with a `naming` as numbers, which .NET wants.
-3. A decoder is built once for an annotation; what it cannot read is `Undecodable`, with the place and the reason.
+1. An encoded payload has exactly one reading: no NaN, no lone surrogates, no missing field. Otherwise
+   `NotSerializable` is raised.
+2. Decimals keep every digit: as text, or with a `naming` as numbers, which .NET expects.
+3. A decoder is built once for an annotation. It raises `Undecodable` with the location and the reason.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _PROBLEMS_SHOWN_MAX = 5
 
 
 def encode_payload(name: str, value: object, *, naming: FieldNaming | None = None) -> bytes:
-    """The body of the event `name`. Nothing at all is an empty body."""
+    """Encode the payload of the event `name`; None becomes an empty body."""
     if value is None:
         return b""
     try:
@@ -64,12 +65,12 @@ def encode_payload(name: str, value: object, *, naming: FieldNaming | None = Non
 
 
 def payload_type_name(value: object) -> str:
-    """For the header cap-msg-type, which holds the short name of the class."""
+    """Return the value of the header cap-msg-type: the short name of the class."""
     return "null" if value is None else type(value).__name__
 
 
 def payload_decoder(annotation: Any, *, naming: FieldNaming | None = None) -> DecodePayload:
-    """What makes the annotated type of a body. `TypeError` when nothing can make it."""
+    """Return a function that decodes a body into the annotated type; raise `TypeError` if no library can."""
     if annotation is None or annotation is inspect.Parameter.empty or annotation is object:
         annotation = Any
     bare, _, _ = split_annotation(annotation)
@@ -83,7 +84,9 @@ def payload_decoder(annotation: Any, *, naming: FieldNaming | None = None) -> De
         if not body:
             if takes_nothing:
                 return None
-            raise Undecodable(f"the body is empty, and the handler wants {wanted}: say `| None` if that is all right")
+            raise Undecodable(
+                f"the body is empty and the handler expects {wanted}: annotate it with `| None` to accept that"
+            )
         try:
             return parse(body)
         except pydantic.ValidationError as error:
@@ -100,9 +103,9 @@ def payload_decoder(annotation: Any, *, naming: FieldNaming | None = None) -> De
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know, in terms of what it knows."""
+    """Convert a value that msgspec does not support."""
     if isinstance(value, pydantic.BaseModel):
-        # By alias: that is what the same model reads.
+        # By alias, because the same model reads aliases.
         return value.model_dump(by_alias=True)
     return _plain_kind(value)
 
@@ -112,16 +115,16 @@ def _by_field_name(value: Any) -> Any:
 
 
 def _plain_kind(value: Any) -> Any:
-    for kind in (str, int, float):  # msgspec takes these exactly, not what is derived from them
+    for kind in (str, int, float):  # msgspec supports these types, but not their subclasses
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"a {type(value).__name__} has no JSON form: make it a dict, a dataclass or a model")
+    raise TypeError(f"a {type(value).__name__} has no JSON form: convert it to a dict, a dataclass or a model")
 
 
 def _refuse_not_a_number(value: Any) -> None:
-    """msgspec writes NaN as null, and Decimal("NaN") as a word: both read back as something else."""
+    """Raise if the value contains NaN or infinity: msgspec writes them as null or text."""
     plain = msgspec.to_builtins(value, builtin_types=(Decimal,), str_keys=True, enc_hook=_plain)
     try:
         _strict_encoder.encode(plain)
@@ -151,22 +154,22 @@ def _parser(annotation: Any, naming: FieldNaming | None) -> DecodePayload:
         parse: DecodePayload = adapter.validate_json
     else:
         if annotation_contains(annotation, _is_unknown):
-            raise TypeError(f"{_shown(annotation)} cannot be made of JSON")
+            raise TypeError(f"{_shown(annotation)} cannot be decoded from JSON")
         parse = msgspec.json.Decoder(annotation, dec_hook=_made_by_pydantic).decode
     if naming is None and not has_bytes:
         return parse
 
     read = IncomingFieldRenamer(naming, bytes_too=has_bytes).reader(annotation)
-    # Numbers are kept as their digits on the way: no float is made that a Decimal would then have to be made of.
+    # Keep the digits of numbers: a float must not be converted to a Decimal.
     digits = msgspec.json.Decoder(float_hook=Decimal)
     if has_bytes:
-        # pydantic takes the text of bytes for UTF-8 when it reads JSON; as Python values it takes them as they are.
+        # In JSON mode pydantic reads the text of bytes as UTF-8; in Python mode it takes bytes as they are.
         return lambda body: adapter.validate_python(_floats(read(digits.decode(body))))
     return lambda body: parse(_number_encoder.encode(read(digits.decode(body))))
 
 
 def annotation_contains(annotation: Any, claim: Callable[[Any], bool], *, inside_fields: bool = True) -> bool:
-    """Whether the claim holds for the annotation or a part of it."""
+    """Return whether the predicate holds for the annotation or a part of it."""
     seen: list[Any] = []
 
     def look(part: Any) -> bool:

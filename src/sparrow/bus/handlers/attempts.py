@@ -1,7 +1,7 @@
-"""One attempt at a message, or at a batch of them: call the handler, and end the message in the handler's transaction.
+"""Attempts: call the handler of a message or a batch, and complete the message in the handler's transaction.
 
-1. An attempt counts only by the commit that also ends the message; one whose lease was lost has no effect at all.
-2. A handler that was cancelled or ran out of time has never succeeded.
+1. An attempt takes effect only by the commit that also completes the message. Without the lease it has no effect.
+2. A handler that was cancelled or timed out has not succeeded.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sparrow.bus import headers as h
 from sparrow.bus.codec.content_column import encode_content
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, NoSubscriber, Reject, Undecodable
+from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event
 from sparrow.bus.handlers.call_plan import CancelToken, Event
 from sparrow.bus.handlers.filters import FilterContext, chain_filters
 from sparrow.bus.handlers.subscription import EventSubscription
@@ -38,7 +39,6 @@ from sparrow.bus.headers import Headers
 from sparrow.bus.publish.bound_transaction import bind_transaction
 from sparrow.bus.publish.outgoing_event import OutgoingEvent, write_event
 from sparrow.bus.publish.transaction_handle import TransactionHandle
-from sparrow.bus.relay.relay import WORKER_LOST_ERROR, error_text, failed_event
 from sparrow.bus.retry import NoRetry
 from sparrow.bus.sql.claims import ClaimedEvent
 from sparrow.bus.sql.completion import mark_failed, mark_succeeded, release_claims, reschedule
@@ -50,13 +50,13 @@ from sparrow.bus.states import EventStatus
 log = logging.getLogger(__name__)
 
 CONFLICT_TRIES = 4
-"""A handler's transaction that another one was in the way of is tried again at once, and it does not count."""
+"""A handler's transaction that conflicted with another one is repeated at once; this does not count as an attempt."""
 _THREADS_MAX = 64
 
 
 @dataclass(eq=False)
 class InFlightEvent:
-    """A message of ours, waiting or being handled."""
+    """A claimed message that waits for its handler, or is being handled."""
 
     work: ClaimedEvent
     subscription: EventSubscription | None
@@ -65,13 +65,13 @@ class InFlightEvent:
     cancel: CancelToken = field(default_factory=CancelToken)
     task: asyncio.Task[Any] | None = None
     is_committing: bool = False
-    """The commit is under way: its lease is no longer anybody's business."""
+    """The commit is in progress: the lease is no longer renewed or checked."""
     is_lost: bool = False
     renews_lease: bool = True
 
 
 class HandlerAttempts:
-    """Those of one group, and the threads and processes that its handlers run in."""
+    """Runs the attempts of one group, with the threads and processes of its handlers."""
 
     def __init__(self, context: BusContext, group: str, concurrency: int) -> None:
         self._context, self._group, self._concurrency = context, group, concurrency
@@ -80,13 +80,14 @@ class HandlerAttempts:
         self._processes: ProcessPoolExecutor | None = None
 
     def close(self) -> None:
-        """What still runs in a thread is not waited for: it can commit nothing any more."""
+        """Shut the pools down without waiting: a handler that still runs cannot commit any more."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             self._processes.shutdown(wait=False, cancel_futures=True)
 
     async def one(self, held: InFlightEvent) -> None:
+        """Handle one message."""
         context, subscription = self._context, held.subscription
         began = time.perf_counter()
         try:
@@ -104,13 +105,14 @@ class HandlerAttempts:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            await self._failed(held, HandlerInterrupted(error))  # something inside the handler was: it is no success
+            await self._failed(held, HandlerInterrupted(error))  # something inside the handler was cancelled
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             await self._failed(held, error)
         else:
             self._succeeded([held], began)
 
     async def batch(self, subscription: EventSubscription, held: list[InFlightEvent]) -> None:
+        """Handle a batch of messages in one call."""
         context = self._context
         began = time.perf_counter()
         whole: list[InFlightEvent] = []
@@ -127,7 +129,7 @@ class HandlerAttempts:
         try:
             await self._invoke(subscription, whole, payloads, [one.headers for one in whole], events)
         except LeaseLost as error:
-            # One of them is another worker's now. The others were not handled either: they are anybody's again.
+            # Another worker holds one of them now. The others were not handled either: release them.
             context.probe.count("bus_lease_lost_total")
             claims = [one.work.claim for one in whole if one.work.claim.message_id != error.message_id]
             await context.database.run(lambda db: release_claims(db, context.sql, RECEIVED_SIDE, claims))
@@ -185,8 +187,8 @@ class HandlerAttempts:
             if isinstance(error, TimeoutError):
                 cancel.cancel()
             elif isinstance(error, BrokenProcessPool):
-                self._processes = None  # a pool that lost one of its processes takes no more work
-            await _to_the_end(effect.abandon())
+                self._processes = None  # a pool that lost a process accepts no more work
+            await _finish_before_cancel(effect.abandon())
             raise
 
     def _effect(self, subscription: EventSubscription) -> HandlerTransaction:
@@ -208,9 +210,9 @@ class HandlerAttempts:
         return NoTransaction(database, plan, self._threads)
 
     def _finish(self, db: Connection, held: list[InFlightEvent], result: Any) -> None:
-        """The end of the messages and their answers, in the transaction of their handler."""
+        """Complete the messages and publish the reply, in the transaction of the handler."""
         context = self._context
-        # This connection is the handler's: a blocking one may speak another dialect of parameters than ours.
+        # The connection belongs to the handler: its driver may mark values in another way than ours.
         sql = context.sql_of(db)
         for one in held:
             mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, context.settings.succeeded_retention_s)
@@ -238,23 +240,23 @@ class HandlerAttempts:
             probe.end_to_end_seconds.add(max(0.0, (now - one.work.added).total_seconds()))
             probe.changed("received", one.work.claim.message_id, EventStatus.SUCCESSED)
             if one.work.claim.key is not None:
-                self._context.wake_executors()  # the next one of the same key has become the first
+                self._context.wake_executors()  # the next message of the key can be claimed now
 
     async def _failed(self, held: InFlightEvent, error: BaseException) -> None:
-        """T5, T6 or T9."""
+        """Move the message to Failed, or back to Scheduled with a delay (see docs/event-bus.md, message states)."""
         context, work, subscription = self._context, held.work, held.subscription
         on_failure = "block" if subscription is None else subscription.on_failure
         retry = (subscription.retry if subscription is not None else None) or context.settings.retry
         outcome = retry.after(error, work.retries + 1, context.rng.random(), rounds=work.rounds)
-        is_hopeless = isinstance(error, (Undecodable, NoSubscriber))
-        is_parked = is_hopeless or isinstance(error, Reject) or (on_failure == "park" and work.claim.key is not None)
+        is_final = isinstance(error, (Undecodable, NoSubscriber))
+        is_parked = is_final or isinstance(error, Reject) or (on_failure == "park" and work.claim.key is not None)
         again = None if isinstance(outcome, NoRetry) or is_parked else outcome
         text = error_text(error)
 
         def mark(db: Connection) -> None:
             if again is not None:
                 reschedule(db, context.sql, RECEIVED_SIDE, work.claim, again, text, keeps_order=on_failure != "skip")
-                # Told before the commit: a moment after it, an executor may tell what comes next.
+                # Reported before the commit: right after it, an executor may report the next state.
                 context.probe.changed("received", work.claim.message_id, EventStatus.SCHEDULED)
                 return
             content = encode_content({**held.headers, h.EXCEPTION: text}, held.body) if held.headers else None
@@ -265,12 +267,12 @@ class HandlerAttempts:
                 work.claim,
                 text,
                 context.settings.failed_retention_s,
-                counts=not is_hopeless,
+                counts=not is_final,
                 parks=is_parked,
                 content=content,
             )
             if subscription is not None and subscription.dead_letter:
-                self._bury(db, subscription.dead_letter, held, text)
+                self._publish_dead_letter(db, subscription.dead_letter, held, text)
 
         context.probe.count("bus_handled_total", result="failed")
         try:
@@ -280,16 +282,18 @@ class HandlerAttempts:
             context.probe.count("bus_lease_lost_total")
             return
         if again is None:
-            log.warning("failed", extra={"number": work.claim.message_id, "event": work.name, "error": text})
+            log.warning(
+                "a message is Failed", extra={"message_id": work.claim.message_id, "event": work.name, "error": text}
+            )
             context.probe.changed("received", work.claim.message_id, EventStatus.FAILED)
             context.probe.failed(failed_event(work, self._group, error))
-        if not is_hopeless:
+        if not is_final:
             context.probe.count("bus_retries_total", place="handle")
         if work.claim.key is not None:
             context.wake_executors()
 
-    def _bury(self, db: Connection, topic: str, held: InFlightEvent, error: str) -> None:
-        """A copy for the dead-letter topic, in the transaction that gives the message up."""
+    def _publish_dead_letter(self, db: Connection, topic: str, held: InFlightEvent, error: str) -> None:
+        """Publish a copy to the dead-letter topic, in the transaction that marks the message as Failed."""
         context = self._context
         kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUP_KEY)}
         headers = {**kept, h.ERROR: error, h.CORRELATION_ID: held.headers.correlation_id}
@@ -318,14 +322,14 @@ def _handle(db: Connection, sql: SqlDialect) -> TransactionHandle:
 
 
 class HandlerInterrupted(Exception):
-    """The handler was cancelled by something inside it, which counts as a failure like any other."""
+    """The handler was cancelled by something inside it, which counts as a failed attempt."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(cause)
         self.cause = cause
 
     def __str__(self) -> str:
-        return f"the handler was cancelled from within ({type(self.cause).__name__}: {self.cause})"
+        return f"the handler was cancelled by its own code ({type(self.cause).__name__}: {self.cause})"
 
 
 def _is_cancelled() -> bool:
@@ -333,8 +337,8 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Cancelled or not, what has begun is finished first."""
+async def _finish_before_cancel(work: Coroutine[Any, Any, None]) -> None:
+    """Finish the work before a cancellation takes effect."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)

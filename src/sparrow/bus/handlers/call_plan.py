@@ -1,7 +1,7 @@
-"""How a handler is called: what each of its parameters gets, found out once from its annotations.
+"""Call plans: where each parameter of a handler gets its argument from, derived once from its annotations.
 
-Headers, Event, CancelToken and the SQLAlchemy handles are recognised by type, whatever the parameter is called; the
-first other parameter gets the payload; further ones come from providers, or keep their defaults.
+Headers, Event, CancelToken and the session and connection types of SQLAlchemy are recognised by type. The first other
+parameter receives the payload. Further ones come from providers, or keep their defaults.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ SessionKind = Literal["sync", "async"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of an event, for a handler that wants more than its payload."""
+    """An event with its metadata, for a handler that needs more than the payload."""
 
     id: str
     name: str
     group: str
     headers: Headers
     value: Any
-    """The payload, as the handler's annotation wants it."""
+    """The payload, decoded as the handler's annotation says."""
     retries: int
-    """How many attempts have failed before this one."""
+    """Failed attempts before this one."""
     added: datetime
     key: str | None = None
 
 
 class CancelToken:
-    """Tells a handler that it should stop: the worker goes down, or its time is over.
+    """Tells a handler to stop, because the worker stops or the attempt has timed out.
 
     ```python
     for row in rows:
@@ -56,31 +56,34 @@ class CancelToken:
 
     @property
     def is_cancelled(self) -> bool:
+        """Whether the handler should stop."""
         return self._event.is_set()
 
     def cancel(self) -> None:
+        """Ask the handler to stop."""
         self._event.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until cancelled, or so long; for threads. True when cancelled."""
+        """Sleep until cancelled or until the timeout, in a thread. Return whether it was cancelled."""
         return self._event.wait(timeout_s)
 
     def raise_if_cancelled(self) -> None:
+        """Raise `CancelledError` if the handler should stop."""
         if self._event.is_set():
             raise CancelledError("the handler was asked to stop")
 
 
 @dataclass(frozen=True)
 class CallPlan:
-    """What a handler is, and how its arguments are made."""
+    """The kind of a handler, and the sources of its arguments."""
 
     name: str
     is_async: bool
     session_kind: SessionKind | None
     wants_connection: bool
-    """It asks for a Connection or AsyncConnection, not for a session."""
+    """The handler asks for a Connection or AsyncConnection instead of a session."""
     decode: DecodePayload
-    """One body to one payload, also for a handler of batches."""
+    """Decodes one body, also for a batch handler."""
     is_batch: bool
     payload_annotation: Any
     """None: the handler takes no payload."""
@@ -94,7 +97,11 @@ class CallPlan:
     def arguments(
         self, payload: Any, headers: Any, event: Any, session: Any = None, cancel: CancelToken | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """For a batch `payload`, `headers` and `event` are lists. `session` is the handle that was asked for."""
+        """Return the positional and keyword arguments of a call.
+
+        For a batch, `payload`, `headers` and `event` are lists. `session` is the session or connection the handler asks
+        for.
+        """
         given = {_PAYLOAD: payload, _HEADERS: headers, _EVENT: event, _SESSION: session, _CANCEL: cancel}
         args = tuple([given[each] if isinstance(each, str) else each() for each in self.positional])
         return args, {name: given[each] if isinstance(each, str) else each() for name, each in self.named}
@@ -107,7 +114,7 @@ def plan_call(
     batch: bool = False,
     providers: Mapping[Any, Provider] | None = None,
 ) -> CallPlan:
-    """`SubscriptionError` when the handler could never be called."""
+    """Return the call plan of a handler; raise `SubscriptionError` if it cannot be called."""
     name = handler_name(handler)
     parameters = parameters_of(handler, name)
     sources: dict[str, str | Provider] = {}
@@ -125,11 +132,13 @@ def plan_call(
         what, is_list = special
         if isinstance(what, _Handle):
             if handle is not None:
-                raise SubscriptionError(f"{name} asks for two database handles: ask for one, and get the other from it")
+                raise SubscriptionError(
+                    f"{name} has two session or connection parameters: declare one, and get the other from it"
+                )
             handle, what = what, _SESSION
         if is_list != (batch and what in _LISTED):
-            said = "a batch: say list[...] in" if batch and what in _LISTED else "one message, not a list, in"
-            raise SubscriptionError(f"{name} is given {said} parameter {parameter.name!r}")
+            expected = "a batch: say list[...] in" if batch and what in _LISTED else "one message, not a list, in"
+            raise SubscriptionError(f"{name} is given {expected} parameter {parameter.name!r}")
         sources[parameter.name] = what
 
     is_async = is_coroutine(handler, name)
@@ -147,7 +156,7 @@ def plan_call(
     for parameter in parameters:
         if parameter.name not in sources and parameter.default is parameter.empty:
             raise SubscriptionError(
-                f"nothing is known for parameter {parameter.name!r} of {name}: "
+                f"parameter {parameter.name!r} of {name} has no source: "
                 "give it a default, or register a provider for its type"
             )
     wanted = annotations[payload.name] if payload is not None else Any
@@ -180,7 +189,7 @@ class _Handle:
         return self.name.endswith("Connection")
 
 
-# By name: SQLAlchemy is an extra, and whoever annotates with it has loaded it.
+# By name, because SQLAlchemy is an extra: a handler annotated with it has imported it.
 _HANDLES = {
     ("sqlalchemy.orm.session", "Session"): _Handle("Session", "sync", "AsyncSession"),
     ("sqlalchemy.ext.asyncio.session", "AsyncSession"): _Handle("AsyncSession", "async", "Session"),
@@ -190,7 +199,7 @@ _HANDLES = {
 
 
 def _special(annotation: Any) -> tuple[str | _Handle, bool] | None:
-    """What of ours is asked for, and whether as a list."""
+    """Return what kind of special parameter the annotation names, and whether as a list."""
     bare = _without_none(annotation)
     _, origin, arguments = split_annotation(bare)
     is_list = origin in (list, Sequence) and len(arguments) == 1
@@ -210,7 +219,7 @@ def _special(annotation: Any) -> tuple[str | _Handle, bool] | None:
 def _provider(bare: Any, providers: Mapping[Any, Provider]) -> Provider | None:
     try:
         return providers.get(bare)
-    except TypeError:  # an annotation that cannot be hashed is nobody's type
+    except TypeError:  # an annotation that cannot be hashed has no provider
         return None
 
 
@@ -224,21 +233,21 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _item(annotation: Any, name: str) -> Any:
-    """T of list[T]."""
+    """Return T of list[T]."""
     bare, origin, arguments = split_annotation(annotation)
     if bare in (Any, inspect.Parameter.empty, list, Sequence):
         return Any
     if origin in (list, Sequence):
         return arguments[0]
-    raise SubscriptionError(f"{name} is given batches: annotate its payload as list[...], not {annotation!r}")
+    raise SubscriptionError(f"{name} receives batches: annotate its payload as list[...], not {annotation!r}")
 
 
 def _decode(name: str, payload: inspect.Parameter | None, annotation: Any, naming: FieldNaming | None) -> DecodePayload:
     try:
         decode = payload_decoder(annotation, naming=naming)
-    except Exception as error:  # msgspec, pydantic and typing each have their own words for it
+    except Exception as error:  # msgspec, pydantic and typing raise different errors
         where = payload.name if payload else ""
-        raise SubscriptionError(f"the payload parameter {where!r} of {name} cannot be filled: {error}") from error
+        raise SubscriptionError(f"the payload parameter {where!r} of {name} cannot be decoded: {error}") from error
     if payload is None or payload.default is payload.empty:
         return decode
     default = payload.default
@@ -246,7 +255,7 @@ def _decode(name: str, payload: inspect.Parameter | None, annotation: Any, namin
 
 
 def _payload_parameter(unclaimed: list[inspect.Parameter]) -> inspect.Parameter | None:
-    """The first that can be given by position; else the first that must be given by name."""
+    """Return the first parameter that can be positional, or else the first required keyword-only one."""
     for parameter in unclaimed:
         if parameter.kind is not parameter.KEYWORD_ONLY:
             return parameter
@@ -256,7 +265,7 @@ def _payload_parameter(unclaimed: list[inspect.Parameter]) -> inspect.Parameter 
 def _slots(parameters: list[inspect.Parameter], sources: Mapping[str, str | Provider]) -> dict[str, Any]:
     positional = [each for each in parameters if each.kind is each.POSITIONAL_ONLY]
     named = [each for each in parameters if each.kind is not each.POSITIONAL_ONLY]
-    # One that keeps its default has to be given all the same: the next one comes after it.
+    # A positional-only parameter with a default must be filled as well if another one follows it.
     return {
         "positional": tuple(sources.get(each.name) or _giving(each.default) for each in positional),
         "named": tuple((each.name, sources[each.name]) for each in named if each.name in sources),

@@ -1,7 +1,7 @@
-"""Has the messages of one group handled: claims what is due, as many as there are slots, and keeps the leases.
+"""Executor: claims the due messages of one group, runs their handlers, and renews the leases.
 
-1. A message that is claimed is renewed until it ends, however slow its handler is: nobody else starts it.
-2. The slots are the group's own: a slow group holds up no other.
+1. The lease of a claimed message is renewed until its handler ends, so no other worker starts it.
+2. Every group has its own slots: a slow group does not delay others.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from sqlalchemy import Connection
 
 from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.context import BusContext
+from sparrow.bus.failures import wait_for_claim
 from sparrow.bus.handlers.attempts import HandlerAttempts, InFlightEvent
 from sparrow.bus.handlers.subscription import EventSubscription
 from sparrow.bus.headers import Headers
-from sparrow.bus.relay.relay import wait_for_claim
 from sparrow.bus.sql.claims import ClaimedEvent, claim_due, load_claimed, renew_leases
 from sparrow.bus.sql.completion import release_claims
 from sparrow.bus.sql.outbox import RECEIVED_SIDE
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 
 class HandlerExecutor:
+    """Runs the handlers of one group."""
+
     def __init__(self, context: BusContext, group: str, concurrency: int) -> None:
         self.group, self.concurrency = group, concurrency
         self._context = context
@@ -38,7 +40,7 @@ class HandlerExecutor:
         self._running: set[asyncio.Task[None]] = set()
         self._waiting_batches: dict[EventSubscription, _Batch] = {}
         self._moved = asyncio.Event()
-        """A slot became free."""
+        """Set when a slot becomes free."""
         self._is_stopping = False
         self._claiming = asyncio.Lock()
         self._attempts = HandlerAttempts(context, group, concurrency)
@@ -46,6 +48,7 @@ class HandlerExecutor:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        """Claim and handle messages until stopped."""
         settings = self._context.settings
         waker = self._context.wake_executors.listener()
         pause_s = settings.poll_min_s
@@ -64,7 +67,7 @@ class HandlerExecutor:
             waker.close()
 
     async def step(self, count_max: int | None = None) -> int:
-        """Claim what is due and start it; how many there were."""
+        """Claim due messages and start their handlers; return how many."""
         context, settings = self._context, self._context.settings
         owner, wanted = context.owner(), count_max or self._wanted()
 
@@ -83,7 +86,7 @@ class HandlerExecutor:
         return len(works)
 
     async def drain(self) -> None:
-        """Until nothing is held."""
+        """Wait until no message is in flight."""
         while self._running or self._ready or self._waiting_batches:
             for batch in list(self._waiting_batches.values()):
                 batch.is_due.set()
@@ -94,7 +97,10 @@ class HandlerExecutor:
                 await asyncio.sleep(0)
 
     async def stop(self, timeout_s: float) -> None:
-        """Waits for running handlers, cancels those that take too long, hands back what was not begun."""
+        """Stop claiming, and wait for running handlers.
+
+        Handlers that exceed the timeout are cancelled; messages that were not started are released.
+        """
         self._is_stopping = True
         self._moved.set()
         self._context.wake_executors()
@@ -118,7 +124,7 @@ class HandlerExecutor:
         self._attempts.close()
 
     async def heartbeat(self) -> None:
-        """Renew the leases of all that is held; cancel what has passed to another worker."""
+        """Renew all leases, and cancel the handlers whose message another worker has claimed."""
         context = self._context
         held = {number: one for number, one in self._held.items() if one.renews_lease and not one.is_committing}
         if not held:
@@ -142,11 +148,11 @@ class HandlerExecutor:
     # -- what is held -------------------------------------------------------------------------------------------------
 
     def _wanted(self) -> int:
-        """As many as there are slots, and the same again ahead; a batch may be larger."""
+        """Return how many messages to claim: twice the slots, or more for a batch."""
         batch = max((each.batch or 0 for each in self._subscriptions()), default=0)
         ahead = max(self.concurrency * 2, batch + self.concurrency)
         wanted = ahead - len(self._held)
-        # Not for every single slot: a claim costs about as much as a handler's own transaction.
+        # Not for a single free slot: a claim costs about as much as a handler's own transaction.
         return wanted if wanted * 2 >= self.concurrency else 0
 
     def _subscriptions(self) -> Sequence[EventSubscription]:
@@ -159,7 +165,7 @@ class HandlerExecutor:
         held = InFlightEvent(work, subscription)
         self._held[work.claim.message_id] = held
         if subscription is not None and subscription.max_runtime_s is not None:
-            # One lease for all of it: a handler that reads at REPEATABLE READ must find the row as it was.
+            # A single lease: a handler at REPEATABLE READ must find its queue row unchanged.
             held.renews_lease = False
             runtime_s = subscription.max_runtime_s
             await context.database.run(lambda db: renew_leases(db, context.sql, RECEIVED_SIDE, [work.claim], runtime_s))
@@ -168,9 +174,12 @@ class HandlerExecutor:
             held.headers = Headers(headers)
         except Exception as error:
             held.subscription = None
-            log.warning("stored content cannot be read", extra={"message": work.claim.message_id, "error": str(error)})
-        is_worn = work.claim.crashes >= context.settings.crashes_max
-        if held.subscription is not None and held.subscription.batch is not None and not is_worn:
+            log.warning(
+                "the stored content of a message cannot be decoded",
+                extra={"message_id": work.claim.message_id, "error": str(error)},
+            )
+        is_poison = work.claim.crashes >= context.settings.crashes_max
+        if held.subscription is not None and held.subscription.batch is not None and not is_poison:
             batch = self._waiting_batches.get(held.subscription)
             if batch is None or len(batch.held) >= batch.size:
                 batch = self._waiting_batches[held.subscription] = _Batch(held.subscription.batch)
@@ -194,10 +203,10 @@ class HandlerExecutor:
         self._running.discard(task)
         self._moved.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("an attempt was not marked", extra={"group": self.group}, exc_info=error)
+            log.warning("the result of an attempt was not stored", extra={"group": self.group}, exc_info=error)
 
     async def _slot(self) -> None:
-        """One slot of the group: handles what is ready, one after the other."""
+        """Handle ready messages one after the other; one slot of the group."""
         while self._ready and not self._is_stopping:
             held = self._ready.popleft()
             task = held.task = asyncio.current_task()
@@ -205,16 +214,16 @@ class HandlerExecutor:
             try:
                 await self._attempts.one(held)
             except asyncio.CancelledError:
-                if not held.is_lost:  # `stop` hands the message back
+                if not held.is_lost:  # `stop` releases the message
                     raise
                 task.uncancel()
             except Exception:
-                log.warning("an attempt was not marked", extra={"group": self.group}, exc_info=True)
+                log.warning("the result of an attempt was not stored", extra={"group": self.group}, exc_info=True)
             self._held.pop(held.work.claim.message_id, None)
             self._moved.set()
 
     async def _collect(self, subscription: EventSubscription, batch: _Batch) -> None:
-        """Wait until a batch is full, or long enough, then handle it."""
+        """Wait until a batch is full or has waited long enough, then handle it."""
         try:
             async with asyncio.timeout(subscription.within_s):
                 await batch.is_due.wait()

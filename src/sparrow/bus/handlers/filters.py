@@ -1,8 +1,8 @@
-"""What runs around every handler: `async def filter(ctx, call_next)`, in the order they are listed.
+"""Filters around handlers: `async def filter(ctx, call_next)`, in the listed order.
 
 1. The first filter is the outermost: it sees the message first and the result last.
-2. What counts in the end is `ctx.result`; what a filter returns is ignored, so forgetting to return loses nothing.
-3. A filter that does not call on has handled the message. One that raises has failed it.
+2. The result is `ctx.result`; the return value of a filter is ignored.
+3. A filter that does not call `call_next` has handled the message. One that raises has failed it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FilterContext:
     """May be replaced before the handler runs."""
     subscription: EventSubscription | None = None
     handler: Callable[..., Any] | None = None
-    """May be replaced before it is called: by one that is called in its stead, with the same arguments."""
+    """May be replaced before the call by another function that takes the same arguments."""
     result: Any = None
     """What the handler returned; may be replaced after it ran."""
     error: Exception | None = None
@@ -37,7 +37,7 @@ class FilterContext:
     handled: bool = False
     """Set by `exception(ctx)`: the message counts as handled, with `result`."""
     state: dict[str, Any] = field(default_factory=dict)
-    """For filters to tell one another something."""
+    """Values that filters pass to each other."""
 
 
 CallNext = Callable[[FilterContext], Awaitable[Any]]
@@ -47,7 +47,7 @@ _METHODS = ("executing", "executed", "exception")
 
 
 def chain_filters(filters: Sequence[HandlerFilter], innermost: CallNext) -> CallNext:
-    """One callable that runs all filters around `innermost`, whose return value becomes `ctx.result`."""
+    """Return a callable that runs all filters around `innermost`, whose return value becomes `ctx.result`."""
 
     async def call_handler(ctx: FilterContext) -> Any:
         ctx.result = await innermost(ctx)
@@ -60,14 +60,17 @@ def chain_filters(filters: Sequence[HandlerFilter], innermost: CallNext) -> Call
 
 
 def to_filter(given: Any) -> HandlerFilter:
-    """A function as it is; an object (or a class, made without arguments) with any of `executing(ctx)`,
-    `executed(ctx)` and `exception(ctx)`, plain or async, as a function."""
+    """Return a filter function.
+
+    Accepts a filter function, or an object or class with any of the methods `executing(ctx)`, `executed(ctx)` and
+    `exception(ctx)`, plain or async. A class is instantiated without arguments.
+    """
     if inspect.isclass(given):
         try:
             given = given()
         except TypeError as error:
             raise SubscriptionError(
-                f"filter {given.__qualname__} cannot be made ({error}): give an instance"
+                f"filter {given.__qualname__} cannot be instantiated without arguments ({error}): pass an instance"
             ) from error
     if any(callable(getattr(given, method, None)) for method in _METHODS):
         return _three_methods(given)

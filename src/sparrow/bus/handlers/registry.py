@@ -1,8 +1,9 @@
-"""Who handles what: declared by decorators, added at run time or read from a file; checked before anything starts.
+"""The registry of subscriptions: declared by decorators, added at run time, or read from a file.
 
-1. A name goes to the handler that names it exactly, else to the one with the most specific pattern; letter case counts.
-2. Nothing is found before `check`; after it every change is checked at once, and one that fails changes nothing.
-3. The check says all that is wrong, not only the first.
+1. An event goes to the handler with its exact name, or else to the one with the most specific pattern; letter case
+   counts.
+2. Nothing can be found before `check`. After it every change is checked at once; a change that fails has no effect.
+3. The check reports all errors, not only the first.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ _FOUND_NAMES_MAX = 10_000
 
 @dataclass(frozen=True)
 class GroupSubscriptions:
-    """What one group listens to."""
+    """The subscriptions of one group."""
 
     group: str
     topics: tuple[str, ...]
-    """As on the wire; patterns among them."""
+    """Names and patterns on the broker."""
     concurrency: int | None
     subscriptions: tuple[EventSubscription, ...]
 
@@ -56,27 +57,30 @@ class SubscriptionRegistry:
     """All subscriptions of a bus."""
 
     def __init__(self, default_group: str | None = None) -> None:
-        """Create a registry; `default_group` is the group of subscriptions that name none."""
+        """Create a registry; `default_group` is the group of subscriptions without one."""
         self._default_group = default_group
         self.on_change: list[Callable[[], None]] = []
-        """Called after each change of what has been checked: groups may have come, gone or changed."""
+        """Called after each change once the registry is checked: groups may have been added, removed or changed."""
         self._lock = threading.RLock()
         self._declared: list[EventSubscription] = []
         self._by_name: list[tuple[str, str, SubscriptionOptions]] = []
-        """(topic, "module:name", options), imported by the check: a file may be read before its handlers exist."""
+        """(topic, "module:name", options). The check imports them: a file may be read before its handlers exist."""
         self._terms: _Terms | None = None
         self._groups: dict[str, _Group] = {}
 
     def subscribe(self, topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[Function], Function]:
-        """For a function; several on one are all right. The function stays what it was."""
+        """Return a decorator that subscribes a function; a function may have several."""
         return Router(self, "", {}).subscribe(topic, **options)
 
     def router(self, prefix: str, **defaults: Unpack[SubscriptionOptions]) -> Router:
-        """For partial topics; `defaults` hold for all of its subscriptions, and its filters come before theirs."""
+        """Return a router for partial topics.
+
+        `defaults` apply to all of its subscriptions; its filters run outside theirs.
+        """
         return Router(self, prefix, defaults)
 
     def add(self, topic: str, handler: Callable[..., Any] | str, **options: Unpack[SubscriptionOptions]) -> None:
-        """The handler may be named as "module:name"."""
+        """Add a subscription; the handler may be a string "module:name"."""
         if options.get("group") is None and self._default_group is not None:
             options["group"] = self._default_group
         with self._lock:
@@ -85,7 +89,7 @@ class SubscriptionRegistry:
                 return
             function = import_object(handler) if isinstance(handler, str) else handler
             self._change([*self._declared, new_subscription(topic, function, **options)])
-        self._tell()
+        self._notify()
 
     def remove(self, topic: str, handler: Callable[..., Any]) -> None:
         """End every subscription of the handler to exactly this topic or pattern."""
@@ -94,10 +98,10 @@ class SubscriptionRegistry:
             if len(kept) == len(self._declared):
                 raise SubscriptionError(f"{handler_name(handler)} is not subscribed to {topic!r}")
             self._change(kept)
-        self._tell()
+        self._notify()
 
     def load(self, path: str | Path) -> None:
-        """Add what a TOML file says."""
+        """Add the subscriptions of a TOML file."""
         for topic, handler, options in read_subscription_file(path, SUBSCRIPTION_OPTION_NAMES):
             self.add(topic, handler, **options)
 
@@ -118,7 +122,10 @@ class SubscriptionRegistry:
         naming: FieldNaming | None = None,
         providers: Mapping[Any, Provider] | None = None,
     ) -> None:
-        """Plan every handler and every group. `prefix` goes before the topics, `group_prefix` before the groups."""
+        """Plan every handler and every group; raise `SubscriptionError` with all errors.
+
+        `prefix` is put before the topics, `group_prefix` before the groups.
+        """
         terms = _Terms(app, prefix, group_prefix, version, naming, dict(providers or {}))
         with self._lock:
             problems: list[str] = []
@@ -128,22 +135,23 @@ class SubscriptionRegistry:
                     named.append(new_subscription(topic, import_object(text), **options))
                 except SubscriptionError as error:
                     problems.append(str(error))
-            # Anew: what was planned under other terms (a naming, providers) does not hold.
+            # Again for all: another naming or other providers change the plans.
             everything = [replace(each, checked=None) for each in (*self._declared, *named)]
             planned, groups = _planned(everything, terms, problems)
             self._declared, self._groups, self._terms, self._by_name = planned, groups, terms, []
 
     def groups(self) -> dict[str, GroupSubscriptions]:
-        """By their names on the wire; empty before the check."""
+        """Return the subscriptions by group name on the broker; empty before the check."""
         return {name: group.plan for name, group in self._groups.items()}
 
     def find(self, group: str, name: str) -> EventSubscription | None:
-        """Who of the group takes the name; both as on the wire."""
+        """Return the subscription of a group for an event name, both as on the broker."""
         served = self._groups.get(group)
         return None if served is None else served.find(name)
 
     @property
     def subscriptions(self) -> tuple[EventSubscription, ...]:
+        """All subscriptions, in the order of declaration."""
         return tuple(self._declared)
 
     def _change(self, subscriptions: list[EventSubscription]) -> None:
@@ -152,8 +160,8 @@ class SubscriptionRegistry:
             return
         self._declared, self._groups = _planned(subscriptions, self._terms, [])
 
-    def _tell(self) -> None:
-        """Outside the lock: who hears of it may well ask back, from another thread."""
+    def _notify(self) -> None:
+        """Call the listeners outside the lock: they may use the registry from other threads."""
         if self._terms is not None:
             for tell in self.on_change:
                 tell()
@@ -173,7 +181,7 @@ class _Terms:
 
 
 class _Group:
-    """The handlers of a group, ready to be found."""
+    """The subscriptions of a group, indexed for lookup."""
 
     def __init__(self, plan: GroupSubscriptions, by_topic: dict[str, EventSubscription]) -> None:
         self.plan = plan
@@ -241,8 +249,8 @@ def _grouped(name: str, members: Sequence[EventSubscription], terms: _Terms, pro
         if each.concurrency is not None:
             concurrency.setdefault(each.concurrency, each)
     if len(concurrency) > 1:
-        said = ", ".join(f"{count} by {each.name}" for count, each in concurrency.items())
-        problems.append(f"the concurrency of group {name!r} is {said}: it is the group's, so say it once")
+        values = ", ".join(f"{count} by {each.name}" for count, each in concurrency.items())
+        problems.append(f"the concurrency of group {name!r} is {values}: it is the group's, so say it once")
     return _Group(
         GroupSubscriptions(name, tuple(sorted(by_topic)), next(iter(concurrency), None), tuple(members)), by_topic
     )

@@ -1,4 +1,4 @@
-"""Subscriptions that share the beginning of their topics: partial topics (".cancelled"), marked or added.
+"""Routers: subscriptions with a common topic prefix, by partial topics such as ".cancelled".
 
 ```python
 @bus.router("order")
@@ -31,7 +31,7 @@ _MARKS = "__sparrow_subscriptions__"
 
 
 def subscribe(topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[Function], Function]:
-    """Marks a function or method; whoever has the bus takes it up: a router around its class, or `scan`."""
+    """Mark a function or method as a handler. A router on its class, or `scan`, subscribes it."""
     _refuse_a_bare_decorator(topic)
 
     def mark(function: Function) -> Function:
@@ -43,13 +43,13 @@ def subscribe(topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[F
 
 
 class Router:
-    """Made by `SubscriptionRegistry.router`. A topic that starts with a dot goes after the prefix; another one stands
-    alone."""
+    """A prefix for topics that start with a dot, and default options; made by `SubscriptionRegistry.router`."""
 
     def __init__(self, registry: SubscriptionRegistry, prefix: str, defaults: SubscriptionOptions) -> None:
         self._registry, self._prefix, self._defaults = registry, prefix.rstrip("."), defaults
 
     def subscribe(self, topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[Function], Function]:
+        """Return a decorator that subscribes a function under the prefix."""
         _refuse_a_bare_decorator(topic)
 
         def take(function: Function) -> Function:
@@ -59,34 +59,41 @@ class Router:
         return take
 
     def add(self, topic: str, function: Callable[..., Any] | str, **options: Unpack[SubscriptionOptions]) -> None:
+        """Add a subscription under the prefix; the handler may be a string "module:name"."""
         filters = (*self._defaults.get("filters", ()), *options.get("filters", ()))
         merged: SubscriptionOptions = {**self._defaults, **options, "filters": filters}
         self._registry.add(self._prefix + topic if topic.startswith(".") else topic, function, **merged)
 
     def __call__(self, target: Target) -> Target:
-        """Take up what is marked in a class (made without arguments), an instance or a module."""
+        """Subscribe the marked handlers of a class, an instance or a module.
+
+        A class is instantiated without arguments.
+        """
         holder: Any = target
         if inspect.isclass(target):
             try:
                 holder = target()
             except TypeError as error:
                 raise SubscriptionError(
-                    f"{target.__qualname__} cannot be made without arguments ({error}): "
-                    f"give an instance, bus.router({self._prefix!r})({target.__qualname__}(...))"
+                    f"{target.__qualname__} cannot be instantiated without arguments ({error}): "
+                    f"pass an instance, bus.router({self._prefix!r})({target.__qualname__}(...))"
                 ) from error
         found = list(marked_handlers(holder))
         if not found:
-            raise SubscriptionError(f"{target!r} has nothing marked with @subscribe")
+            raise SubscriptionError(f"{target!r} has no method or function marked with @subscribe")
         for topic, function, options in found:
             self.add(topic, function, **options)
         return target
 
 
 def marked_handlers(holder: Any) -> Iterator[tuple[str, Callable[..., Any], SubscriptionOptions]]:
-    """What is marked in a module, or in an object as its bound methods. In a module: only what it defines itself."""
+    """Yield the marked functions of a module, or the marked bound methods of an object.
+
+    Functions that a module has imported are left out.
+    """
     is_module = inspect.ismodule(holder)
     for name in list(vars(holder)) if is_module else dir(type(holder)):
-        # Statically: asking an object for everything it has would run its properties.
+        # Without evaluating attributes: that would run properties.
         found = inspect.getattr_static(holder, name, None)
         function = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
         if not inspect.isroutine(function) or (is_module and function.__module__ != holder.__name__):
@@ -97,4 +104,4 @@ def marked_handlers(holder: Any) -> Iterator[tuple[str, Callable[..., Any], Subs
 
 def _refuse_a_bare_decorator(topic: object) -> None:
     if not isinstance(topic, str):
-        raise SubscriptionError(f'subscribe needs a topic: write @subscribe("order.created"), not for {topic!r} alone')
+        raise SubscriptionError(f'subscribe needs a topic, not {topic!r}: write @subscribe("order.created")')

@@ -1,4 +1,4 @@
-"""What can be seen of a handler from outside: functions, bound methods, callable objects and partials alike."""
+"""Inspecting handlers: functions, bound methods, callable objects and partials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparrow.bus.errors import SubscriptionError
 
 
 def handler_name(handler: Any) -> str:
-    """How messages name it: `shop.billing.on_order`."""
+    """Return the name of a handler for messages: `shop.billing.on_order`."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     if not hasattr(handler, "__qualname__"):
@@ -21,21 +21,24 @@ def handler_name(handler: Any) -> str:
 
 
 def parameters_of(handler: Callable[..., Any], name: str) -> list[inspect.Parameter]:
-    """Those that a caller may fill."""
+    """Return the parameters that a caller can fill."""
     try:
         found = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError) as error:
-        raise SubscriptionError(f"{name} has no signature that can be read: {error}") from error
-    # What a partial has bound by name is settled.
+        raise SubscriptionError(f"the signature of {name} cannot be read: {error}") from error
+    # Arguments that a partial has bound by name need no value.
     bound = handler.keywords if isinstance(handler, functools.partial) else {}
     named = [each for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     if found and not named and found[0].kind is inspect.Parameter.VAR_POSITIONAL:
-        raise SubscriptionError(f"{name} takes *args, so its parameters cannot be seen: use functools.wraps around it")
+        raise SubscriptionError(f"{name} takes *args, so its parameters are unknown: decorate it with functools.wraps")
     return [each for each in named if each.name not in bound]
 
 
 def annotation_of(handler: Callable[..., Any], parameter: inspect.Parameter, name: str) -> Any:
-    """One at a time: an annotation that cannot be resolved harms nobody unless it is a parameter's."""
+    """Return the resolved annotation of one parameter.
+
+    Each is resolved alone: an unresolvable annotation elsewhere does not matter.
+    """
     if parameter.annotation is parameter.empty:
         return Any
     function = inspect.unwrap(_function(handler))
@@ -43,7 +46,7 @@ def annotation_of(handler: Callable[..., Any], parameter: inspect.Parameter, nam
     known = getattr(function, "__globals__", {})
     try:
         return get_type_hints(holder, globalns=known, localns=_around(function), include_extras=True)[parameter.name]
-    except Exception as error:  # whatever the expression does
+    except Exception as error:  # evaluating an annotation may raise anything
         raise SubscriptionError(
             f"the annotation {parameter.annotation!r} of parameter {parameter.name!r} of {name} cannot be resolved "
             f"({error}): import its names where {name} is defined, not for type checking only"
@@ -51,7 +54,7 @@ def annotation_of(handler: Callable[..., Any], parameter: inspect.Parameter, nam
 
 
 def _around(function: Any) -> dict[str, Any]:
-    """What a function inside another one sees of that one."""
+    """Return the variables of the enclosing function."""
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
     seen = {}
     for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
@@ -75,5 +78,5 @@ def _function(handler: Any) -> Any:
 def is_coroutine(handler: Any, name: str) -> bool:
     function = _function(handler)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise SubscriptionError(f"{name} is a generator: a handler returns, it does not yield")
+        raise SubscriptionError(f"{name} is a generator function: a handler must return, not yield")
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(function)

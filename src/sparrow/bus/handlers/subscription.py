@@ -1,4 +1,4 @@
-"""What a subscription may say, and which of it makes no sense."""
+"""Subscriptions: their options, defaults and validation."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class SubscriptionOptions(TypedDict, total=False):
-    """What a subscription may say besides its topic."""
+    """The options of a subscription."""
 
     group: str | None
     concurrency: int | None
-    """How many run at the same time in the whole group; None: what the bus says."""
+    """Handlers that run at the same time in the whole group; None: the setting of the bus."""
     order_by: Literal["key"] | None
     on_failure: Literal["block", "skip", "park"]
-    """What a failing message does to the later ones of its key."""
+    """What happens to later messages of a key while one fails."""
     retry: Retry | None
     batch: int | None
-    """So many at most in one call, which then gets lists."""
+    """Largest number of messages in one call; the handler receives lists."""
     within: Duration
-    """How long a batch may wait to be full."""
+    """How long a batch waits to be full."""
     filters: Sequence[Any]
     dedupe: bool
     timeout: Duration | None
-    """An attempt that takes longer has failed."""
+    """An attempt that takes longer fails."""
     max_runtime: Duration | None
-    """A lease is not renewed beyond this."""
+    """One lease of this length, which is not renewed."""
     dead_letter: str | None
     executor: Literal["thread", "process"]
     allow_duplicates: bool
@@ -54,8 +54,10 @@ SUBSCRIPTION_OPTION_NAMES = frozenset(SubscriptionOptions.__annotations__)
 
 @dataclass(frozen=True)
 class EventSubscription:
+    """A handler with its topic and options."""
+
     topic: str
-    """A name or a pattern, as declared: without the prefix of the bus."""
+    """A name or pattern as declared, without the prefix of the bus."""
     handler: Callable[..., Any]
     group: str | None = None
     concurrency: int | None = None
@@ -80,7 +82,7 @@ class EventSubscription:
 
     @property
     def name(self) -> str:
-        """How messages name its handler."""
+        """The name of the handler for messages."""
         return handler_name(self.handler)
 
     def __str__(self) -> str:
@@ -88,6 +90,7 @@ class EventSubscription:
 
 
 def to_seconds(value: Duration) -> float:
+    """Return a duration in seconds."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
@@ -101,16 +104,16 @@ def to_seconds(value: Duration) -> float:
 def new_subscription(
     topic: str, handler: Callable[..., Any], **options: Unpack[SubscriptionOptions]
 ) -> EventSubscription:
-    """A subscription of what a decorator was given; wrong values are refused here."""
+    """Return a validated subscription; raise `SubscriptionError` for wrong values."""
     name = handler_name(handler)
     if not callable(handler):
         raise SubscriptionError(f"{handler!r} cannot handle {topic!r}: it is not callable")
     if topic.startswith("."):
-        raise SubscriptionError(f"{topic!r} of {name} is partial: it needs a router, as in bus.router('order')")
+        raise SubscriptionError(f"the topic {topic!r} of {name} is partial: use a router, as in bus.router('order')")
     unknown = options.keys() - SUBSCRIPTION_OPTION_NAMES
     if unknown:
         raise SubscriptionError(
-            f"{name} is subscribed with {sorted(unknown)}; known are {sorted(SUBSCRIPTION_OPTION_NAMES)}"
+            f"{name} has unknown options {sorted(unknown)}; known options: {sorted(SUBSCRIPTION_OPTION_NAMES)}"
         )
     try:
         checked_topic(topic)
@@ -134,7 +137,7 @@ def new_subscription(
 
 
 def _problem(made: EventSubscription) -> str | None:
-    """What is wrong with its values."""
+    """Return the first rule that the values break."""
     wrong = {
         "concurrency must be at least 1": made.concurrency is not None and made.concurrency < 1,
         "batch must be at least 1": made.batch is not None and made.batch < 1,

@@ -1,7 +1,8 @@
-"""The transaction a handler works in, which is also the one its message is finished in.
+"""The transaction in which a handler runs and its message is completed.
 
-Three kinds, by what the handler asks for: an AsyncSession, a Session (in a thread), or nothing. In the first two the
-handler's rows, what it publishes and the end of its message are one commit. In the third only the message is ours.
+There are three kinds, by what the handler asks for: an AsyncSession, a Session (in a thread), or nothing. With a
+session the handler's rows, the events it publishes and the completion of the message are one commit. Without one only
+the message is completed here.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from sparrow.bus.handlers.call_plan import CallPlan
 from sparrow.bus.sql.database import BusDatabase
 
 FinishMessage = Callable[[Connection], None]
-"""Writes the end of the message; raises `LeaseLost` when it is no longer ours to end."""
+"""Completes the message; raises `LeaseLost` if another worker holds it."""
 
 
 class HandlerTransaction(Protocol):
     handle: Any
-    """What the handler is given, and what publishing inside it is bound to; None: nothing."""
+    """The session or connection for the handler, and for publishing inside it; None: there is none."""
 
     async def begin(self) -> None: ...
 
@@ -40,13 +41,16 @@ class HandlerTransaction(Protocol):
     async def commit(self, finish: FinishMessage) -> None: ...
 
     async def abandon(self) -> None:
-        """Nothing of it happened. Called unless `commit` has returned."""
+        """Roll back. Called unless `commit` has returned."""
         ...
 
 
 class AsyncSessionTransaction:
     def __init__(self, database: BusDatabase, plan: CallPlan, spare: list[AsyncSession]) -> None:
-        """`spare`: sessions that are closed and as good as new; making one costs about as much as a statement."""
+        """Take a session.
+
+        `spare` holds closed sessions for reuse; creating one costs about as much as a statement.
+        """
         self._spare = spare
         self._session = spare.pop() if spare else AsyncSession(database.async_engine, expire_on_commit=False)
         self._wants_connection = plan.wants_connection
@@ -86,7 +90,7 @@ class SessionTransaction:
             self.handle = await run_in_pool(self._pool, self._session.connection)
 
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # submit, not run_in_executor: what was cancelled here may still be running there, and owns the session
+        # submit instead of run_in_executor: after a cancellation the thread may still run and use the session
         self._calling = _submit(self._pool, functools.partial(_called, function, args, kwargs))
         return checked_result(await asyncio.wrap_future(self._calling), function)
 
@@ -102,13 +106,13 @@ class SessionTransaction:
     async def abandon(self) -> None:
         calling = self._calling
         if calling is not None and not calling.done():
-            calling.add_done_callback(lambda _: self._session.close())  # by the thread that still uses it
+            calling.add_done_callback(lambda _: self._session.close())  # the thread that still uses it closes it
             return
         await run_in_pool(self._pool, self._session.close)
 
 
 class NoTransaction:
-    """The handler has no transaction of ours. What it does elsewhere happens at least once."""
+    """The handler runs without a transaction of the bus: its side effects happen at least once."""
 
     def __init__(self, database: BusDatabase, plan: CallPlan, pool: Pool | None) -> None:
         self._database, self._pool, self._is_async = database, pool, plan.is_async
@@ -131,7 +135,7 @@ class NoTransaction:
 
 
 class NoTransactionInProcess(NoTransaction):
-    """The handler runs in a process of its own: it is given what can be sent there."""
+    """The handler runs in another process, without a transaction of the bus."""
 
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self._pool is not None
@@ -141,12 +145,12 @@ class NoTransactionInProcess(NoTransaction):
 def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return function(*args, **kwargs)
-    except StopIteration as error:  # no future takes it: whoever waits for this one would wait for ever
+    except StopIteration as error:  # a future cannot carry it: its caller would wait forever
         raise RuntimeError("the handler raised StopIteration") from error
 
 
 def checked_result(result: Any, function: Callable[..., Any]) -> Any:
-    """What a blocking handler returned. An awaitable means that nothing has run yet: that is no success."""
+    """Return the result of a blocking handler; raise if it is an awaitable, because then nothing has run yet."""
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -161,5 +165,5 @@ async def run_in_pool(pool: Pool, function: Callable[[], Any]) -> Any:
 
 
 def _submit(pool: Pool, function: Callable[[], Any]) -> Future[Any]:
-    """With the caller's context: what is bound here is bound there."""
+    """Submit with the caller's context, so that a bound transaction stays bound."""
     return pool.submit(contextvars.copy_context().run, function)

@@ -1,4 +1,4 @@
-"""The bus in the frameworks people use. None of them is imported here: an application brings its own."""
+"""Integrations with web frameworks; none of them is imported before the application uses it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from sparrow.bus.common import AnyEventBus
 
 _HOSTS = (
-    ("starlette.applications", "Starlette", "sparrow.bus.integrations.fastapi"),  # FastAPI is one
+    ("starlette.applications", "Starlette", "sparrow.bus.integrations.fastapi"),  # FastAPI derives from it
     ("flask.app", "Flask", "sparrow.bus.integrations.flask"),
     ("django.core.handlers.base", "BaseHandler", "sparrow.bus.integrations.django.server"),
 )
-"""(where the class of the application is, its name, our module for it)"""
+"""(module of the application class, its name, our module)"""
 
 
 def install(bus: AnyEventBus, app: Any, **options: Any) -> None:
-    """Have the bus start and stop with the application, whatever that is made with."""
+    """Start and stop the bus with an application of a supported framework."""
     for module, name, ours in _HOSTS:
-        host = getattr(sys.modules.get(module), name, None)  # not loaded: then the application is not one of these
+        host = getattr(sys.modules.get(module), name, None)  # not imported: the application uses another framework
         if host is not None and isinstance(app, host):
             importlib.import_module(ours).install(bus, app, **options)
             return
     raise Refused(
-        f"the bus cannot be installed in {app!r}: it knows FastAPI, Starlette, Flask and Django's wsgi and asgi "
-        "applications; elsewhere use `async with bus:` or `with bus:`"
+        f"the bus cannot be installed in {app!r}: supported are FastAPI, Starlette, Flask and Django's wsgi and asgi "
+        "applications; elsewhere use `with bus:` or `async with bus.aio:`"
     )

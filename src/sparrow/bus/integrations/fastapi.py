@@ -1,4 +1,4 @@
-"""FastAPI and Starlette: the bus lives as long as the application, and views ask for a `Publisher`.
+"""FastAPI and Starlette integration: the bus runs as long as the application, and views get a `Publisher`.
 
 ```python
 from sparrow.bus.aio import EventBus, Publisher
@@ -15,8 +15,8 @@ async def create(order: Order, session: Annotated[AsyncSession, Depends(get_sess
     await events.publish("order.created", order)
 ```
 
-`get_session` is the dependency that the view uses too: FastAPI calls it once a request, so both have the same session.
-With an application whose views use no session of theirs, `Depends(bus.publisher)` is enough.
+`get_session` is the dependency of the view: FastAPI calls it once per request, so both get the same session. For views
+without a session `Depends(bus.publisher)` is enough. Blocking views use `bus.blocking.publisher_for`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ P = TypeVar("P")
 
 
 def install(bus: AnyEventBus, app: Starlette, *, start: bool = True) -> None:
-    """Starts after the application's own lifespan has begun, and stops before it ends: what that opens, handlers may
-    use. `start=False`: only make the tables; some other process sends and handles. The bus is `app.state.bus` too."""
+    """Start the bus after the application's own lifespan has begun, and stop it before that ends.
+
+    With `start=False` only the tables are created, and another process sends and handles. The bus is also
+    `app.state.bus`.
+    """
     inner = app.router.lifespan_context
 
     @asynccontextmanager
@@ -70,7 +73,7 @@ def session_dependency(publisher_of: Callable[[Any], P], session: Any) -> Callab
 
 
 def health_router(bus: AnyEventBus, path: str = "/health") -> APIRouter:
-    """For `app.include_router`: 200 while everything of the bus is at work, else 503 and what is not."""
+    """Return a router for `app.include_router`: 200 while the bus has no problems, 503 and the problems otherwise."""
     from fastapi import APIRouter
     from fastapi.responses import JSONResponse
 

@@ -1,6 +1,7 @@
-"""A bus in a thread of a process that serves requests, and has no word for its own start.
+"""Starting the bus with the first request, for servers without a start event.
 
-It starts with the first request, which comes after a server has forked its workers, and stops when the process ends.
+The first request comes after the server has forked its workers. The bus runs in a thread and stops when the process
+ends.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class StartOnFirstRequest:
-    """Call it at every request; only the first one does anything."""
+    """Starts the bus when it is called for the first time; call it at every request."""
 
     def __init__(self, bus: AnyEventBus, *, start: bool) -> None:
-        """`start=False`: only make the tables; some other process sends and handles."""
+        """Create the hook; with `start=False` it only creates the tables."""
         self._bus, self._start = bus, start
         self._lock = threading.Lock()
         self._pid: int | None = None
@@ -35,10 +36,10 @@ class StartOnFirstRequest:
                 return
             if self._pid is not None and self._start:
                 raise Refused(
-                    "the bus was started before this process was forked, and threads do not survive that: "
-                    "let the first request come after the fork"
+                    "the bus was started before this process was forked, and its threads do not exist in the child: "
+                    "start it after the fork"
                 )
-            # In a context of its own: its tasks would keep what belongs to this request for ever.
+            # In an empty context: the tasks must not keep values of this request.
             contextvars.Context().run(self._begin)
             self._pid = os.getpid()
 
@@ -51,6 +52,6 @@ class StartOnFirstRequest:
 
 
 def at_exit(call: Callable[[], None]) -> None:
-    """Before thread pools are shut, if that can be had: stopping needs them, and atexit comes after."""
+    """Call a function before thread pools are shut down, if Python allows it: stopping needs them."""
     register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
     register(call)

@@ -1,4 +1,4 @@
-"""Flask: the bus starts with the first request, views have a `publisher`, and `flask bus worker` is a worker.
+"""Flask integration: the bus starts with the first request, and views use `publisher`.
 
 ```python
 from sparrow.bus.integrations.flask import publisher
@@ -14,7 +14,7 @@ def create() -> str:
     return "thanks"
 ```
 
-Handlers run inside an application context, each message in one of its own.
+Handlers run inside an application context, one per message. `flask bus worker` runs a worker process.
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ class InstalledBus(NamedTuple):
 
 
 def install(bus: AnyEventBus, app: Flask, *, session: SessionSource | None = None, start: bool = True) -> None:
-    """`session`: where the session of a request comes from: a scoped_session (`db.session`), or a function that gives
-    the one the view uses. Without it an event is published in a short transaction of its own.
+    """Add the bus to an application.
 
-    `start=False`: this process only publishes; `flask bus worker` sends and handles."""
+    `session` is a scoped_session (`db.session`), or a function that returns the session of the view; without it events
+    are published in short transactions of their own. With `start=False` this process only publishes, and `flask bus
+    worker` sends and handles.
+    """
     if isinstance(session, sessionmaker):
         raise Refused(
-            "a sessionmaker makes another session each time, whose transaction nobody would commit: "
-            "give a scoped_session, or a function that returns the session of the request"
+            "a sessionmaker creates a new session for each call, whose transaction would never be committed: "
+            "pass a scoped_session, or a function that returns the session of the request"
         )
     if _EXTENSION in app.extensions:
         raise Refused(f"the Flask application {app.name!r} has a bus already")
@@ -72,14 +74,14 @@ def install(bus: AnyEventBus, app: Flask, *, session: SessionSource | None = Non
 
     @commands.command("worker")
     def worker() -> None:
-        """Send what is published and run the handlers, until stopped."""
+        """Send published events and run the handlers, until stopped."""
         run_worker(bus, click.echo)
 
     app.cli.add_command(commands)
 
 
 def _current() -> Publisher:
-    """One for each request."""
+    """Return the publisher of the current request."""
     found: Publisher | None = g.get(_IN_G)
     if found is None:
         installed: InstalledBus | None = current_app.extensions.get(_EXTENSION)
@@ -94,4 +96,4 @@ def _current() -> Publisher:
 
 
 publisher = cast(Publisher, LocalProxy(_current))
-"""Of the application and the request at hand."""
+"""The publisher of the current application and request."""

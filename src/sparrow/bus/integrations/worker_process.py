@@ -1,4 +1,4 @@
-"""A process that is nothing but a worker: it runs until Ctrl-C or SIGTERM, and finishes what it has in hand."""
+"""A worker process: runs the bus until Ctrl-C or SIGTERM, then finishes the running handlers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from sparrow.bus.common import AnyEventBus
 
 
-def run_worker(bus: AnyEventBus, say: Callable[[str], object]) -> None:
-    asyncio.run(_work(bus, say))
+def run_worker(bus: AnyEventBus, echo: Callable[[str], object]) -> None:
+    asyncio.run(_work(bus, echo))
 
 
-async def _work(bus: AnyEventBus, say: Callable[[str], object]) -> None:
+async def _work(bus: AnyEventBus, echo: Callable[[str], object]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with bus.aio:
-        groups = ", ".join(sorted(bus.subscriptions.groups())) or "no group: it only sends"
-        say(f"the bus is at work for {groups}")
+        groups = ", ".join(sorted(bus.subscriptions.groups())) or "no group (relay only)"
+        echo(f"The bus is running for {groups}.")
         await stop.wait()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)  # a second Ctrl-C does not wait
-        say("stopping: what is in hand is finished first")
+            loop.remove_signal_handler(number)  # a second Ctrl-C stops at once
+        echo("Stopping; finishing the running handlers (Ctrl-C again to stop now).")

@@ -1,7 +1,7 @@
-"""The steps of each operation, without saying how they are run: asyncio and blocking callers run the same ones.
+"""The steps of each operation as generators, run by asyncio and blocking callers alike.
 
-By number, all or nothing: one message for which the step is illegal, and nothing has changed. By filter, in lots, each
-a transaction of its own: what is not (or no longer) in a state for it is passed over.
+By id an operation is all or nothing: if one message does not allow it, nothing changes. By filter it runs in batches,
+each in its own transaction, and skips messages in another state.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class RatePause(NamedTuple):
 
 TransactionWork = Callable[[Connection], Any]
 OperationSteps = Generator[TransactionWork | RatePause, Any, T]
-"""Each piece of work is one transaction, whose result is sent back in."""
+"""Each step is one transaction; its result is sent back into the generator."""
 
 
 @dataclass(frozen=True)
 class OperatorAction:
     name: str
     wanted: str
-    """What the message would become, as an error says it."""
+    """The target state, for error messages."""
     allowed_statuses: frozenset[EventStatus]
     default_status: EventStatus
-    """What a filter means that names no state."""
+    """The state that a filter without one means."""
     becomes: EventStatus | None
     apply: Callable[[Connection, SqlDialect, int, Sequence[int]], list[int]]
 
@@ -76,8 +76,8 @@ UNPARK = OperatorAction(
 )
 
 
-def cancel_action(kept_s: float) -> OperatorAction:
-    apply = partial(operator_actions.cancel, kept_s=kept_s)
+def cancel_action(retention_s: float) -> OperatorAction:
+    apply = partial(operator_actions.cancel, retention_s=retention_s)
     allowed_statuses = frozenset({EventStatus.SCHEDULED, EventStatus.DELAYED})
     return OperatorAction("cancel", "Cancelled", allowed_statuses, EventStatus.DELAYED, EventStatus.CANCELLED, apply)
 
@@ -100,13 +100,13 @@ def action_steps(
     limit: int | None,
     rate: float | None,
 ) -> OperationSteps[OperationResult]:
-    """Exactly one of `numbers` and `where` says which messages."""
+    """Return the steps of an action on the messages of `numbers` or of `where`, exactly one of which is given."""
     if bool(numbers) == (where is not None):
-        raise Refused(f"{action.name}: give the numbers of messages, or say `where`")
+        raise Refused(f"{action.name}: pass either ids of messages or `where`")
     if limit is not None and limit < 1:
-        raise Refused(f"{action.name}: a limit is 1 or more, not {limit}")
+        raise Refused(f"{action.name}: the limit must be 1 or more, not {limit}")
     if rate is not None and rate <= 0:
-        raise Refused(f"{action.name}: a rate is more than 0 messages a second, not {rate}")
+        raise Refused(f"{action.name}: the rate must be more than 0 messages a second, not {rate}")
     if where is None:
         return _acting_on(context, action, side, list(dict.fromkeys(numbers)), dry_run=dry_run)
     return _acting_where(context, action, side, _narrowed(action, where), dry_run=dry_run, limit=limit, rate=rate)
@@ -134,13 +134,15 @@ def find_steps(
 
 def _narrowed(action: OperatorAction, where: Where) -> Where:
     if where.matches_everything:
-        raise Refused(f"{action.name} of everything is not done: say which messages, by their state at least")
+        raise Refused(f"{action.name}: the filter is empty; pass at least a state")
     if where.status is None:
         return replace(where, status=action.default_status)
     statuses = OPEN_STATUSES if where.status == "Open" else {EventStatus(where.status)}
     if not statuses & action.allowed_statuses:
         legal = ", ".join(sorted(status.value for status in action.allowed_statuses))
-        raise Refused(f"what is {where.status} cannot become {action.wanted}: {action.name} takes what is {legal}")
+        raise Refused(
+            f"{action.name}: messages in state {where.status} cannot become {action.wanted}; allowed states: {legal}"
+        )
     return where
 
 
@@ -154,9 +156,9 @@ def _acting_on(
     def work(db: Connection) -> None:
         sql = context.sql_of(db)
         for first in range(0, len(numbers), BATCH_SIZE):
-            lot = numbers[first : first + BATCH_SIZE]
-            done = set(action.apply(db, sql, stored_events.message_type(side), lot))
-            for number in lot:
+            batch = numbers[first : first + BATCH_SIZE]
+            done = set(action.apply(db, sql, stored_events.message_type(side), batch))
+            for number in batch:
                 if number not in done:
                     _refuse(db, sql, action, side, number)
         if dry_run:
@@ -166,7 +168,7 @@ def _acting_on(
         yield work
     except _Undo:
         return OperationResult(len(numbers), tuple(numbers[:SAMPLE_SIZE]), is_dry=True)
-    _tell(context, action, side, numbers)
+    _report(context, action, side, numbers)
     return OperationResult(len(numbers), tuple(numbers[:SAMPLE_SIZE]))
 
 
@@ -195,39 +197,39 @@ def _acting_where(
         return OperationResult(count, tuple(sample), is_dry=True)
     done = after_id = 0
     sample = []
-    lot = BATCH_SIZE if rate is None else max(1, min(BATCH_SIZE, int(rate)))
+    batch_size = BATCH_SIZE if rate is None else max(1, min(BATCH_SIZE, int(rate)))
     while limit is None or done < limit:
-        size = lot if limit is None else min(lot, limit - done)
-        chosen, changed = yield partial(_lot, context, action, side, where, size, after_id)
+        size = batch_size if limit is None else min(batch_size, limit - done)
+        chosen, changed = yield partial(_apply_batch, context, action, side, where, size, after_id)
         if not chosen:
             break
         done, after_id = done + len(changed), chosen[-1]
         sample += changed[: SAMPLE_SIZE - len(sample)]
-        _tell(context, action, side, changed)
+        _report(context, action, side, changed)
         if rate is not None and changed:
             yield RatePause(len(changed) / rate)
     return OperationResult(done, tuple(sample))
 
 
-def _lot(
+def _apply_batch(
     context: BusContext, action: OperatorAction, side: Side, where: Where, size: int, after_id: int, db: Connection
 ) -> tuple[list[int], list[int]]:
-    """Those that were chosen, and those of them that have changed."""
+    """Return the selected ids, and those of them that were changed."""
     sql = context.sql_of(db)
     chosen = stored_events.matching_ids(db, sql, side, where, limit=size, after_id=after_id)
     return chosen, action.apply(db, sql, stored_events.message_type(side), chosen) if chosen else []
 
 
-def _tell(context: BusContext, action: OperatorAction, side: Side, numbers: Sequence[int]) -> None:
+def _report(context: BusContext, action: OperatorAction, side: Side, numbers: Sequence[int]) -> None:
     if not numbers:
         return
     context.probe.count("bus_operations_total", len(numbers), action=action.name, side=side)
     if action.becomes is not None:
         for number in numbers:
             context.probe.changed(side, number, action.becomes)
-    # Also where a message has left the queue: the next one of its key may go on.
+    # Also when a message left the queue: the next one of its key can be claimed.
     (context.wake_relay if side == "published" else context.wake_executors)()
 
 
 class _Undo(Exception):
-    """Ends a transaction that was only a rehearsal."""
+    """Rolls back the transaction of a dry run."""

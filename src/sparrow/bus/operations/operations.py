@@ -1,13 +1,13 @@
-"""Looking after stored messages: `bus.operations` for asyncio, `bus.blocking_operations` for everybody else.
+"""Operations on stored messages: `bus.operations` blocks, `bus.aio.operations` awaits.
 
 ```python
-failed = await bus.operations.find("received", Where(status=Status.FAILED, name="order.created"))
-await bus.operations.reexecute(failed[0].id)
-await bus.operations.reexecute(where=Where(error="TimeoutError"), dry_run=True)    # how many would it be?
-await bus.operations.reexecute(where=Where(error="TimeoutError"), rate=100)        # a hundred a second
+failed = bus.operations.find("received", Where(status=EventStatus.FAILED, name="order.created"))
+bus.operations.reexecute(failed[0].id)
+bus.operations.reexecute(where=Where(error="TimeoutError"), dry_run=True)    # count only
+bus.operations.reexecute(where=Where(error="TimeoutError"), rate=100)        # a hundred a second
 ```
 
-The bus need not be running: the tables are enough.
+The bus need not be running; its tables must exist.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ TIMELINE_EVENTS_MAX = 500
 
 
 class BulkOptions(TypedDict, total=False):
-    """How many messages are chosen and changed at once, in place of naming their numbers."""
+    """Selection of many messages instead of ids."""
 
     where: Where | None
-    """Which ones."""
+    """The filter."""
     dry_run: bool
-    """Only say how many there are, and some of them."""
+    """Only count, and return some ids."""
     limit: int | None
     rate: float | None
-    """At most so many a second."""
+    """Messages per second."""
 
 
 class _Steps:
-    """What both kinds have in common: which steps there are."""
+    """The steps that both kinds of operations share."""
 
     def __init__(self, context: BusContext) -> None:
         self._context = context
@@ -120,65 +120,73 @@ class _Steps:
 
 class AsyncOperations(_Steps):
     # -- looking ------------------------------------------------------------------------------------------------------
+    """Operations to await; `bus.aio.operations`."""
 
     async def find(
         self, side: Side, where: Where = NO_FILTER, *, limit: int = PAGE_SIZE_DEFAULT, before_id: int | None = None
     ) -> list[StoredEvent]:
-        """A page of messages, the newest first. The next one: `before_id` is the last one's id."""
+        """Return a page of messages, the newest first; for the next page pass the last id as `before_id`."""
         return await self._run(find_steps(self._context, side, where, limit, before_id))
 
     async def get(self, side: Side, id: int) -> StoredEvent:
-        """`UnknownMessage` when it is not there."""
+        """Return one message; raise `UnknownMessage` if it does not exist."""
         return await self._run(get_steps(self._context, side, id))
 
     async def timeline(self, correlation_id: str) -> list[StoredEvent]:
-        """Everything of one conversation that is stored here, both sides, in the order of time. It reads whole tables:
-        no index has the headers."""
+        """Return all stored messages of one conversation, both sides, in the order of time.
+
+        It reads whole tables: headers have no index.
+        """
         return await self._run(self._timeline(correlation_id))
 
     async def stats(self) -> BusStats:
-        """Counts by state, backlog by group, age of the oldest. May be asked often: see `sql/counting.py`."""
+        """Return counts by state, backlog by group, and the age of the oldest open message.
+
+        It is cheap enough to be polled every second.
+        """
         return await self._run(self._stats())
 
     async def backlog(self, *, by_name: bool = False) -> list[GroupBacklog]:
-        """Open work by group, or by topic and group."""
+        """Return the open messages by group, or by topic and group."""
         return await self._run(self._backlog(by_name))
 
     async def failures(self) -> list[FailureSummary]:
-        """What has failed, by kind of error."""
+        """Return failed messages grouped by kind of error."""
         return await self._run(self._failures())
 
     # -- doing --------------------------------------------------------------------------------------------------------
 
     async def requeue(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
-        """Have published messages sent once more: Failed ones, unless `where` or a number says another closed one."""
+        """Send published messages once more: by filter Failed ones unless it names a state, by id any closed one."""
         return await self._run(self._act(REQUEUE, "published", ids, how))
 
     async def reexecute(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
-        """Have received messages handled once more; one that has succeeded then has its effect again."""
+        """Handle received messages once more; one that has succeeded takes effect again."""
         return await self._run(self._act(REQUEUE, "received", ids, how))
 
     async def cancel(self, *ids: int, side: Side = "published", **how: Unpack[BulkOptions]) -> OperationResult:
-        """Scheduled and Delayed ones that no worker holds are never sent, or never handled. A filter that names no
-        state means Delayed."""
+        """Cancel Scheduled and Delayed messages that no worker holds; a filter without a state means Delayed."""
         return await self._run(self._act(self._cancelling(), side, ids, how))
 
     async def publish_now(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
-        """Delayed ones wait no longer."""
+        """Send Delayed messages now."""
         return await self._run(self._act(PUBLISH_NOW, "published", ids, how))
 
     async def delete(
         self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[BulkOptions]
     ) -> OperationResult:
-        """Closed ones; with `force` also open ones that no worker holds. A filter that names no state means Failed."""
+        """Delete closed messages; with `force` also open ones that no worker holds.
+
+        A filter without a state means Failed.
+        """
         return await self._run(self._act(delete_action(force=force), side, ids, how))
 
     async def park(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
-        """Failed ones get no further round by themselves."""
+        """Exclude Failed messages from retry rounds."""
         return await self._run(self._act(PARK, side, ids, how))
 
     async def unpark(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
-        """They get rounds again."""
+        """Include Failed messages in retry rounds again."""
         return await self._run(self._act(UNPARK, side, ids, how))
 
     async def _run(self, steps: OperationSteps[T]) -> T:
@@ -202,49 +210,71 @@ class AsyncOperations(_Steps):
 
 
 class Operations(_Steps):
-    """The same without an event loop; each method does what the one of `AsyncOperations` does."""
+    """Blocking operations; `bus.operations`."""
 
     def find(
         self, side: Side, where: Where = NO_FILTER, *, limit: int = PAGE_SIZE_DEFAULT, before_id: int | None = None
     ) -> list[StoredEvent]:
+        """Return a page of messages, the newest first; for the next page pass the last id as `before_id`."""
         return self._run(find_steps(self._context, side, where, limit, before_id))
 
     def get(self, side: Side, id: int) -> StoredEvent:
+        """Return one message; raise `UnknownMessage` if it does not exist."""
         return self._run(get_steps(self._context, side, id))
 
     def timeline(self, correlation_id: str) -> list[StoredEvent]:
+        """Return all stored messages of one conversation, both sides, in the order of time.
+
+        It reads whole tables: headers have no index.
+        """
         return self._run(self._timeline(correlation_id))
 
     def stats(self) -> BusStats:
+        """Return counts by state, backlog by group, and the age of the oldest open message.
+
+        It is cheap enough to be polled every second.
+        """
         return self._run(self._stats())
 
     def backlog(self, *, by_name: bool = False) -> list[GroupBacklog]:
+        """Return the open messages by group, or by topic and group."""
         return self._run(self._backlog(by_name))
 
     def failures(self) -> list[FailureSummary]:
+        """Return failed messages grouped by kind of error."""
         return self._run(self._failures())
 
     def requeue(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
+        """Send published messages once more: by filter Failed ones unless it names a state, by id any closed one."""
         return self._run(self._act(REQUEUE, "published", ids, how))
 
     def reexecute(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
+        """Handle received messages once more; one that has succeeded takes effect again."""
         return self._run(self._act(REQUEUE, "received", ids, how))
 
     def cancel(self, *ids: int, side: Side = "published", **how: Unpack[BulkOptions]) -> OperationResult:
+        """Cancel Scheduled and Delayed messages that no worker holds; a filter without a state means Delayed."""
         return self._run(self._act(self._cancelling(), side, ids, how))
 
     def publish_now(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
+        """Send Delayed messages now."""
         return self._run(self._act(PUBLISH_NOW, "published", ids, how))
 
     def delete(
         self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[BulkOptions]
     ) -> OperationResult:
+        """Delete closed messages; with `force` also open ones that no worker holds.
+
+        A filter without a state means Failed.
+        """
         return self._run(self._act(delete_action(force=force), side, ids, how))
 
     def park(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
+        """Exclude Failed messages from retry rounds."""
         return self._run(self._act(PARK, side, ids, how))
 
     def unpark(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
+        """Include Failed messages in retry rounds again."""
         return self._run(self._act(UNPARK, side, ids, how))
 
     def _run(self, steps: OperationSteps[T]) -> T:

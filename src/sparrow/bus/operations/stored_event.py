@@ -1,4 +1,4 @@
-"""Stored messages as operators see them, and how they say which ones they mean."""
+"""Stored messages as operators see them: `StoredEvent`, the filter `Where`, results and statistics."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from sparrow.bus.telemetry.probe import Side
 from sparrow.model.errors import Refused
 
 ANY_OPEN_STATUS = "Open"
-"""Stands for all four states in which work is left."""
+"""Stands for all four open states."""
 SIDES: tuple[Side, Side] = ("published", "received")
 EVENT_ID_MAX = 2**63 - 1
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of Published or Received, and what Queue knows of it."""
+    """A row of Published or Received, with its row in Queue."""
 
     id: int
     version: str
     name: str
     group: str | None
-    """None on what this application publishes."""
+    """None for a published event."""
     content: str | None
-    """The column as it is; `headers` and `value` are made of it."""
+    """The raw column; `headers` and `value` are decoded from it."""
     headers: dict[str, str | None]
     value: Any
     retries: int
     added: datetime
     expires_at: datetime | None
-    """None while it is open."""
+    """None while the message is open."""
     status: EventStatus
-    """The live one: what a worker holds is Processing, whether or not that is written in the row."""
+    """The live state: a message that a worker holds is Processing, even if the row does not say so."""
     key: str | None
     rounds: int
     error: str | None
     parked: bool
-    """Failed for good: only an operator gives it another round."""
+    """Excluded from retry rounds: only an operator requeues it."""
     message_id: str
-    """By which all services know it; `cap-msg-id`."""
+    """The id that all services know; `cap-msg-id`."""
     due_at: datetime | None = None
-    """When it is tried next, or when the lease of the worker that holds it ends; None: it is not open."""
+    """Time of the next attempt, or end of the lease of its worker; None: it is closed."""
     locked_by: str | None = None
 
     def to_builtins(self) -> dict[str, Any]:
-        """For JSON: numbers of messages as text, since browsers lose digits beyond 2^53. The column itself is shown
-        only where it could not be read."""
+        """Return a dict for JSON.
+
+        Ids are text, since browsers lose digits beyond 2^53. The raw column is included only if it cannot be decoded.
+        """
         shown: dict[str, Any] = msgspec.to_builtins(self)
         shown["id"] = str(self.id)
         if self.headers or not self.content:
@@ -60,30 +62,31 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
         return shown
 
     def to_json(self) -> str:
+        """Return the message as JSON text."""
         return msgspec.json.encode(self.to_builtins()).decode()
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages are meant: those for which all that is said here holds. Letter case counts everywhere."""
+    """A filter for messages; all given conditions must hold. Letter case counts."""
 
     status: EventStatus | Literal["Open"] | None = None
-    """A word for one will do, in any letter case."""
+    """A status, or its name in any letter case."""
     name: str | None = None
-    """Exactly."""
+    """Exact name."""
     group: str | None = None
-    """Exactly, as on the broker (`billing.v1`); only what was received has one."""
+    """Exact name on the broker (`billing.v1`); only received messages have one."""
     content: str | None = None
-    """A piece of the headers or the payload, as JSON writes them."""
+    """Part of the headers or the payload, as JSON."""
     correlation_id: str | None = None
     tenant: str | None = None
-    """These two are headers, and are looked for in the content as well: no column has them."""
+    """Headers: searched in the content, since no column holds them."""
     message_id: str | None = None
     key: str | None = None
     added_since: datetime | None = None
     added_until: datetime | None = None
-    """Times without a zone are UTC."""
+    """Times without a time zone are UTC."""
     error: str | None = None
-    """A piece of the last error."""
+    """Part of the last error."""
     parked: bool | None = None
 
     def __post_init__(self) -> None:
@@ -92,40 +95,42 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if isinstance(value, str) and _UNSTORABLE.search(value):
-                raise Refused(f"{name} = {value!r} is in no message: databases do not store such characters")
+                raise Refused(f"{name} = {value!r} contains characters that databases do not store")
 
     @property
     def matches_everything(self) -> bool:
+        """Whether the filter has no condition."""
         return all(getattr(self, name) is None for name in self.__struct_fields__)
 
 
 class OperationResult(msgspec.Struct, frozen=True):
-    """What an operation has done, or would do."""
+    """The result of an operation or of its dry run."""
 
     count: int
     ids: tuple[int, ...]
-    """The first of them."""
+    """The first ids."""
     is_dry: bool = False
 
     def to_builtins(self) -> dict[str, Any]:
+        """Return a dict for JSON, with ids as text."""
         return {"count": self.count, "ids": [str(number) for number in self.ids], "dry_run": self.is_dry}
 
 
 class GroupBacklog(msgspec.Struct, frozen=True, kw_only=True):
-    """Open work of one group, or of one topic in it."""
+    """Open messages of one group, or of one topic in it."""
 
     side: Side
     group: str
-    """Empty for what is to be sent."""
+    """Empty for events to be sent."""
     name: str | None = None
-    """None: of all topics."""
+    """None: all topics."""
     open: int
     held: int
-    """By workers, just now."""
+    """Held by workers."""
     due: int
-    """Could be worked on, and waits."""
+    """Due and not held."""
     lag_s: float
-    """How long the one that waits longest has been due."""
+    """How long the oldest due message has been due."""
 
 
 class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +138,7 @@ class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     side: Side
     error: str
-    """With `…` for numbers, which differ from message to message."""
+    """With `…` in place of numbers, which differ between messages."""
     count: int
     parked: int
     names: tuple[str, ...]
@@ -144,41 +149,50 @@ class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowCount(msgspec.Struct, frozen=True):
+    """A number of rows, exact or estimated."""
+
     count: int
     is_exact: bool = True
-    """False: the database's own estimate, or a count that was not carried on."""
+    """False: an estimate of the database."""
 
 
 class TableStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The statistics of one side: published or received."""
+
     side: Side
     by_status: dict[str, int]
-    """All states but Successed, exactly."""
+    """Exact counts of all states but Successed."""
     parked: int
     rows: RowCount
-    """In the table, finished ones too."""
+    """All rows of the table."""
     oldest_open_s: float
-    """Age of the oldest open message that is not meant to wait (Delayed); 0: there is none."""
+    """Age of the oldest open message that is not Delayed; 0: there is none."""
     groups: tuple[GroupBacklog, ...]
 
     @property
     def open(self) -> int:
+        """The number of open messages."""
         return sum(group.open for group in self.groups)
 
     @property
     def succeeded(self) -> RowCount:
-        """What is in the table and in no other state."""
+        """Rows in no other state."""
         return RowCount(max(0, self.rows.count - sum(self.by_status.values())), self.rows.is_exact)
 
 
 class BusStats(msgspec.Struct, frozen=True):
+    """The statistics of both sides."""
+
     published: TableStats
     received: TableStats
 
     @property
     def sides(self) -> tuple[TableStats, TableStats]:
+        """Both sides: published and received."""
         return self.published, self.received
 
     def to_builtins(self) -> dict[str, Any]:
+        """Return a dict for JSON."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         for side in self.sides:
             shown[side.side]["open"] = side.open
@@ -187,7 +201,7 @@ class BusStats(msgspec.Struct, frozen=True):
 
 
 def split_content(content: str | None) -> tuple[dict[str, str | None], Any]:
-    """Headers and payload; nothing of either where the column cannot be read."""
+    """Return headers and payload; empty if the column cannot be decoded."""
     try:
         headers, body = decode_content(content or "")
         return headers, msgspec.json.decode(body) if body else None
@@ -196,18 +210,18 @@ def split_content(content: str | None) -> tuple[dict[str, str | None], Any]:
 
 
 def parse_status(text: str) -> EventStatus | Literal["Open"]:
-    """In any letter case; also CAP's spelling of Successed."""
+    """Return the status for a name in any letter case, or "Open"."""
     if text.lower() == "open":
         return "Open"
     try:
         return EventStatus.of(text)
     except KeyError:
         known = ", ".join(status.value for status in EventStatus)
-        raise Refused(f"{text!r} is no state of a message: say one of {known}, Open") from None
+        raise Refused(f"{text!r} is not a state of a message; use one of {known}, Open") from None
 
 
 def parse_side(text: str) -> Side:
     for side in SIDES:
         if side == text.lower():
             return side
-    raise Refused(f"{text!r} is no table of messages: say published or received")
+    raise Refused(f"{text!r} is not a table of messages; use published or received")

@@ -1,4 +1,4 @@
-"""The transaction that publishing belongs to when none is named: by context, so each task and thread has its own."""
+"""The transaction bound by `bus.bind`, per task and thread: a context variable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _bound: ContextVar[Any] = ContextVar("sparrow bus transaction", default=None)
 
 @contextmanager
 def bind_transaction(handle: Any) -> Iterator[None]:
-    """Until the block ends; what was bound before is bound again then."""
+    """Bind a transaction until the block ends; then restore the previous one."""
     token = _bound.set(handle)
     try:
         yield

@@ -1,7 +1,6 @@
-"""From a name and a payload to rows in the caller's transaction.
+"""Outgoing events: their options, encoding to rows, and writing into a transaction.
 
-Everything that can be wrong with an event is said before anything is written: its name, its payload, its headers, the
-transaction it is to be part of.
+Name, payload, headers and transaction are validated before anything is written.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ID_TRIES = 3
 
 
 EventKey = str | int | UUID
-"""What may be a key; it travels as text."""
+"""The type of a key; it travels as text."""
 
 
 class PublishOptions(TypedDict, total=False):
@@ -62,7 +61,7 @@ class OutgoingEvent(NamedTuple):
 
 
 class EventEncoder:
-    """Makes events ready to be written. Pure but for the clock and the numbers it hands out."""
+    """Encodes events as rows; it also validates names and assigns ids."""
 
     def __init__(
         self,
@@ -87,10 +86,12 @@ class EventEncoder:
         delay_s = _delay_s(event, now)
         text = str(number)
         headers: dict[str, str | None] = dict(event.headers) if event.headers else {}
-        given: Mapping[Any, Any] = headers  # of callers that mypy never saw
+        given: Mapping[Any, Any] = headers  # callers may not be type-checked
         for key, value in given.items():
             if not (isinstance(key, str) and key) or not (value is None or isinstance(value, str)):
-                raise IllegalMessage(f"the header {key!r} of {name!r} is {value!r}: headers have names and are text")
+                raise IllegalMessage(
+                    f"the header {key!r} of {name!r} is {value!r}: names and values of headers must be text"
+                )
         headers[h.ID] = text
         headers[h.NAME] = name
         headers.setdefault(h.TYPE, payload_type_name(event.value))
@@ -114,13 +115,13 @@ class EventEncoder:
         try:
             content = encode_content(headers, body)
         except UnicodeEncodeError as error:
-            raise IllegalMessage(f"the key or a header of {name!r} has half a character: {error}") from error
+            raise IllegalMessage(f"the key or a header of {name!r} contains a lone surrogate: {error}") from error
         return PublishedRow(number, name, content, key_text, delay_s)
 
     def _check(self, name: str) -> str:
         wired = broker_event_name(checked_event_name(name), self._prefix)
         self._check_name(wired)
-        if len(self._checked) < 10_000:  # names are few; made-up ones must not fill the memory
+        if len(self._checked) < 10_000:  # bound the cache: names may come from user input
             self._checked[name] = wired
         return wired
 
@@ -128,12 +129,12 @@ class EventEncoder:
 def write_event(
     event_encoder: EventEncoder, handle: TransactionHandle, sql: SqlDialect, event: OutgoingEvent, version: str
 ) -> PublishedRow:
-    """One event. A number that is taken, which is next to impossible, is replaced."""
+    """Write one event. If its id is taken, which is very unlikely, write it with another one."""
     for _ in range(_ID_TRIES):
         new = event_encoder.encode(event)
         if insert_event(handle.run, sql, new, version):
             return new
-    raise Unavailable(f"{_ID_TRIES} new message numbers in a row were taken: is the clock of this host set back?")
+    raise Unavailable(f"{_ID_TRIES} new message ids in a row were taken: check the clock of this host")
 
 
 def write_events(
@@ -143,32 +144,32 @@ def write_events(
     events: Sequence[OutgoingEvent],
     version: str,
 ) -> list[PublishedRow]:
-    news = [event_encoder.encode(event) for event in events]
-    insert_events(handle.run, sql, news, version)
-    return news
+    rows = [event_encoder.encode(event) for event in events]
+    insert_events(handle.run, sql, rows, version)
+    return rows
 
 
 def _key_text(key: Any, name: str) -> str:
-    """The key as it is stored, if it fits the column of every database."""
+    """Return the key as text if every database can store it."""
     text = str(key) if isinstance(key, (str, int, UUID)) else ""
     if not 1 <= len(text) <= KEY_CHARS or "\0" in text:
-        raise IllegalMessage(f"the key of {name!r} is {key!r}: text of 1 to {KEY_CHARS} characters will do")
+        raise IllegalMessage(f"the key of {name!r} is {key!r}: use text of 1 to {KEY_CHARS} characters")
     return text
 
 
 def _delay_s(event: OutgoingEvent, now: datetime) -> float | None:
     if event.delay is not None and event.at is not None:
-        raise IllegalMessage("it has both a delay and a time: give one of them")
+        raise IllegalMessage("the event has both a delay and a time: pass one of them")
     if event.at is not None:
         if event.at.tzinfo is None:
-            raise IllegalMessage(f"the time {event.at} has no zone: use datetime.now(UTC) or the like")
+            raise IllegalMessage(f"the time {event.at} has no time zone: use for example datetime.now(UTC)")
         seconds = max(0.0, (event.at.astimezone(UTC) - now).total_seconds())
     elif event.delay is None:
         return None
     else:
         seconds = event.delay.total_seconds() if isinstance(event.delay, timedelta) else float(event.delay)
     if not 0 <= seconds <= DELAY_MAX_S:
-        raise IllegalMessage(f"a delay of {seconds} s lies in the past, or further away than a hundred years")
+        raise IllegalMessage(f"a delay of {seconds} s is negative or longer than a hundred years")
     return seconds
 
 

@@ -1,6 +1,6 @@
-"""Whatever an application holds its transaction by, as one way to run a statement in it.
+"""One interface for the transactions of SQLAlchemy, DB-API drivers and Django.
 
-A handle is checked before anything is written: an event that would be committed by itself is refused.
+A handle is checked before anything is written: a connection that commits every statement by itself is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparrow.bus.sql.outbox import ExecuteStatement
 from sparrow.model.errors import Refused
 
 _WRITTEN = "sparrow bus"
-"""In a connection's `info`: something was published in the transaction under way."""
+"""In a connection's `info`: events were published in the current transaction."""
 _KINDS_BY_MODULE: dict[str, DatabaseKind] = {
     "sqlite3": "sqlite",
     "pysqlite3": "sqlite",
@@ -43,7 +43,7 @@ def sqlalchemy_handle(
 ) -> TransactionHandle:
     connection = handle if isinstance(handle, Connection) else _connection_of(handle, table)
     if not connection.in_transaction():
-        connection.begin()  # as its first statement would: until then SQLite looks as if it committed by itself
+        connection.begin()  # as its first statement would: before that, SQLite seems to be in autocommit mode
     if not allow_autocommit:
         _refuse_autocommit(connection.connection.dbapi_connection, type(handle).__name__)
     _wake_on_commit(connection, wake)
@@ -55,12 +55,14 @@ def sqlalchemy_handle(
 
 
 def dbapi_handle(connection: Any, *, allow_autocommit: bool) -> TransactionHandle:
-    """A connection of a driver, by PEP 249. There is no way to hear of its commit: the relay finds the event when it
-    looks next."""
+    """Return a handle for a DB-API connection.
+
+    A driver does not report commits, so the relay finds the event at its next poll.
+    """
     name = type(connection).__module__.partition(".")[0]
     if name not in _KINDS_BY_MODULE:
         raise Refused(
-            f"a connection of {name!r} is not known here; give a SQLAlchemy Session or Connection, or a connection of "
+            f"a connection of {name!r} is not supported: pass a SQLAlchemy Session or Connection, or a connection of "
             f"{', '.join(sorted(_KINDS_BY_MODULE))}"
         )
     if not allow_autocommit:
@@ -97,7 +99,7 @@ def django_handle(using: str, *, allow_autocommit: bool, wake: Callable[[], None
 
 
 def _connection_of(session: Session, table: Table | None) -> Connection:
-    if session.bind is None and table is not None:  # several binds: the one that has our tables
+    if session.bind is None and table is not None:  # several binds: choose the engine of the bus tables
         return session.connection(bind_arguments={"clause": table})
     return session.connection()
 
@@ -107,12 +109,12 @@ def _refuse_autocommit(connection: Any, what: str) -> None:
         raise NotInTransaction(
             what,
             "commits every statement by itself (autocommit)",
-            "begin a transaction first, or say allow_autocommit=True if losing the event in a crash is acceptable",
+            "begin a transaction first, or set allow_autocommit=True if losing the event in a crash is acceptable",
         )
 
 
 def _commits_by_itself(connection: Any) -> bool:
-    """Asks the driver: SQLAlchemy's own `in_transaction()` is true under AUTOCOMMIT too."""
+    """Return whether the driver is in autocommit mode; SQLAlchemy's `in_transaction()` is true then, too."""
     driver = getattr(connection, "driver_connection", connection)
     if isinstance(getattr(driver, "in_transaction", None), bool):  # sqlite3, aiosqlite
         if getattr(driver, "autocommit", None) is True:  # Python 3.12
@@ -123,15 +125,17 @@ def _commits_by_itself(connection: Any) -> bool:
     if callable(getattr(driver, "get_autocommit", None)):  # MySQL's drivers
         in_transaction = bool(getattr(driver, "server_status", 0) & 1)
         return bool(driver.get_autocommit()) and not in_transaction
-    if getattr(driver, "autocommit", False) is True:  # psycopg: an explicit BEGIN is a transaction all the same
+    if getattr(driver, "autocommit", False) is True:  # psycopg: an explicit BEGIN starts a transaction
         info = getattr(driver, "info", None)
         return info is None or int(info.transaction_status) == 0
     return False
 
 
 def _wake_on_commit(connection: Connection, wake: Callable[[], None]) -> None:
-    """The relay looks at once when this transaction is committed. It also hears of other commits, which is harmless:
-    nothing is sent on its word."""
+    """Wake the relay when this transaction commits.
+
+    Other commits wake it too, which is harmless: it sends only what it finds in the tables.
+    """
     connection.info[_WRITTEN] = wake
     if not event.contains(connection.engine, "commit", _committed):
         event.listen(connection.engine, "commit", _committed)

@@ -1,4 +1,4 @@
-"""Stores what comes from the broker, then acknowledges it: from then on it is the database's to deliver."""
+"""The receiver: stores events from the broker in the database, then acknowledges them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparrow.bus import headers as h
 from sparrow.bus.codec.content_column import data_url_json, decode_content, encode_content, json_problem
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import NoSubscriber, Undecodable
-from sparrow.bus.relay.relay import error_text
+from sparrow.bus.failures import error_text
 from sparrow.bus.sql.database import is_conflict, is_unreachable
 from sparrow.bus.sql.inbox import ReceivedRow, store_received
 from sparrow.bus.sql.tables import KEY_CHARS, MESSAGE_ID_CHARS, NAME_CHARS
@@ -24,11 +24,11 @@ from sparrow.bus.transports.spi import BrokerDelivery, TransportConsumer
 log = logging.getLogger(__name__)
 
 BATCH_COUNT_MAX = 200
-"""Stored in one transaction."""
+"""Deliveries stored in one transaction."""
 
 
 class EventReceiver:
-    """One membership in one group."""
+    """One consumer of one group."""
 
     def __init__(self, context: BusContext, group: str, names: Sequence[str]) -> None:
         self.group, self.names = group, tuple(names)
@@ -37,6 +37,7 @@ class EventReceiver:
         self.has_joined = asyncio.Event()
 
     async def run(self) -> None:
+        """Receive and store events until cancelled."""
         context = self._context
         await context.transport.open()
         listening = await context.transport.listen(self.group, self.names, prefetch=context.settings.broker_prefetch)
@@ -44,7 +45,7 @@ class EventReceiver:
         try:
             while True:
                 deliveries = await listening.receive(BATCH_COUNT_MAX)
-                # Once it has begun, it is finished: a stop in between would only make them come again.
+                # Finish a batch that has begun: after an interruption the broker would only deliver it again.
                 self._storing = asyncio.create_task(self._take(listening, deliveries))
                 await asyncio.shield(self._storing)
         finally:
@@ -61,7 +62,7 @@ class EventReceiver:
         except Exception:
             await listening.release(deliveries)
             raise
-        # Before the acknowledgement, which may take its time: they are handled meanwhile.
+        # Before the acknowledgement: the handlers can start while it is on its way.
         context.wake_executors()
         context.probe.count("bus_received_total", len(fresh))
         if len(fresh) < len(arrivals):
@@ -78,8 +79,8 @@ class EventReceiver:
         except Exception as error:
             if is_unreachable(error) or is_conflict(error):
                 raise
-        # The database refuses one of them as it is. Find it, and keep it in a form that can be stored: it must
-        # neither come again for ever nor hold up the others.
+        # The database refuses one of the messages. Find it and store it in another form: it must neither be delivered
+        # forever nor delay the others.
         fresh: list[ReceivedRow] = []
         for arrival in arrivals:
             try:
@@ -87,7 +88,10 @@ class EventReceiver:
             except Exception as error:
                 if is_unreachable(error) or is_conflict(error):
                     raise
-                log.warning("a message is stored in another form", extra={"group": self.group, "error": str(error)})
+                log.warning(
+                    "the database refused a message; it is stored in escaped form",
+                    extra={"group": self.group, "error": str(error)},
+                )
                 fresh += await self._store_some([_storable(arrival, error)])
         return fresh
 
@@ -96,7 +100,7 @@ class EventReceiver:
 
         def work(db: Connection) -> list[ReceivedRow]:
             fresh = store_received(db, context.sql, arrivals, settings.version, settings.failed_retention_s)
-            for arrival in fresh:  # told before the commit: a moment after it, an executor may tell what comes next
+            for arrival in fresh:  # reported before the commit: right after it, an executor may report the next state
                 if arrival.error is None:
                     context.probe.changed("received", arrival.id, EventStatus.SCHEDULED)
             return fresh
@@ -106,7 +110,7 @@ class EventReceiver:
     def _readable(self, delivery: BrokerDelivery) -> ReceivedRow:
         try:
             return self._arrival(delivery)
-        except UnicodeEncodeError:  # half a character in a header: written out, so that it can be stored
+        except UnicodeEncodeError:  # a lone surrogate in a header: escape it so that it can be stored
             headers = {_whole(name): value and _whole(value) for name, value in delivery.headers.items()}
             return self._arrival(BrokerDelivery(name=_whole(delivery.name), headers=headers, body=delivery.body))
 
@@ -130,7 +134,7 @@ class EventReceiver:
             headers[h.EXCEPTION] = error
         message_id = headers.get(h.ID) or ""
         key = headers.get(h.KEY) or headers.get(h.KAFKA_KEY)
-        # CAP's Kafka key is the message's own id unless somebody chose one: that is no order to keep.
+        # CAP's Kafka key is the message id unless one was set: then there is no order to keep.
         keeps_order = subscription is not None and subscription.order_by == "key" and key and key != message_id
         dedupe = headers.get(h.DEDUP_KEY)
         dedupe_key: str | None = _fitting(f"d:{dedupe}" if dedupe else message_id, MESSAGE_ID_CHARS)
@@ -154,7 +158,7 @@ def _info(arrival: ReceivedRow, error: str) -> FailedEvent:
 
 
 def _fitting(text: str, chars_max: int) -> str:
-    """Itself, or what stands for it where it is too long, or ends in a blank: to MySQL that is the same without it."""
+    """Return the text, or its hash if it is too long or ends in a blank, which MySQL ignores in comparisons."""
     fits = len(text) <= chars_max and not text.endswith(" ")
     return text if fits else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 

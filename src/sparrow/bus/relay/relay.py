@@ -1,8 +1,8 @@
-"""Sends what is published: claims rows, hands them to the broker, and marks those that it acknowledged.
+"""The relay: claims published events, sends them to the broker, and marks those that it acknowledged.
 
-1. Nothing is sent that was not committed, and nothing is Successed that the broker did not acknowledge.
-2. After half a lease nothing of a batch is sent any more: another relay may have it soon.
-3. What was sent and not marked, because we died, is sent again with the same id: of one relay, one batch at most.
+1. Only committed events are sent, and only acknowledged events become Successed.
+2. After half a lease no event of a batch is sent any more: another relay may claim it soon.
+3. After a crash, events that were sent but not marked are sent again with the same id: at most one batch per relay.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sparrow.bus import headers as h
 from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, Undecodable
+from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event, wait_for_claim
 from sparrow.bus.retry import NextAttempt, NoRetry
 from sparrow.bus.sql.claims import Claim, ClaimedEvent, claim_due, load_claimed
 from sparrow.bus.sql.completion import (
-    ERROR_CHARS_MAX,
     mark_all_succeeded,
     mark_failed,
     mark_succeeded,
@@ -31,36 +31,37 @@ from sparrow.bus.sql.completion import (
 )
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE, outgoing_group
 from sparrow.bus.states import EventStatus
-from sparrow.bus.telemetry.probe import FailedEvent
 from sparrow.bus.transports.spi import Envelope
 from sparrow.model.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
 BATCHES_IN_FLIGHT_MAX = 3
-"""On their way at once: while one waits for the broker, the database is busy with the others."""
+"""While one batch waits for the broker, others use the database."""
 _PROBE_PAUSE_S = 1.0
-"""With the breaker open: how long until the next look at the broker."""
-WORKER_LOST_ERROR = "worker lost: {crashes} workers died or hung while they had this message"
+"""With `circuit_breaker`: pause until the next attempt to reach the broker."""
 
 
 class SendFailure(NamedTuple):
-    """An attempt that failed."""
+    """An event that was not sent, and why."""
 
     work: ClaimedEvent
     error: Exception
 
 
 class EventRelay:
+    """Sends the published events of one version."""
+
     def __init__(self, context: BusContext) -> None:
         self._context = context
         self._is_stopping = False
         self._sending: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
-        """Whose batch is being sent or marked: claims run ahead, sends do not."""
+        """Held while a batch is sent and marked: claims overlap, sends do not."""
         self._claiming = asyncio.Lock()
 
     async def run(self) -> None:
+        """Claim and send batches until stopped."""
         settings = self._context.settings
         waker = self._context.wake_relay.listener()
         pause_s = settings.poll_min_s
@@ -79,23 +80,23 @@ class EventRelay:
             waker.close()
 
     async def step(self) -> int:
-        """Claim one batch and set out to send it; how many it has."""
+        """Claim one batch and start to send it; return its size."""
         async with self._claiming:
             claimed_at = time.monotonic()
             works = await self._claim()
             if works:
-                task = asyncio.create_task(self._forward(works, claimed_at))
+                task = asyncio.create_task(self._send_batch(works, claimed_at))
                 self._sending.add(task)
                 task.add_done_callback(self._sent)
         return len(works)
 
     async def drain(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for the batches in flight."""
         while self._sending:
             await asyncio.wait(self._sending)
 
     async def stop(self, timeout_s: float) -> None:
-        """Claims nothing more, and waits for what is on its way."""
+        """Stop claiming, and wait for the batches in flight."""
         self._is_stopping = True
         self._context.wake_relay()
         await wait_for_claim(self._claiming, timeout_s)
@@ -123,20 +124,20 @@ class EventRelay:
             context.probe.changed("published", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
         return works
 
-    async def _forward(self, works: list[ClaimedEvent], claimed_at: float) -> None:
+    async def _send_batch(self, works: list[ClaimedEvent], claimed_at: float) -> None:
         context, settings = self._context, self._context.settings
         envelopes: list[Envelope] = []
         chosen: list[ClaimedEvent] = []
-        faults: list[SendFailure] = []
+        failures: list[SendFailure] = []
         for work in works:
             if work.claim.crashes >= settings.crashes_max:
-                faults.append(SendFailure(work, Undecodable(WORKER_LOST_ERROR.format(crashes=work.claim.crashes))))
+                failures.append(SendFailure(work, Undecodable(WORKER_LOST_ERROR.format(crashes=work.claim.crashes))))
                 continue
             try:
                 envelopes.append(_envelope(work))
                 chosen.append(work)
             except Exception as error:
-                faults.append(SendFailure(work, Undecodable(f"the stored content cannot be read: {error}")))
+                failures.append(SendFailure(work, Undecodable(f"the stored content cannot be read: {error}")))
         async with self._turn:
             left_s = min(claimed_at + settings.lease_s / 2 - time.monotonic(), settings.send_timeout_s)
             if left_s <= 0:
@@ -149,14 +150,14 @@ class EventRelay:
                 outcomes = await self._send(envelopes, left_s)
                 context.probe.send_seconds.add(time.perf_counter() - began)
                 done = [work.claim for work, error in zip(chosen, outcomes, strict=True) if error is None]
-                faults += [
+                failures += [
                     SendFailure(w, error) for w, error in zip(chosen, outcomes, strict=True) if error is not None
                 ]
                 await self._mark_sent(done)
-        if faults:
-            await self._mark_failed(faults)
+        if failures:
+            await self._mark_failed(failures)
         if any(work.claim.key is not None for work in works):
-            context.wake_relay()  # the next one of the same key has become the first
+            context.wake_relay()  # the next event of the key can be claimed now
 
     async def _send(self, envelopes: list[Envelope], timeout_s: float) -> Sequence[Exception | None]:
         try:
@@ -189,22 +190,27 @@ class EventRelay:
                 context.probe.count("bus_lease_lost_total")
         return ours
 
-    async def _mark_failed(self, faults: list[SendFailure]) -> None:
+    async def _mark_failed(self, failures: list[SendFailure]) -> None:
         context = self._context
-        # Counted after the commit: until then it may all be done again.
-        for fault, status, counts in await context.database.run(lambda db: self._fail_each(db, faults)):
-            work, error = fault
+        # Counted after the commit: before it, the transaction may be repeated.
+        for failure, status, counts in await context.database.run(lambda db: self._mark_failed_each(db, failures)):
+            work, error = failure
             if counts:
                 context.probe.count("bus_retries_total", place="send")
             if status is EventStatus.FAILED:
                 context.probe.changed("published", work.claim.message_id, EventStatus.FAILED)
                 context.probe.failed(failed_event(work, None, error))
 
-    def _fail_each(self, db: Connection, faults: list[SendFailure]) -> list[tuple[SendFailure, EventStatus, bool]]:
-        """Those that were ours to mark, what they are now, and whether the attempt counts."""
+    def _mark_failed_each(
+        self, db: Connection, failures: list[SendFailure]
+    ) -> list[tuple[SendFailure, EventStatus, bool]]:
+        """Mark failed sends, and return those that were still claimed.
+
+        Each comes with its new state and whether the attempt counts.
+        """
         context, settings, marked = self._context, self._context.settings, []
-        for fault in faults:
-            work, error = fault
+        for failure in failures:
+            work, error = failure
             outcome = settings.retry.after(error, work.retries + 1, context.rng.random(), rounds=work.rounds)
             counts, parks = True, isinstance(error, Undecodable)
             if settings.circuit_breaker and isinstance(error, Unavailable):
@@ -215,12 +221,12 @@ class EventRelay:
                     mark_failed(
                         db, context.sql, PUBLISHED_SIDE, work.claim, text, kept_s, counts=not parks, parks=parks
                     )
-                    marked.append((fault, EventStatus.FAILED, not parks))
+                    marked.append((failure, EventStatus.FAILED, not parks))
                 else:
                     reschedule(db, context.sql, PUBLISHED_SIDE, work.claim, outcome, text, counts=counts)
-                    # Told before the commit: a moment after it, a relay may tell what comes next.
+                    # Reported before the commit: right after it, a relay may report the next state.
                     context.probe.changed("published", work.claim.message_id, EventStatus.SCHEDULED)
-                    marked.append((fault, EventStatus.SCHEDULED, counts))
+                    marked.append((failure, EventStatus.SCHEDULED, counts))
             except LeaseLost:
                 context.probe.count("bus_lease_lost_total")
         return marked
@@ -228,50 +234,14 @@ class EventRelay:
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # Its leases run out, and it is sent again: nothing is lost.
-            log.warning("a batch was not marked", extra={"error": str(error)}, exc_info=error)
+            # The leases expire and the events are sent again.
+            log.warning(
+                "the result of a batch was not stored; it is sent again", extra={"error": str(error)}, exc_info=error
+            )
 
 
 def _envelope(work: ClaimedEvent) -> Envelope:
     headers, body = decode_content(work.content)
     return Envelope(
         name=work.name, headers=headers, body=body, added=work.added, key=headers.get(h.KEY), retries=work.retries
-    )
-
-
-async def wait_for_claim(claiming: asyncio.Lock, timeout_s: float) -> None:
-    """Until a claim that was begun has come home: what it brings is sent, or handed back."""
-    try:
-        async with asyncio.timeout(timeout_s), claiming:
-            pass
-    except TimeoutError:
-        pass
-
-
-def error_text(error: BaseException) -> str:
-    """As CAP notes it: the kind of error, and what it says."""
-    try:
-        said = str(error)
-    except Exception:
-        said = "(it has no words)"
-    # Neither NUL nor half a character goes into every database, and an attempt that cannot be noted never ends.
-    text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS_MAX].replace("\0", "\\0")
-    return text.encode(errors="backslashreplace").decode()
-
-
-def failed_event(work: ClaimedEvent, group: str | None, error: BaseException) -> FailedEvent:
-    try:
-        headers = decode_content(work.content)[0]
-    except Exception:
-        headers = {}
-    return FailedEvent(
-        "published" if group is None else "received",
-        work.claim.message_id,
-        work.name,
-        group,
-        headers,
-        work.content,
-        error_text(error),
-        work.retries + 1,
-        work.rounds,
     )

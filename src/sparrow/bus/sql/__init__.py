@@ -1,4 +1,5 @@
-"""The bus's tables, and each statement on them once: plain functions over a connection, in no transaction of their own.
+"""The tables of the bus and everything that is done to them.
 
-They are the same for blocking and for asyncio use: the first calls them, the second has SQLAlchemy run them.
+The functions take a connection and run in the caller's transaction. A blocking caller calls them directly; for asyncio
+SQLAlchemy runs them. `statements` holds the SQL, `dialect` the differences between databases.
 """

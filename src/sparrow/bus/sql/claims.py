@@ -1,14 +1,14 @@
-"""Taking open work for a while: no two workers have the same message, and a dead one's comes back by itself.
+"""Claiming due messages under a lease: no two workers hold the same message, and a lease ends by itself.
 
-1. A claim ends when the row's `NextAt` comes: it is due time, back-off time and the end of a lease in one.
-2. Every claim raises `LockToken` and has a `LockedBy` of its own: finishing asks for both, so a worker that slept
-   through its lease finishes nothing.
-3. Of the messages with one key only the first, by `Seq`, can be claimed: the others wait for it.
+1. A claim ends at the row's `NextAt`. The column holds the due time, the retry time or the end of the lease.
+2. Every claim increases `LockToken` and has its own `LockedBy`. Completion checks both, so a worker whose lease is over
+   completes nothing.
+3. Of the messages with one key only the first, by `Seq`, can be claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE
+from sparrow.bus.sql.statements import claims as statements
 from sparrow.bus.states import EventStatus
 
 
@@ -43,154 +44,100 @@ class ClaimedEvent(NamedTuple):
 def claim_due(
     db: Connection, sql: SqlDialect, side: int, group: str, count_max: int, *, owner: str, lease_s: float
 ) -> list[Claim]:
-    """Up to so many messages that are due; those without a key first."""
-    claims = _claim(db, sql, _due_plain(sql), side, group, count_max, owner, lease_s)
+    """Claim up to `count_max` due messages, those without a key first."""
+    claims = _claim(db, sql, statements.select_due_without_key, side, group, count_max, owner, lease_s)
     if len(claims) < count_max:
-        claims += _claim(db, sql, _due_heads(sql), side, group, count_max - len(claims), owner, lease_s)
+        left = count_max - len(claims)
+        claims += _claim(db, sql, statements.select_due_first_of_key, side, group, left, owner, lease_s)
     return claims
 
 
 def load_claimed(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim]) -> list[ClaimedEvent]:
-    """The claimed messages themselves, in the claims' order; from now on they are Processing.
+    """Read the claimed messages, in the order of the claims, and mark them as Processing.
 
-    A claim without a message (an operator deleted it) is dropped with its row."""
+    If an operator has deleted the message of a claim, its queue row is deleted too.
+    """
     if not claims:
         return []
     table = message_table(sql, side)
-    by_id = {one.message_id: one for one in claims}
+    by_id = {claim.message_id: claim for claim in claims}
     where, values = sql.among('"Id"', list(by_id))
-    columns = '"Id", "Name", "Content", "Added", "Retries", "Rounds"'
+    processing = EventStatus.PROCESSING.value
     if not sql.writes_progress_states:
-        rows = sql.rows(db, f"SELECT {columns} FROM {table} WHERE {where}", *values)
+        rows = sql.rows(db, statements.select_messages(sql, table, where), *values)
     elif sql.kind == "mysql":
-        # Locked as they are read: what is read cannot change before it is marked.
-        rows = sql.rows(db, f"SELECT {columns} FROM {table} WHERE {where} FOR UPDATE", *values)
-        sql.change(db, f'UPDATE {table} SET "StatusName" = ? WHERE {where}', EventStatus.PROCESSING.value, *values)
+        rows = sql.rows(db, statements.select_messages(sql, table, where, lock=True), *values)
+        sql.change(db, statements.mark_processing(table, where), processing, *values)
     else:
-        rows = sql.rows(
-            db,
-            f'UPDATE {table} SET "StatusName" = ? WHERE {where} RETURNING {columns}',
-            EventStatus.PROCESSING.value,
-            *values,
-        )
+        rows = sql.rows(db, statements.mark_processing_returning(table, where), processing, *values)
     found = {row[0]: ClaimedEvent(by_id[row[0]], row[1], row[2], sql.from_time(row[3]), row[4], row[5]) for row in rows}
     if len(found) < len(by_id):
         where, values = sql.among('"MessageId"', [number for number in by_id if number not in found])
-        sql.change(db, f'DELETE FROM {sql.names.queue} WHERE "MessageType" = ? AND {where}', side, *values)
+        sql.change(db, statements.delete_queue_rows(sql, where), side, *values)
     return [found[number] for number in by_id if number in found]
 
 
 def renew_leases(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim], lease_s: float) -> set[int]:
-    """Make the leases longer; which of the messages are still ours."""
-    kept: set[int] = set()
+    """Extend the leases, and return the ids of the messages that are still held."""
+    held: set[int] = set()
     by_owner: dict[str, list[int]] = {}
-    for one in claims:
-        by_owner.setdefault(one.owner, []).append(one.message_id)
+    for claim in claims:
+        by_owner.setdefault(claim.owner, []).append(claim.message_id)
     for owner, numbers in by_owner.items():
         where, values = sql.among('"MessageId"', numbers)
-        condition = f'"MessageType" = ? AND "LockedBy" = ? AND {where}'
-        done = sql.change(
-            db,
-            f'UPDATE {sql.names.queue} SET "NextAt" = {sql.plus(sql.now)} WHERE {condition}',
-            sql.span(lease_s),
-            side,
-            owner,
-            *values,
-        )
-        if done == len(numbers):
-            kept.update(numbers)
+        renewed = sql.change(db, statements.renew_leases(sql, where), sql.span(lease_s), side, owner, *values)
+        if renewed == len(numbers):
+            held.update(numbers)
             continue
-        rows = sql.rows(db, f'SELECT "MessageId" FROM {sql.names.queue} WHERE {condition}', side, owner, *values)
-        kept.update(row[0] for row in rows)
-    return kept
+        rows = sql.rows(db, statements.select_held_by_owner(sql, where), side, owner, *values)
+        held.update(row[0] for row in rows)
+    return held
 
 
 def message_table(sql: SqlDialect, side: int) -> str:
+    """Return the quoted name of Published or Received."""
     return sql.names.published if side == PUBLISHED_SIDE else sql.names.received
 
 
-# -- which rows are due ----------------------------------------------------------------------------------------------
-
-_COLUMNS = 'q."Seq", q."MessageId", q."LockToken", q."Crashes", q."OrderKey", q."LockedBy"'
-
-
-def _due_plain(sql: SqlDialect) -> str:
-    return (
-        f'SELECT {{columns}} FROM {sql.names.queue} q WHERE q."MessageType" = ? AND q."Group" = ?'
-        f' AND q."OrderKey" IS NULL AND q."NextAt" <= {sql.now} ORDER BY q."NextAt", q."Seq" LIMIT ?'
-    )
-
-
-def _due_heads(sql: SqlDialect) -> str:
-    # A join, not "no earlier one exists": with one hot key that is quadratic.
-    return (
-        f'SELECT {{columns}} FROM {sql.names.queue} q JOIN (SELECT MIN("Seq") AS head FROM {sql.names.queue}'
-        ' WHERE "MessageType" = ? AND "Group" = ? AND "OrderKey" IS NOT NULL GROUP BY "OrderKey") heads'
-        f' ON q."Seq" = heads.head WHERE q."NextAt" <= {sql.now} ORDER BY q."NextAt", q."Seq" LIMIT ?'
-    )
-
-
 def _claim(
-    db: Connection, sql: SqlDialect, due: str, side: int, group: str, count_max: int, owner: str, lease_s: float
+    db: Connection,
+    sql: SqlDialect,
+    select_due: Callable[[SqlDialect, str], str],
+    side: int,
+    group: str,
+    count_max: int,
+    owner: str,
+    lease_s: float,
 ) -> list[Claim]:
-    # MySQL works from left to right: Crashes looks at the LockedBy of before.
-    taking = (
-        '"Crashes" = {q}"Crashes" + CASE WHEN {q}"LockedBy" IS NULL THEN 0 ELSE 1 END, "LockedBy" = ?,'
-        f' "LockToken" = {{q}}"LockToken" + 1, "NextAt" = {sql.plus(sql.now)}'
-    )
-    span = sql.span(lease_s)
-    queue = sql.names.queue
-    seqs = due.format(columns='q."Seq"')
+    lease = sql.span(lease_s)
+    if sql.kind == "mysql":
+        return _claim_mysql(db, sql, select_due, (side, group, count_max), owner, lease)
+    due = select_due(sql, 'q."Seq"')
     if sql.kind == "postgresql":
-        rows = sql.rows(
-            db,
-            f"WITH due AS ({seqs} FOR UPDATE OF q SKIP LOCKED)"
-            f' UPDATE {queue} q SET {taking.format(q="q.")} FROM due WHERE q."Seq" = due."Seq"'
-            ' RETURNING q."MessageId", q."LockToken", q."Crashes", q."OrderKey", q."Seq"',
-            side,
-            group,
-            count_max,
-            owner,
-            span,
-        )
-    elif sql.kind == "sqlite":
-        rows = sql.rows(
-            db,
-            f'UPDATE {queue} SET {taking.format(q="")} WHERE "Seq" IN ({seqs})'
-            ' RETURNING "MessageId", "LockToken", "Crashes", "OrderKey", "Seq"',
-            owner,
-            span,
-            side,
-            group,
-            count_max,
-        )
+        rows = sql.rows(db, statements.claim_postgresql(sql, due), side, group, count_max, owner, lease)
     else:
-        return _claim_mysql(db, sql, due, taking.format(q=""), (side, group, count_max), owner, span)
+        rows = sql.rows(db, statements.claim_sqlite(sql, due), owner, lease, side, group, count_max)
     rows.sort(key=lambda row: row[4])
     return [Claim(row[0], row[1], row[2], row[3], owner) for row in rows]
 
 
 def _claim_mysql(
-    db: Connection, sql: SqlDialect, due: str, taking: str, values: tuple[int, str, int], owner: str, span: object
+    db: Connection,
+    sql: SqlDialect,
+    select_due: Callable[[SqlDialect, str], str],
+    values: tuple[int, str, int],
+    owner: str,
+    lease: object,
 ) -> list[Claim]:
-    queue = sql.names.queue
-    statement = due.format(columns=_COLUMNS)
-    if sql.skips_locked:
-        statement += sql.locking
-    rows = sql.rows(db, statement, *values)
+    columns = 'q."Seq", q."MessageId", q."LockToken", q."Crashes", q."OrderKey", q."LockedBy"'
+    rows = sql.rows(db, select_due(sql, columns) + (sql.locking if sql.skips_locked else ""), *values)
     if not rows:
         return []
-    where, seqs = sql.among('"Seq"', [row[0] for row in rows])
-    if sql.skips_locked:
-        sql.change(db, f"UPDATE {queue} SET {taking} WHERE {where}", owner, span, *seqs)
-    else:
-        # Nothing was locked while we looked: take those that are still due, and see which they were.
-        sql.change(db, f'UPDATE {queue} SET {taking} WHERE {where} AND "NextAt" <= {sql.now}', owner, span, *seqs)
-        # The token too: others may have had them, and given them back, since we looked.
-        columns = '"MessageId", "LockToken", "Crashes", "OrderKey"'
-        ours = sql.rows(
-            db, f'SELECT {columns} FROM {queue} WHERE {where} AND "LockedBy" = ? ORDER BY "Seq"', *seqs, owner
-        )
+    where, numbers = sql.among('"Seq"', [row[0] for row in rows])
+    sql.change(db, statements.claim_mysql(sql, where), owner, lease, *numbers)
+    if not sql.skips_locked:
+        # Other workers may have claimed and released some of them since the SELECT: read the tokens again.
+        ours = sql.rows(db, statements.select_claimed_by_owner(sql, where), *numbers, owner)
         return [Claim(row[0], row[1], row[2], row[3], owner) for row in ours]
     rows.sort(key=lambda row: row[0])
     return [Claim(row[1], row[2] + 1, row[3] + (row[5] is not None), row[4], owner) for row in rows]

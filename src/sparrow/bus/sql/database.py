@@ -1,7 +1,7 @@
-"""Running statements in transactions of their own, on a blocking or an asyncio engine alike.
+"""The engines of the bus database, and transactions on them for blocking and asyncio callers.
 
-What is run is a function of a connection. It may be run again from the start: when the database says that another
-transaction was in the way, nothing of it has happened.
+A transaction is a function of a connection. It may run again from the start: after a conflict with another transaction
+nothing of it was done.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CONFLICT_TRIES = 8
 _PAUSE_S = 0.01
 BUSY_TIMEOUT_S = 30.0
 POOL_SIZE = 40
-"""Connections are opened when they are needed, and kept: a pool that closes what is over its size never rests."""
+"""Connections are opened on demand and kept: a pool that closes surplus connections opens new ones all the time."""
 THREADS_MAX = 10
 
-# Of the engines that are made here. At REPEATABLE READ our claims would lock gaps, and deadlock with the callers'
-# inserts. A transaction that was committed needs no ROLLBACK when its connection is put back, and one that was not is
-# rolled back by SQLAlchemy itself. No ping before each use: what a lost connection broke is done again.
+# For engines created here. At REPEATABLE READ claims would lock gaps and deadlock with the inserts of publishers. A
+# committed transaction needs no ROLLBACK when its connection returns to the pool; SQLAlchemy rolls back others. No ping
+# before each use: work on a lost connection is repeated.
 _OURS: dict[str, Any] = {
     "pool_size": POOL_SIZE,
     "max_overflow": POOL_SIZE,
@@ -58,11 +58,11 @@ _CONFLICT_STATES = {"40001", "40P01", "55P03"}
 
 
 class TransactionConflict(Exception):
-    """Another transaction was in the way: nothing was done, do the whole of it again."""
+    """A conflict with another transaction: nothing was done, run it again."""
 
 
 class BusDatabase:
-    """The engines of one database. From a URL both kinds can be made; a ready engine is the only one of its kind."""
+    """The engines of one database. From a URL both kinds are created; a given engine is the only one."""
 
     def __init__(self, database: str | URL | Engine | AsyncEngine) -> None:
         self._url: URL | None = None
@@ -92,19 +92,24 @@ class BusDatabase:
 
     @property
     def has_asyncio(self) -> bool:
+        """Whether an asyncio engine exists or can be created."""
         return self._async_engine is not None or self._url is not None
 
     @property
     def has_blocking(self) -> bool:
+        """Whether a blocking engine exists or can be created."""
         return self._engine is not None or self._url is not None
 
     @property
     def engine(self) -> Engine:
-        """For blocking handlers and callers."""
+        """The engine for blocking handlers and callers."""
         if self._engine is None:
             if self._url is None:
                 raise SettingsError(
-                    "database", str(self), "the bus", "a URL, from which both kinds of engine can be made, or an Engine"
+                    "database",
+                    str(self),
+                    "the bus",
+                    "a URL, from which both kinds of engine can be created, or an Engine",
                 )
             self._engine = _blocking(self._url, self.kind)
             self._owned.append(self._engine)
@@ -112,40 +117,43 @@ class BusDatabase:
 
     @property
     def async_engine(self) -> AsyncEngine:
-        """For asyncio handlers and callers."""
+        """The engine for asyncio handlers and callers."""
         if self._async_engine is None:
             if self._url is None:
                 raise SettingsError(
-                    "database", str(self), "the bus", "a URL, from which both kinds can be made, or an AsyncEngine"
+                    "database",
+                    str(self),
+                    "the bus",
+                    "a URL, from which both kinds of engine can be created, or an AsyncEngine",
                 )
             self._async_engine = _asyncio(self._url, self.kind)
             self._owned.append(self._async_engine)
         return self._async_engine
 
     def engine_for(self, kind: Literal["sync", "async"]) -> Engine | AsyncEngine:
-        """`SettingsError` when there is none of this kind, and none can be made."""
+        """Return the engine of a kind; raise `SettingsError` if there is none and none can be created."""
         return self.engine if kind == "sync" else self.async_engine
 
     @property
     def works_in_threads(self) -> bool:
-        """Whether our own work runs on the blocking engine: SQLite has no other way, and this one is shorter."""
+        """Whether the bus's own work runs on the blocking engine: SQLite has no real asyncio driver."""
         if self._url is None:
             return self._async_engine is None
-        return self.kind == "sqlite"  # whatever engines were made since, for handlers
+        return self.kind == "sqlite"  # regardless of engines created for handlers
 
     @property
     def paramstyle(self) -> str:
-        """Of the engine that our own work runs on."""
+        """The parameter style of the engine for the bus's own work."""
         return (self.engine if self.works_in_threads else self.async_engine).dialect.paramstyle
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """In a transaction of its own, committed at the end."""
-        self._mind_forks()
+        """Run `work` in a transaction of its own and commit it."""
+        self._drop_after_fork()
         if self.works_in_threads:
             if self._threads is None:
-                # SQLite has one writer: more threads would only wait for each other.
+                # SQLite allows one writer: more threads would only wait.
                 count = 2 if self.kind == "sqlite" else THREADS_MAX
                 self._threads = ThreadPoolExecutor(count, thread_name_prefix="bus-sql")
             return await asyncio.get_running_loop().run_in_executor(self._threads, self.run_blocking, work)
@@ -162,7 +170,8 @@ class BusDatabase:
         raise AssertionError("unreachable")
 
     def run_blocking(self, work: Callable[[Connection], T]) -> T:
-        self._mind_forks()
+        """Run `work` in a transaction of its own and commit it, blocking the caller."""
+        self._drop_after_fork()
         for attempt in range(1, CONFLICT_TRIES + 1):
             try:
                 with self.engine.connect() as connection:
@@ -175,8 +184,8 @@ class BusDatabase:
             time.sleep(_pause_s(attempt))
         raise AssertionError("unreachable")
 
-    def _mind_forks(self) -> None:
-        """A child has copies of its parent's connections: two that speak on one would be the end of both."""
+    def _drop_after_fork(self) -> None:
+        """Drop inherited connections in a forked child: parent and child must not share them."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._threads = None
@@ -187,11 +196,11 @@ class BusDatabase:
 
     @property
     def _isolation(self) -> dict[str, Any]:
-        """For engines that were given, whose connections may be at REPEATABLE READ; ours are as they should be."""
+        """Options for given engines, which may be at REPEATABLE READ."""
         return {"isolation_level": "READ COMMITTED"} if self.kind == "mysql" and self._url is None else {}
 
     async def close(self) -> None:
-        """Close what was made here; an engine that was given is its owner's."""
+        """Close the engines that were created here, not a given one."""
         if self._threads is not None:
             await asyncio.to_thread(self._threads.shutdown)
             self._threads = None
@@ -206,7 +215,7 @@ class BusDatabase:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the same transaction may well succeed when it is tried again."""
+    """Return whether the same transaction may succeed when it is repeated."""
     if isinstance(error, TransactionConflict):
         return True
     original = getattr(error, "orig", None) or error
@@ -217,7 +226,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether it is worth another try at once: a conflict, or a connection that was lost, perhaps long ago."""
+    """Return whether a retry at once may help: after a conflict or on a lost connection."""
     return is_conflict(error) or (isinstance(error, DBAPIError) and error.connection_invalidated)
 
 
@@ -227,7 +236,7 @@ def _committed(connection: Connection, work: Callable[[Connection], T]) -> T:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether it is the database that went away, and not a statement that is wrong."""
+    """Return whether the database is unreachable, as opposed to a wrong statement."""
     if isinstance(error, (ConnectionError, TimeoutError, OSError)):
         return True
     if isinstance(error, DBAPIError) and error.connection_invalidated:
@@ -273,13 +282,14 @@ def _asyncio(url: URL, kind: DatabaseKind) -> AsyncEngine:
 
 
 def prepare_sqlite(engine: Engine) -> None:
-    """A write-ahead log, and transactions that take the write lock when they begin.
+    """Enable the write-ahead log, and take the write lock at the beginning of each transaction.
 
-    A transaction that reads first and writes later would be refused, at once, if another one wrote in between."""
+    SQLite refuses a transaction that reads first and writes later if another one has written in between.
+    """
 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # the driver would begin by itself, and late
+        connection.isolation_level = None  # the driver would begin the transaction late
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=NORMAL")

@@ -1,8 +1,7 @@
-"""How three databases say the same thing.
+"""`SqlDialect`: the differences between MySQL, PostgreSQL and SQLite.
 
-A statement is written once: `?` for values, `"Name"` for identifiers. `SqlDialect.text` turns it into what a driver
-reads.
-All times are the database's own, in UTC: the clocks of the hosts that share it need not agree.
+A statement is written once: `?` for values, `"Name"` for identifiers. `SqlDialect.text` converts it for a driver. All
+times are the database's own, in UTC: the clocks of the hosts need not agree.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ DATABASE_KINDS: dict[str, DatabaseKind] = {
 }
 
 SUPPORTED_DATABASES = "mysql, mariadb, postgresql or sqlite"
-_SQLITE_TIME = "%Y-%m-%dT%H:%M:%f"  # its clock has milliseconds; six digits all the same, so that texts compare
+_SQLITE_TIME = "%Y-%m-%dT%H:%M:%f"  # SQLite's clock has milliseconds; six digits make the texts comparable
 
 
 @dataclass
 class DatabaseClock:
-    """The database's clock, moved by so much. Only tests move it."""
+    """The clock of the database, shifted by tests."""
 
     shift_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class BusTableNames:
-    """Quoted, ready for a statement."""
+    """The table names, quoted for statements."""
 
     published: str
     received: str
@@ -50,7 +49,7 @@ class BusTableNames:
 
     @classmethod
     def of(cls, kind: DatabaseKind, space: str) -> BusTableNames:
-        """`space` is a schema where there are schemas, else a prefix that ends in a dot inside the name."""
+        """Return the names; `space` is a schema on PostgreSQL, elsewhere a prefix of the table names."""
         if '"' in space or "`" in space:
             raise SettingsError("schema or table_prefix", space, "the bus", "a name without quotes")
         names = ("published", "received", "queue", "inbox", "lock", "schema_version")
@@ -61,19 +60,19 @@ class BusTableNames:
 
 @dataclass(frozen=True)
 class SqlDialect:
-    """One database's way of speaking, and where our tables are in it."""
+    """The SQL of one database and driver, and the names of the tables."""
 
     kind: DatabaseKind
     paramstyle: str
     names: BusTableNames
     clock: DatabaseClock = field(default_factory=DatabaseClock)
     skips_locked: bool = True
-    """Whether a claim may step over rows that another worker is just claiming; MySQL 5.7 cannot."""
+    """Whether claims skip rows that another worker has locked; MySQL 5.7 cannot."""
     succeeded_spelling: str = EventStatus.SUCCESSED.value
     writes_progress_states: bool = True
-    """Whether Enqueued and Processing are written to the wide tables."""
+    """Whether Enqueued and Processing are written to the message tables."""
     is_strict: bool = False
-    """Three tables and no more: repeats are known by Received itself, as long as the row lives."""
+    """Three tables only: Received itself recognises duplicates, while the row exists."""
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -84,14 +83,15 @@ class SqlDialect:
         return db.exec_driver_sql(_in_style(statement, self.paramstyle, self.kind == "mysql"), values)
 
     def rows(self, db: Connection, statement: str, *values: Any) -> list[Any]:
-        """What it finds, or returns."""
+        """Run a statement and return its rows."""
         return list(self.run(db, statement, *values).all())
 
     def change(self, db: Connection, statement: str, *values: Any) -> int:
-        """How many rows it touched."""
+        """Run a statement and return the number of rows it affected."""
         return self.run(db, statement, *values).rowcount
 
-    def word(self, status: EventStatus) -> str:
+    def status_name(self, status: EventStatus) -> str:
+        """Return the spelling of a status in StatusName."""
         return self.succeeded_spelling if status is EventStatus.SUCCESSED else status.value
 
     # -- fragments ----------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class SqlDialect:
         return f"(strftime('{_SQLITE_TIME}', 'now'{moved}) || '000')"
 
     def plus(self, moment: str) -> str:
-        """A column or `now`, and as many seconds as the value `span` makes."""
+        """Return an expression for a time plus the seconds of a value made by `span`."""
         if self.kind == "postgresql":
             return f"({moment} + ? * interval '1 second')"
         if self.kind == "mysql":
@@ -122,21 +122,23 @@ class SqlDialect:
         return f"{seconds:+.3f} seconds"
 
     def among(self, column: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-        """A condition, and the values it needs. PostgreSQL gets an array, so that the statement is the same for any
-        number of them and is prepared once."""
+        """Return a condition and its values.
+
+        PostgreSQL gets an array, so that the statement is the same for any number of values and is prepared once.
+        """
         if self.kind == "postgresql":
             return f"{column} = ANY(?)", (list(values),)
         return f"{column} IN ({','.join('?' * len(values))})", values
 
     @property
     def locking(self) -> str:
-        """Behind a SELECT whose rows are about to be changed."""
+        """The end of a SELECT whose rows are about to be changed."""
         if self.kind == "sqlite":
             return ""
         return " FOR UPDATE SKIP LOCKED" if self.skips_locked else " FOR UPDATE"
 
     def to_time(self, moment: datetime) -> Any:
-        """A moment, as a value of a statement."""
+        """Return a time as a value of a statement."""
         moment = moment.astimezone(UTC)
         if self.kind == "postgresql":
             return moment
@@ -145,7 +147,7 @@ class SqlDialect:
         return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")
 
     def from_time(self, value: Any) -> datetime:
-        """What a time column held."""
+        """Return the time in a column."""
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
         assert isinstance(moment, datetime)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

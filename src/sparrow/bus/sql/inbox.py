@@ -1,6 +1,6 @@
-"""Storing what came from a broker: each message once for a group, however often it is delivered.
+"""Storing events that came from the broker: each message id once per group, however often it is delivered.
 
-Only what is committed here is acknowledged to the broker; from then on the message is the database's.
+The receiver acknowledges a message to the broker only after this transaction is committed.
 """
 
 from __future__ import annotations
@@ -14,127 +14,107 @@ from sqlalchemy.exc import DBAPIError
 from sparrow.bus.sql.completion import ERROR_CHARS_MAX
 from sparrow.bus.sql.database import TransactionConflict
 from sparrow.bus.sql.dialect import SqlDialect
-from sparrow.bus.sql.outbox import RECEIVED_SIDE, is_duplicate_key, row_batches
+from sparrow.bus.sql.outbox import is_duplicate_key, row_batches
+from sparrow.bus.sql.statements import inbox as statements
 from sparrow.bus.states import EventStatus
 
-_ROWS_A_STATEMENT = 50
+_ROWS_PER_STATEMENT = 50
 
 
 class ReceivedRow(NamedTuple):
+    """A message, encoded for the table Received."""
+
     id: int
     name: str
     group: str
     content: str
     message_id: str
-    """What it is known by; `MsgId`."""
+    """The id that all services know; `MsgId`."""
     dedupe_key: str | None
-    """What a repeat has in common with it; None: repeats are welcome."""
+    """The key that duplicates share; None: store duplicates."""
     order_key: str | None = None
     error: str | None = None
-    """It cannot be handled at all, and this is why."""
+    """Why the message cannot be handled at all: it is stored as Failed."""
 
 
 def store_received(
-    db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow], version: str, failed_retention_s: float
+    db: Connection, sql: SqlDialect, rows: Sequence[ReceivedRow], version: str, failed_retention_s: float
 ) -> list[ReceivedRow]:
-    """Those that were not there before, now stored and, unless they cannot be handled, queued."""
-    fresh: list[ReceivedRow] = []
-    for some in row_batches(arrivals, _ROWS_A_STATEMENT):
-        new = some if sql.is_strict else _unseen(db, sql, some)
+    """Store the messages that are new, and queue those that can be handled. Return the new ones."""
+    stored: list[ReceivedRow] = []
+    for batch in row_batches(rows, _ROWS_PER_STATEMENT):
+        new = batch if sql.is_strict else _without_duplicates(db, sql, batch)
         if new:
-            fresh += _insert(db, sql, new, version, failed_retention_s)
-    return fresh
+            stored += _insert(db, sql, new, version, failed_retention_s)
+    return stored
 
 
-def _unseen(db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow]) -> list[ReceivedRow]:
-    """Note their keys; those whose key was not there. Two with one key in the same lot are one."""
-    once: dict[tuple[str, str], ReceivedRow] = {}
-    welcome = []
-    for arrival in arrivals:
-        if arrival.dedupe_key is None:
-            welcome.append(arrival)
+def _without_duplicates(db: Connection, sql: SqlDialect, rows: Sequence[ReceivedRow]) -> list[ReceivedRow]:
+    """Insert the keys of the rows into the inbox, and return the rows whose key is new."""
+    by_key: dict[tuple[str, str], ReceivedRow] = {}
+    without_key = []
+    for row in rows:
+        if row.dedupe_key is None:
+            without_key.append(row)
         else:
-            once.setdefault((arrival.group, arrival.dedupe_key), arrival)
-    if not once:
-        return welcome
-    # In the order of the key: two receivers that store the same messages do not wait for each other in a circle.
-    keyed = [arrival for _, arrival in sorted(once.items())]
+            by_key.setdefault((row.group, row.dedupe_key), row)
+    if not by_key:
+        return without_key
+    # In the order of the keys: two receivers that store the same messages cannot deadlock.
+    keyed = [row for _, row in sorted(by_key.items())]
     if sql.kind == "mysql":
-        new = _noted_mysql(db, sql, keyed)
+        new = _insert_keys_mysql(db, sql, keyed)
     else:
-        statement, values = _note(sql, keyed)
-        rows = sql.rows(db, f'{statement} ON CONFLICT DO NOTHING RETURNING "Group", "MsgId"', *values)
-        noted = {(row[0], row[1]) for row in rows}
-        new = [arrival for arrival in keyed if (arrival.group, arrival.dedupe_key) in noted]
-    new_ids = {arrival.id for arrival in new + welcome}
-    return [arrival for arrival in arrivals if arrival.id in new_ids]
+        found = sql.rows(db, statements.insert_new_keys(sql, len(keyed)), *_key_values(keyed))
+        inserted = {(group, key) for group, key in found}
+        new = [row for row in keyed if (row.group, row.dedupe_key) in inserted]
+    new_ids = {row.id for row in new + without_key}
+    return [row for row in rows if row.id in new_ids]
 
 
-def _noted_mysql(db: Connection, sql: SqlDialect, keyed: list[ReceivedRow]) -> list[ReceivedRow]:
-    """Looks first, as MySQL does not say which rows an insert passed over."""
-    where, keys = sql.among('"MsgId"', [arrival.dedupe_key for arrival in keyed])
-    groups, names = sql.among('"Group"', list({arrival.group for arrival in keyed}))
-    rows = sql.rows(db, f'SELECT "Group", "MsgId" FROM {sql.names.inbox} WHERE {groups} AND {where}', *names, *keys)
-    seen = {(row[0], row[1]) for row in rows}
-    unseen = [arrival for arrival in keyed if (arrival.group, arrival.dedupe_key) not in seen]
-    if not unseen:
+def _insert_keys_mysql(db: Connection, sql: SqlDialect, keyed: list[ReceivedRow]) -> list[ReceivedRow]:
+    """Select the known keys first: MySQL does not report which rows an INSERT IGNORE skipped."""
+    where, keys = sql.among('"MsgId"', [row.dedupe_key for row in keyed])
+    groups, names = sql.among('"Group"', list({row.group for row in keyed}))
+    found = sql.rows(db, statements.select_keys(sql, groups, where), *names, *keys)
+    known = {(group, key) for group, key in found}
+    new = [row for row in keyed if (row.group, row.dedupe_key) not in known]
+    if not new:
         return []
-    statement, values = _note(sql, unseen)
     try:
-        sql.change(db, statement, *values)
+        sql.change(db, statements.insert_keys(sql, len(new)), *_key_values(new))
     except DBAPIError as error:
-        if is_duplicate_key(error):  # another receiver stored one of them since we looked: now it can be seen
+        if is_duplicate_key(error):  # another receiver inserted one of them since the SELECT: run again
             raise TransactionConflict from error
         raise
-    return unseen
+    return new
 
 
-def _note(sql: SqlDialect, arrivals: Sequence[ReceivedRow]) -> tuple[str, list[Any]]:
-    rows = ", ".join([f"(?, ?, {sql.now})"] * len(arrivals))
-    values = [value for arrival in arrivals for value in (arrival.group, arrival.dedupe_key)]
-    return f'INSERT INTO {sql.names.inbox} ("Group", "MsgId", "SeenAt") VALUES {rows}', values
+def _key_values(rows: Sequence[ReceivedRow]) -> list[Any]:
+    return [value for row in rows for value in (row.group, row.dedupe_key)]
 
 
 def _insert(
-    db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow], version: str, failed_retention_s: float
+    db: Connection, sql: SqlDialect, rows: Sequence[ReceivedRow], version: str, failed_retention_s: float
 ) -> Sequence[ReceivedRow]:
-    now, columns = sql.now, '"Id", "Version", "Name", "Group", "Content", "Added", "ExpiresAt", "StatusName",'
-    columns += ' "OrderKey", "LastError", "Parked", "MsgId"'
-    rows, values = [], []
-    for arrival in arrivals:
-        expires = "NULL" if arrival.error is None else sql.plus(now)
-        rows.append(f"(?, ?, ?, ?, ?, {now}, {expires}, ?, ?, ?, ?, ?)")
-        values += [arrival.id, version, arrival.name, arrival.group, arrival.content]
-        if arrival.error is not None:
+    values: list[Any] = []
+    for row in rows:
+        failed = row.error is not None
+        values += [row.id, version, row.name, row.group, row.content]
+        if failed:
             values.append(sql.span(failed_retention_s))
-        failed = arrival.error is not None
-        values += [(EventStatus.FAILED if failed else EventStatus.SCHEDULED).value, arrival.order_key]
-        values += [None if arrival.error is None else arrival.error[:ERROR_CHARS_MAX], int(failed), arrival.message_id]
-    statement = f"INSERT INTO {sql.names.received} ({columns}) VALUES {', '.join(rows)}"
+        values += [(EventStatus.FAILED if failed else EventStatus.SCHEDULED).value, row.order_key]
+        values += [None if row.error is None else row.error[:ERROR_CHARS_MAX], int(failed), row.message_id]
+    are_failed = [row.error is not None for row in rows]
     if sql.is_strict:
-        arrivals = _insert_strictly(db, sql, statement, values, arrivals)
+        sql.change(db, statements.insert_received_unless_known(sql, are_failed), *values)
+        condition, ids = sql.among('"Id"', [row.id for row in rows])
+        inserted = {found[0] for found in sql.rows(db, statements.select_stored_ids(sql, condition), *ids)}
+        rows = [row for row in rows if row.id in inserted]
     else:
-        sql.change(db, statement, *values)
-    open_ones = [arrival for arrival in arrivals if arrival.error is None]
-    if open_ones:
-        sql.change(
-            db,
-            f'INSERT INTO {sql.names.queue} ("MessageType", "MessageId", "Group", "NextAt", "OrderKey") VALUES '
-            + ", ".join([f"({RECEIVED_SIDE}, ?, ?, {now}, ?)"] * len(open_ones)),
-            *[value for one in open_ones for value in (one.id, one.group, one.order_key)],
-        )
-    return arrivals
-
-
-def _insert_strictly(
-    db: Connection, sql: SqlDialect, statement: str, values: list[Any], arrivals: Sequence[ReceivedRow]
-) -> Sequence[ReceivedRow]:
-    """The unique key of Received itself drops repeats; which rows are there with our numbers tells the new ones."""
-    if sql.kind == "mysql":
-        sql.change(db, statement + ' ON DUPLICATE KEY UPDATE "Id" = "Id"', *values)
-    else:
-        sql.change(db, statement + " ON CONFLICT DO NOTHING", *values)
-    where, numbers = sql.among('"Id"', [arrival.id for arrival in arrivals])
-    rows = sql.rows(db, f'SELECT "Id" FROM {sql.names.received} WHERE {where}', *numbers)
-    there = {row[0] for row in rows}
-    return [arrival for arrival in arrivals if arrival.id in there]
+        sql.change(db, statements.insert_received(sql, are_failed), *values)
+    to_handle = [row for row in rows if row.error is None]
+    if to_handle:
+        queue = [value for row in to_handle for value in (row.id, row.group, row.order_key)]
+        sql.change(db, statements.insert_queue(sql, len(to_handle)), *queue)
+    return rows

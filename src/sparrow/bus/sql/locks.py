@@ -1,6 +1,6 @@
-"""What only one process may do at a time, and the numbers that processes are known by.
+"""Locks of the cluster: what only one process may do at a time, and the worker numbers of the processes.
 
-A row in `lock` names who holds it; it is free when it was not renewed for a while.
+A row in `lock` names its holder. The lock is free if it was not renewed for its time to live.
 """
 
 from __future__ import annotations
@@ -10,34 +10,17 @@ from sqlalchemy.exc import DBAPIError
 
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.outbox import is_duplicate_key
+from sparrow.bus.sql.statements import locks as statements
 
 WORKER_LOCK_PREFIX = "worker-"
 
 
 def acquire(db: Connection, sql: SqlDialect, key: str, instance: str, ttl_s: float) -> bool:
-    """Take it or renew it; False when somebody else has it."""
-    lock = sql.names.lock
-    taken = sql.change(
-        db,
-        f'UPDATE {lock} SET "Instance" = ?, "LastLockTime" = {sql.now}'
-        f' WHERE "Key" = ? AND ("Instance" = ? OR "LastLockTime" < {sql.plus(sql.now)})',
-        instance,
-        key,
-        instance,
-        sql.span(-ttl_s),
-    )
-    if taken:
+    """Take or renew a lock. Return False if another instance holds it."""
+    if sql.change(db, statements.take_or_renew(sql), instance, key, instance, sql.span(-ttl_s)):
         return True
-    ignoring = "" if sql.kind == "mysql" else " ON CONFLICT DO NOTHING"
     try:
-        return bool(
-            sql.change(
-                db,
-                f'INSERT INTO {lock} ("Key", "Instance", "LastLockTime") VALUES (?, ?, {sql.now}){ignoring}',
-                key,
-                instance,
-            )
-        )
+        return bool(sql.change(db, statements.insert_lock(sql), key, instance))
     except DBAPIError as error:
         if is_duplicate_key(error):
             return False
@@ -45,19 +28,14 @@ def acquire(db: Connection, sql: SqlDialect, key: str, instance: str, ttl_s: flo
 
 
 def release(db: Connection, sql: SqlDialect, key: str, instance: str) -> None:
-    sql.change(db, f'DELETE FROM {sql.names.lock} WHERE "Key" = ? AND "Instance" = ?', key, instance)
+    """Release a lock, if this instance holds it."""
+    sql.change(db, statements.delete_lock(sql), key, instance)
 
 
-def lease_free_worker_number(db: Connection, sql: SqlDialect, instance: str, ttl_s: float, numbers: int) -> int | None:
-    """The lowest number that is free, from now on ours; None when all are taken."""
-    rows = sql.rows(
-        db,
-        f'SELECT "Key" FROM {sql.names.lock} WHERE "Key" LIKE ? AND "LastLockTime" >= {sql.plus(sql.now)}',
-        f"{WORKER_LOCK_PREFIX}%",
-        sql.span(-ttl_s),
-    )
-    taken = {row[0] for row in rows}
-    for number in range(numbers):
+def lease_free_worker_number(db: Connection, sql: SqlDialect, instance: str, ttl_s: float, count: int) -> int | None:
+    """Lease the lowest free worker number below `count`, and return it; None if all are taken."""
+    taken = {row[0] for row in sql.rows(db, statements.select_held(sql), f"{WORKER_LOCK_PREFIX}%", sql.span(-ttl_s))}
+    for number in range(count):
         key = f"{WORKER_LOCK_PREFIX}{number}"
         if key not in taken and acquire(db, sql, key, instance, ttl_s):
             return number

@@ -1,9 +1,9 @@
-"""How many messages there are, in which state, and how long they have been waiting. Fit to be asked every second:
+"""Counting stored messages by state and group, cheap enough to run every second.
 
-1. Open work is counted in Queue, what has failed or was cancelled in the index on what has not succeeded. Neither grows
+1. Open messages are counted in Queue, failed and cancelled ones in the index on what has not succeeded. Neither grows
    with the messages that have succeeded, which are nearly all.
-2. Those are not counted. Their number is that of the rows in the table less the others, and of the rows the database's
-   own estimate is taken once they are many. What this process has done since its start is in `Probe`, to the last one.
+2. Messages that have succeeded are not counted: their number is that of all rows minus the others. For large tables
+   the number of rows is the database's own estimate. `BusProbe` counts exactly what one process has done.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sparrow.bus.states import OPEN_STATUSES, EventStatus
 from sparrow.bus.telemetry.probe import Side
 
 EXACT_COUNT_MAX = 10_000
-"""Up to here the rows of a table are counted one by one."""
+"""Up to here the rows of a table are counted exactly."""
 ERROR_KINDS_MAX = 1_000
 _ERROR_CHARS = 200
 _DIGITS = re.compile(r"\d+")
 
 
 def table_stats(db: Connection, sql: SqlDialect, side: Side) -> TableStats:
-    """Costs what the open and failed messages cost, whatever else is in the table."""
+    """Return the statistics of one side; the cost depends on open and failed messages only."""
     by_status, parked = _by_status(db, sql, side)
     return TableStats(
         side=side,
@@ -42,7 +42,7 @@ def table_stats(db: Connection, sql: SqlDialect, side: Side) -> TableStats:
 
 
 def backlog(db: Connection, sql: SqlDialect, side: Side, *, by_name: bool = False) -> list[GroupBacklog]:
-    """Open work by group, from Queue alone; by topic too it takes a look at every open message."""
+    """Return the open messages by group, from Queue alone; by topic it reads every open message."""
     number, queue = message_type(side), sql.names.queue
     waits = f'q."LockedBy" IS NULL AND q."NextAt" <= {sql.now}'
     tables, names = f"{queue} q", "q.\"Group\", ''"
@@ -73,7 +73,10 @@ def backlog(db: Connection, sql: SqlDialect, side: Side, *, by_name: bool = Fals
 
 
 def oldest_open_s(db: Connection, sql: SqlDialect, side: Side) -> float:
-    """By number, which grows with time: one look into an index, not a sort. Those that shall wait are passed over."""
+    """Return the age of the oldest open message that is not Delayed.
+
+    By id, which ascends with time: one index lookup instead of a sort.
+    """
     number = message_type(side)
     rows = sql.rows(
         db,
@@ -85,7 +88,7 @@ def oldest_open_s(db: Connection, sql: SqlDialect, side: Side) -> float:
 
 
 def failures(db: Connection, sql: SqlDialect, side: Side) -> list[FailureSummary]:
-    """What has failed, by kind of error, the most frequent first."""
+    """Return failed messages by kind of error, the most frequent first."""
     group = 'm."Group"' if side == "received" else "''"
     error = f'SUBSTR(m."LastError", 1, {_ERROR_CHARS})'
     grouping = f'{error}, m."Name"' + (', m."Group"' if side == "received" else "")
@@ -124,18 +127,18 @@ def _by_status(db: Connection, sql: SqlDialect, side: Side) -> tuple[dict[str, i
     rows = sql.rows(
         db, f'SELECT m."StatusName", COUNT(*) FROM {table} m WHERE {NOT_SUCCEEDED_CONDITION} GROUP BY m."StatusName"'
     )
-    for word, how_many in rows:
-        found[EventStatus.of(word).value] += how_many
-    # What is held is Processing, also where that is not written down: a few rows at any time.
+    for status_name, count in rows:
+        found[EventStatus.of(status_name).value] += count
+    # A held message is Processing, even if that is not written; there are few.
     held = sql.rows(
         db,
         f'SELECT m."StatusName", COUNT(*) FROM {sql.names.queue} q JOIN {table} m ON m."Id" = q."MessageId"'
         f' WHERE q."MessageType" = {number} AND q."LockedBy" IS NOT NULL GROUP BY m."StatusName"',
     )
-    for word, how_many in held:
-        if EventStatus.of(word) in OPEN_STATUSES:
-            found[EventStatus.of(word).value] = max(0, found[EventStatus.of(word).value] - how_many)
-            found[EventStatus.PROCESSING.value] += how_many
+    for status_name, count in held:
+        if EventStatus.of(status_name) in OPEN_STATUSES:
+            found[EventStatus.of(status_name).value] = max(0, found[EventStatus.of(status_name).value] - count)
+            found[EventStatus.PROCESSING.value] += count
     parked = sql.rows(
         db,
         f"SELECT COUNT(*) FROM {table} m WHERE m.\"StatusName\" = 'Failed' AND {NOT_SUCCEEDED_CONDITION}"
@@ -145,7 +148,7 @@ def _by_status(db: Connection, sql: SqlDialect, side: Side) -> tuple[dict[str, i
 
 
 def _rows(db: Connection, sql: SqlDialect, table: str) -> RowCount:
-    """Exactly while they are few; then what the database keeps for its planner."""
+    """Count exactly up to a limit, then use the database's estimate."""
     counted = int(sql.rows(db, f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT {EXACT_COUNT_MAX}) counted")[0][0])
     if counted < EXACT_COUNT_MAX:
         return RowCount(counted)
@@ -165,10 +168,22 @@ def _estimated(db: Connection, sql: SqlDialect, table: str) -> int:
         )
     else:
         if not sql.rows(db, "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"):
-            return 0  # nobody has run ANALYZE
+            return 0  # ANALYZE has never run
         rows = sql.rows(db, "SELECT MAX(CAST(stat AS INTEGER)) FROM sqlite_stat1 WHERE tbl = ?", table.strip('"'))
     return int(rows[0][0] or 0) if rows else 0
 
 
 def _seconds(sql: SqlDialect, earlier: Any, later: Any) -> float:
     return max(0.0, (sql.from_time(later) - sql.from_time(earlier)).total_seconds())
+
+
+def count_due(db: Connection, sql: SqlDialect) -> int:
+    """Count the messages that are held or could be claimed; of one key only the first."""
+    queue = sql.names.queue
+    heads = f'SELECT MIN("Seq") FROM {queue} WHERE "OrderKey" IS NOT NULL GROUP BY "MessageType", "Group", "OrderKey"'
+    [row] = sql.rows(
+        db,
+        f'SELECT COUNT(*) FROM {queue} WHERE "LockedBy" IS NOT NULL'
+        f' OR ("NextAt" <= {sql.now} AND ("OrderKey" IS NULL OR "Seq" IN ({heads})))',
+    )
+    return int(row[0])

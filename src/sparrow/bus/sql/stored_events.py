@@ -1,9 +1,9 @@
-"""Finding stored messages.
+"""Queries for stored messages.
 
-1. Pages go by number, newest first: page 1,000 costs what the first one does.
-2. What is open is found through Queue, what has failed or was cancelled through the index on what has not succeeded:
-   these lists cost the same however many messages have succeeded.
-3. No column but the state has an index: a name or a piece of content is looked for from the newest message back.
+1. Pages go by id, the newest first: page 1,000 costs the same as the first.
+2. Open messages are found through Queue, failed and cancelled ones through the index on what has not succeeded: these
+   queries do not depend on how many messages have succeeded.
+3. No other column has an index: names and content are searched from the newest message back.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from sparrow.bus.states import SUCCEEDED_SPELLINGS, EventStatus
 from sparrow.bus.telemetry.probe import Side
 
 _NUMBERS: dict[Side, int] = {"published": PUBLISHED_SIDE, "received": RECEIVED_SIDE}
-_SUCCEEDED = ", ".join(f"'{word}'" for word in SUCCEEDED_SPELLINGS)
+_SUCCEEDED = ", ".join(f"'{status_name}'" for status_name in SUCCEEDED_SPELLINGS)
 NOT_SUCCEEDED_CONDITION = f'm."StatusName" NOT IN ({_SUCCEEDED})'
-"""Word for word the condition of the index: SQLite uses a partial index for nothing else."""
+"""Literally the condition of the partial index: SQLite uses the index only then."""
 
 
 def message_type(side: Side) -> int:
-    """Queue.MessageType."""
+    """Return Queue.MessageType of a side."""
     return _NUMBERS[side]
 
 
 class EventSelection(NamedTuple):
-    """The end of a statement, from FROM on."""
+    """The end of a SELECT, from FROM on."""
 
     tables: str
     conditions: list[str]
     values: list[Any]
     number: str
-    """The column to page by."""
+    """The column for paging."""
     has_queue: bool
 
     @property
@@ -50,7 +50,7 @@ class EventSelection(NamedTuple):
 
 
 def select_events(sql: SqlDialect, side: int, where: Where) -> EventSelection:
-    """Reads the tables in the order in which little is read."""
+    """Return the FROM and WHERE clauses for a filter, reading the smaller table first."""
     table, queue, status = message_table(sql, side), sql.names.queue, where.status
     conditions: list[str] = []
     values: list[Any] = []
@@ -65,46 +65,46 @@ def select_events(sql: SqlDialect, side: int, where: Where) -> EventSelection:
         tables, number, has_queue = f"{table} m", 'm."Id"', False
         conditions.append(f'm."StatusName" IN ({_SUCCEEDED})')
     elif isinstance(status, EventStatus):
-        # "+ 0": else MySQL walks the whole table by its primary key, hoping to meet a few of the rare ones soon.
+        # "+ 0" prevents MySQL from scanning the whole table by primary key in search of rare rows.
         tables, number, has_queue = f"{table} m", 'm."Id" + 0', False
         conditions += [f"m.\"StatusName\" = '{status.value}'", NOT_SUCCEEDED_CONDITION]
     else:
         tables, number, has_queue = f"{table} m", 'm."Id"', False
-    for condition, value in _told(sql, side, where):
+    for condition, value in _conditions(sql, side, where):
         conditions.append(condition)
         values += [value] if condition.count("?") else []
     return EventSelection(tables, conditions, values, number, has_queue)
 
 
-def _told(sql: SqlDialect, side: int, where: Where) -> list[tuple[str, Any]]:
-    told: list[tuple[str, Any]] = []
+def _conditions(sql: SqlDialect, side: int, where: Where) -> list[tuple[str, Any]]:
+    conditions_and_values: list[tuple[str, Any]] = []
     exact = (('m."Name"', where.name), ('m."OrderKey"', where.key))
-    told += [(f"{column} = ?", value) for column, value in exact if value is not None]
+    conditions_and_values += [(f"{column} = ?", value) for column, value in exact if value is not None]
     if where.group is not None:
-        told.append(('m."Group" = ?', where.group) if side == RECEIVED_SIDE else ("1 = 0", None))
+        conditions_and_values.append(('m."Group" = ?', where.group) if side == RECEIVED_SIDE else ("1 = 0", None))
     if where.message_id is not None:
         if side == RECEIVED_SIDE:
-            told.append(('m."MsgId" = ?', where.message_id))
+            conditions_and_values.append(('m."MsgId" = ?', where.message_id))
         else:
-            told.append(('m."Id" = ?', _as_number(where.message_id)))
+            conditions_and_values.append(('m."Id" = ?', _as_number(where.message_id)))
     pieces = [('m."Content"', where.content), ('m."LastError"', where.error)]
     for name, value in ((h.CORRELATION_ID, where.correlation_id), (h.TENANT, where.tenant)):
         if value is not None:
             pieces.append(('m."Content"', f'"{name}":{msgspec.json.encode(value).decode()}'))
-    told += [(_holds(sql, column), piece) for column, piece in pieces if piece is not None]
+    conditions_and_values += [(_contains(sql, column), piece) for column, piece in pieces if piece is not None]
     if where.added_since is not None:
-        told.append(('m."Added" >= ?', sql.to_time(_in_utc(where.added_since))))
+        conditions_and_values.append(('m."Added" >= ?', sql.to_time(_in_utc(where.added_since))))
     if where.added_until is not None:
-        told.append(('m."Added" < ?', sql.to_time(_in_utc(where.added_until))))
+        conditions_and_values.append(('m."Added" < ?', sql.to_time(_in_utc(where.added_until))))
     if where.parked is not None:
-        told.append((f'm."Parked" = {int(where.parked)}', None))
-    return told
+        conditions_and_values.append((f'm."Parked" = {int(where.parked)}', None))
+    return conditions_and_values
 
 
 def find(
     db: Connection, sql: SqlDialect, side: Side, where: Where, *, limit: int, before_id: int | None = None
 ) -> list[StoredEvent]:
-    """The newest first; the next page begins before the last one's number."""
+    """Return a page of messages, the newest first."""
     chosen = select_events(sql, message_type(side), where)
     if before_id is not None:
         chosen.conditions.append(f"{chosen.number.removesuffix(' + 0')} < ?")
@@ -115,8 +115,10 @@ def find(
 
 
 def _live(db: Connection, sql: SqlDialect, side: Side, events: list[StoredEvent]) -> list[StoredEvent]:
-    """With what Queue knows of them. Not by a join: in a sudden backlog a planner thinks that Queue is still small, and
-    reads all of it."""
+    """Add what Queue knows of the messages.
+
+    Not by a join: in a sudden backlog the planner still takes Queue for small and reads all of it.
+    """
     if not events:
         return events
     where, values = sql.among('"MessageId"', [event.id for event in events])
@@ -143,7 +145,7 @@ def get(db: Connection, sql: SqlDialect, side: Side, number: int) -> StoredEvent
 
 
 def count(db: Connection, sql: SqlDialect, side: Side, where: Where, limit: int | None) -> int:
-    """How many there are, up to a limit."""
+    """Count matching messages, up to a limit."""
     chosen = select_events(sql, message_type(side), where)
     if limit is None:
         return int(sql.rows(db, f"SELECT COUNT(*) {chosen.text}", *chosen.values)[0][0])
@@ -154,7 +156,7 @@ def count(db: Connection, sql: SqlDialect, side: Side, where: Where, limit: int 
 def matching_ids(
     db: Connection, sql: SqlDialect, side: Side, where: Where, *, limit: int, after_id: int = 0
 ) -> list[int]:
-    """The oldest first: those with one key get back into the queue in their order."""
+    """Return matching ids, the oldest first, so that messages of one key are queued in their order."""
     chosen = select_events(sql, message_type(side), where)
     chosen.conditions.append(f"{chosen.number.removesuffix(' + 0')} > ?")
     statement = f'SELECT m."Id" {chosen.text} ORDER BY {chosen.number} LIMIT ?'
@@ -170,7 +172,7 @@ def _columns(side: Side, has_queue: bool) -> str:
 
 
 def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
-    number, version, name, content, retries, added, expires, word, key, rounds, error, parked = row[:12]
+    number, version, name, content, retries, added, expires, status_name, key, rounds, error, parked = row[:12]
     due_at, locked_by, group, message_id = row[12:]
     headers, value = split_content(content)
     return StoredEvent(
@@ -184,7 +186,7 @@ def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
         retries=retries,
         added=sql.from_time(added),
         expires_at=None if expires is None else sql.from_time(expires),
-        status=EventStatus.PROCESSING if locked_by is not None else EventStatus.of(word),
+        status=EventStatus.PROCESSING if locked_by is not None else EventStatus.of(status_name),
         key=key,
         rounds=rounds,
         error=error,
@@ -195,8 +197,8 @@ def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
     )
 
 
-def _holds(sql: SqlDialect, column: str) -> str:
-    """Whether a text has a piece. Not LIKE: its wildcards and its letter case differ from database to database."""
+def _contains(sql: SqlDialect, column: str) -> str:
+    """Return a condition for "contains". Not LIKE: its wildcards and letter case differ between databases."""
     if sql.kind == "postgresql":
         return f"strpos({column}, ?) > 0"
     return f"instr({column}, ?) > 0"

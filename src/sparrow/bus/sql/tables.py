@@ -1,14 +1,14 @@
-"""The tables as SQLAlchemy metadata: what Alembic compares with, what `sparrow bus ddl` prints, what a start creates.
+"""The tables as SQLAlchemy metadata, for Alembic, `sparrow bus ddl` and migrations.
 
-The first columns of published (8) and received (9) stand in CAP's order, as its dashboard reads rows by position.
+The first columns of published (8) and received (9) are in CAP's order, as its dashboard reads rows by position.
 
 | table | one row is |
 | --- | --- |
 | published | an event this application publishes |
-| received | an event that came for one of its groups |
-| queue | open work: exactly the messages that are neither finished nor given up have one |
-| inbox | a message a group has seen, kept longer than the message itself |
-| lock | which process does what only one may do at a time |
+| received | an event that arrived for one of its groups |
+| queue | open work: every message that is not closed has one |
+| inbox | a message id that a group has seen, kept longer than the message itself |
+| lock | a lock that one process holds |
 | schema_version | a migration that was applied |
 """
 
@@ -47,7 +47,7 @@ _DIALECTS = {"mysql": mysql.dialect, "postgresql": postgresql.dialect, "sqlite":
 
 
 def metadata(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) -> MetaData:
-    """Give it to Alembic as (one of) its `target_metadata`."""
+    """Return the tables, for Alembic's `target_metadata`."""
     meta = MetaData(schema=space if kind == "postgresql" else None)
     prefix = "" if kind == "postgresql" else f"{space}."
 
@@ -55,7 +55,7 @@ def metadata(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) ->
         return f"{prefix}{table}"
 
     def index(name: str, table: Table, *columns: str, where: str | None = None) -> None:
-        # SQLite has one space of index names for all tables of a database.
+        # In SQLite index names are unique per database.
         full = f"ix_{space}_{name}" if kind == "sqlite" else f"ix_{name}"
         condition: dict[str, Any] = {}
         if where is not None:
@@ -85,14 +85,14 @@ def metadata(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) ->
         Column("Crashes", SmallInteger, nullable=False, server_default=text("0")),
         UniqueConstraint("MessageType", "MessageId"),
         sqlite_autoincrement=True,
-        # It churns: pages keep room for updates in place, and dead rows are swept soon.
+        # It changes often: leave space in the pages for updates in place, and vacuum soon.
         postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.01},
         **_OPTIONS,
     )
     for name, table in (("published", published), ("received", received)):
         index(f"{name}_expires", table, "ExpiresAt", where='"ExpiresAt" IS NOT NULL')
         index(f"{name}_open", table, "StatusName", "Added", where="\"StatusName\" NOT IN ('Successed', 'Succeeded')")
-    if kind == "mysql":  # no partial indexes: those without a key lie together instead
+    if kind == "mysql":  # no partial indexes: OrderKey before NextAt keeps rows without a key together
         index("queue_due", queue, "MessageType", "Group", "OrderKey", "NextAt", "Seq")
         index("queue_key", queue, "MessageType", "Group", "OrderKey", "Seq")
     else:
@@ -130,7 +130,7 @@ def metadata(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) ->
 
 
 def ddl(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) -> str:
-    """Every statement that makes the tables, for people who may not let a program do it."""
+    """Return the statements that create the tables, for databases where the bus may not create them."""
     meta = metadata(kind, space, strict=strict)
     statements: list[Any] = [CreateSchema(space, if_not_exists=True)] if kind == "postgresql" else []
     for table in meta.sorted_tables:
@@ -145,7 +145,7 @@ def ddl(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) -> str:
 
 
 def _with_indexes_inside(meta: MetaData, lines: list[str]) -> list[str]:
-    """MySQL knows no CREATE INDEX IF NOT EXISTS: there the indexes are part of their table."""
+    """Move the indexes into CREATE TABLE: MySQL has no CREATE INDEX IF NOT EXISTS."""
     result = []
     for table, line in zip(meta.sorted_tables, lines, strict=True):
         keys = "".join(
@@ -175,7 +175,7 @@ def _message_columns(*after_name: Column[Any]) -> list[Column[Any]]:
         Column("OrderKey", String(KEY_CHARS)),
         Column("Rounds", Integer, nullable=False, server_default=text("0")),
         Column("LastError", Text),
-        # 1: Failed for good. No round of re-enqueueing picks it up, only an operator does.
+        # 1: excluded from retry rounds; only an operator requeues it.
         Column("Parked", SmallInteger, nullable=False, server_default=text("0")),
     ]
 

@@ -1,7 +1,7 @@
-"""The numbers of a bus as Prometheus reads them (text format 0.0.4), without a library for it.
+"""Prometheus metrics of a bus in text format 0.0.4, without a client library.
 
-Counters and histograms are this process's since its start; `bus_queue_depth`, `bus_oldest_open_seconds`,
-`bus_lag_seconds` and `bus_messages` are asked of the database when the page is made: every process says the same.
+Counters and histograms count what this process has done since its start. `bus_queue_depth`, `bus_oldest_open_seconds`,
+`bus_lag_seconds` and `bus_messages` are read from the database, so every process reports the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATS_TIMEOUT_S = 5.0
-"""Less than a scrape may take."""
+"""Shorter than the timeout of a scrape."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 COUNTERS = {
@@ -38,16 +38,16 @@ COUNTERS = {
     "bus_operations_total": "Messages changed by operators, by action.",
 }
 _LABELLED = ("bus_handled_total", "bus_retries_total", "bus_failed_total", "bus_operations_total")
-"""Shown once they have happened: before that there is no label to show."""
+"""Shown after the first count: before that the label values are unknown."""
 
 
 async def metrics(bus: AnyEventBus) -> str:
-    """What `/metrics` answers. While the database is away, what this process knows is shown all the same."""
+    """Return the text for `/metrics`. Without the database it contains the metrics of this process only."""
     try:
         async with asyncio.timeout(STATS_TIMEOUT_S):
             stats = await bus.aio.operations.stats()
-    except Exception as error:  # whatever ails it: a page with half of the numbers is better than none
-        log.warning("the database gives no numbers", extra={"error": str(error)})
+    except Exception as error:  # any error: half of the metrics are better than none
+        log.warning("metrics of the database are not available", extra={"error": str(error)})
         stats = None
     return prometheus_text(bus.core.context.probe, stats)
 
@@ -76,7 +76,7 @@ def _counters(totals: Mapping[str, int]) -> Iterator[str]:
 
 
 def _histogram(name: str, sentence: str, durations: DurationHistogram) -> Iterator[str]:
-    # A copy first: others go on adding, and the sum of the buckets has to be the count.
+    # Copy first: other threads go on adding, and the buckets must add up to the count.
     counts, sum_s = list(durations.counts), durations.sum_s
     yield f"# HELP {name} {sentence}"
     yield f"# TYPE {name} histogram"
@@ -91,7 +91,7 @@ def _histogram(name: str, sentence: str, durations: DurationHistogram) -> Iterat
 def _gauges(stats: BusStats) -> Iterator[str]:
     sides = stats.sides
     groups = [({"side": group.side, "group": group.group}, group) for side in sides for group in side.groups]
-    # A side without open work has a depth too.
+    # A side without open messages has a depth of 0.
     idle: list[tuple[dict[str, str], float]] = [
         ({"side": side.side, "group": ""}, 0) for side in sides if not side.groups
     ]
@@ -114,7 +114,11 @@ def _gauges(stats: BusStats) -> Iterator[str]:
         "bus_messages",
         "gauge",
         "Stored messages, by state; those that succeeded are not counted.",
-        [({"side": side.side, "status": word}, count) for side in sides for word, count in side.by_status.items()],
+        [
+            ({"side": side.side, "status": status_name}, count)
+            for side in sides
+            for status_name, count in side.by_status.items()
+        ],
     )
 
 

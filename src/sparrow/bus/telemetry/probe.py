@@ -1,4 +1,4 @@
-"""What the bus counts and tells: numbers for metrics, and a word for every change of state."""
+"""Counters, histograms and callbacks of a bus: what it did, and every change of state."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ HISTOGRAM_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 
 
 class StateChange(NamedTuple):
+    """The argument of `on_state`: a message that entered a state."""
+
     side: Side
     message_id: int
     status: EventStatus
 
 
 class FailedEvent(NamedTuple):
-    """What `on_failed` is told when a message enters Failed."""
+    """The argument of `on_failed`: a message that entered Failed."""
 
     side: Side
     message_id: int
-    """Of the row in Published or Received."""
+    """The id of the row in Published or Received."""
     name: str
     group: str | None
     headers: dict[str, str | None]
@@ -39,7 +41,7 @@ class FailedEvent(NamedTuple):
 
 
 class DurationHistogram:
-    """A histogram: how many lasted how long."""
+    """A histogram of durations."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(HISTOGRAM_BOUNDS_S) + 1)
@@ -55,11 +57,11 @@ class DurationHistogram:
 
 
 class BusProbe:
-    """Counts since the start of this process; `docs/event-bus.md` lists the names."""
+    """Counts since the start of this process; docs/event-bus.md lists the metrics."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
-        """By the metric's name; labels in braces: `bus_handled_total{result="ok"}`."""
+        """By metric name, with labels in braces: `bus_handled_total{result="ok"}`."""
         self.send_seconds, self.handle_seconds, self.end_to_end_seconds = (
             DurationHistogram(),
             DurationHistogram(),
@@ -67,7 +69,7 @@ class BusProbe:
         )
         self.on_state: list[Callable[[StateChange], None]] = []
         self.on_failed: list[Callable[[FailedEvent], None]] = []
-        self._lock = threading.Lock()  # blocking publishers count from their own threads
+        self._lock = threading.Lock()  # blocking publishers count in their own threads
 
     def count(self, name: str, by: int = 1, **labels: str) -> None:
         inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
@@ -76,18 +78,18 @@ class BusProbe:
 
     def changed(self, side: Side, message_id: int, *statuses: EventStatus) -> None:
         for status in statuses if self.on_state else ():
-            for hear in self.on_state:
+            for callback in self.on_state:
                 try:
-                    hear(StateChange(side, message_id, status))
+                    callback(StateChange(side, message_id, status))
                 except Exception:
-                    log.exception("a state hook failed")
+                    log.exception("on_state raised an error")
 
     def failed(self, info: FailedEvent) -> None:
-        """Errors of a callback are logged and counted; they change nothing."""
+        """Call `on_failed`; errors of a callback are logged and counted."""
         self.count("bus_failed_total", side=info.side)
         for call in self.on_failed:
             try:
                 call(info)
             except Exception:
                 self.count("bus_callback_errors_total")
-                log.exception("on_failed failed", extra={"message": info.message_id})
+                log.exception("on_failed raised an error", extra={"message_id": info.message_id})

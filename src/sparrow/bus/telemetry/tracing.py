@@ -1,6 +1,6 @@
-"""OpenTelemetry spans, when the application has it; else nothing, at no cost.
+"""OpenTelemetry spans, if the application has OpenTelemetry installed.
 
-The context of the publisher is stored with the event as `traceparent`; what sends and handles it later links to it.
+The publisher's trace context is stored with the event as `traceparent`; sending and handling link to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRACER_NAME = "sparrow.bus"
 
 
 class EventTracing:
-    """Spans by OpenTelemetry's names for messaging."""
+    """Spans with OpenTelemetry's semantic conventions for messaging."""
 
     def __init__(self, system: str = "sparrow") -> None:
         self._system = system
@@ -28,7 +28,7 @@ class EventTracing:
             self._trace, self._propagate = trace, propagate
 
     def headers(self) -> Mapping[str, str]:
-        """The context to store with an event that is published now."""
+        """Return the trace context to store with an event."""
         if self._trace is None or not self._trace.get_current_span().get_span_context().is_valid:
             return {}
         carrier: dict[str, str] = {}
@@ -37,9 +37,9 @@ class EventTracing:
 
     @contextmanager
     def sending(self, envelopes: Sequence[Envelope]) -> Iterator[None]:
-        """One span for a batch, linked to what published each of its events."""
+        """Open one span for a batch, linked to the publishers of its events."""
         links = [link for envelope in envelopes if (link := self._link(envelope.headers)) is not None]
-        if not links:  # nobody traces
+        if not links:  # tracing is not used
             yield
             return
         names = {envelope.name for envelope in envelopes}
@@ -61,7 +61,7 @@ class EventTracing:
 
     @contextmanager
     def handling(self, headers: Headers, function: str) -> Iterator[None]:
-        """A child of the publisher's span."""
+        """Open a child of the publisher's span."""
         if self._link(headers) is None:
             yield
             return

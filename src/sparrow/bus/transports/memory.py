@@ -1,10 +1,9 @@
-"""A broker inside this process: for tests, and for an application whose parts talk only to each other.
+"""A broker inside this process, for tests and for applications whose parts only talk to each other.
 
-1. Events live as long as the broker object. A group that comes late gets what is kept: the last `retained_max` of a
-name.
-2. What a member took and did not acknowledge comes again, in its old place, when the member gives it back or leaves.
-3. Buses in several threads, each with a loop of its own, may share a broker.
-4. It can be made to fail: `down`, `withhold_acknowledgements`, `refusal`.
+1. Events live as long as the broker object. A new group receives the last `retained_max` events of a name.
+2. Unacknowledged events are delivered again, in their old order, when the consumer releases them or leaves.
+3. Buses in several threads, each with its own event loop, may share a broker.
+4. Failures can be simulated: `down`, `withhold_acknowledgements`, `refusal`.
 """
 
 from __future__ import annotations
@@ -25,48 +24,48 @@ from sparrow.model.errors import Closed, ConnectionLost
 RETAINED_EVENTS_MAX = 100_000
 
 _Kept = tuple[int, Envelope]
-"""Its number, which says what came first, and itself."""
+"""Its sequence number and the envelope."""
 _number = itemgetter(0)
 _named: dict[str, MemoryBroker] = {}
 _naming = threading.Lock()
 
 
 class _Group:
-    """What waits for the members of a group, a line for each name."""
+    """The events that wait for the consumers of a group, by name."""
 
     def __init__(self) -> None:
         self.patterns: set[str] = set()
-        self.lines: dict[str, deque[_Kept]] = {}
+        self.queues: dict[str, deque[_Kept]] = {}
 
     def wants(self, name: str) -> bool:
-        return name in self.lines or any(matches(pattern, name) for pattern in self.patterns)
+        return name in self.queues or any(matches(pattern, name) for pattern in self.patterns)
 
     def put_back(self, items: Sequence[_Kept]) -> None:
         for name in {envelope.name for _, envelope in items}:
             mine = [item for item in items if item[1].name == name]
-            self.lines[name] = deque(sorted([*mine, *self.lines[name]], key=_number))
+            self.queues[name] = deque(sorted([*mine, *self.queues[name]], key=_number))
 
 
 class MemoryBroker:
     def __init__(self, *, retained_max: int = RETAINED_EVENTS_MAX) -> None:
-        """`retained_max`: events of a name that are kept for groups to come, and entries of `sent`."""
+        """Create a broker; `retained_max` bounds the retained events of a name and the length of `sent`."""
         self.sent: list[Envelope] = []
-        """What was acknowledged, in order."""
+        """The acknowledged envelopes, in order."""
         self.refusal: Callable[[Envelope], Exception | None] | None = None
-        """Asked before an envelope is taken: why it is not, if it is not."""
+        """Called for each envelope; returns why it is refused, or None."""
         self._kept_max = retained_max
         self._lock = threading.RLock()
         self._numbers = count()
         self._kept: dict[str, deque[_Kept]] = {}
         self._groups: dict[str, _Group] = {}
-        self._bells: set[_Bell] = set()
+        self._wake_events: set[_WakeEvent] = set()
         self._listenings: set[MemoryConsumer] = set()
         self._is_down = False
         self._withholds = False
 
     @classmethod
     def named(cls, name: str) -> MemoryBroker:
-        """The broker of that name; the first who asks makes it."""
+        """Return the broker of that name, and create it if needed."""
         with _naming:
             return _named.setdefault(name, cls())
 
@@ -74,25 +73,25 @@ class MemoryBroker:
 
     @property
     def down(self) -> bool:
-        """While it is, whatever is asked of it raises `ConnectionLost`. What it has it keeps."""
+        """While true, every call raises `ConnectionLost`. Stored events are kept."""
         return self._is_down
 
     @down.setter
     def down(self, is_down: bool) -> None:
         with self._lock:
             self._is_down = is_down
-            self._ring()
+            self._wake_all()
 
     @property
     def withhold_acknowledgements(self) -> bool:
-        """While it does, groups get what is sent, but `send` does not return."""
+        """While true, groups receive what is sent, but `send` does not return."""
         return self._withholds
 
     @withhold_acknowledgements.setter
     def withhold_acknowledgements(self, withholds: bool) -> None:
         with self._lock:
             self._withholds = withholds
-            self._ring()
+            self._wake_all()
 
     # -- what transports do -------------------------------------------------------------------------------------------
 
@@ -107,7 +106,7 @@ class MemoryBroker:
             for envelope, refusal in zip(envelopes, refusals, strict=True):
                 if refusal is None:
                     self._store(envelope)
-            self._ring()
+            self._wake_all()
             return refusals
 
     def _store(self, envelope: Envelope) -> None:
@@ -118,20 +117,20 @@ class MemoryBroker:
         self._kept[name].append(item)
         for group in self._groups.values():
             if group.wants(name):
-                group.lines.setdefault(name, deque()).append(item)
+                group.queues.setdefault(name, deque()).append(item)
 
     async def released(self) -> None:
-        """Returns when acknowledgements are not withheld, or not any more."""
-        bell = self.bell()
+        """Wait until acknowledgements are not withheld."""
+        wake_event = self.wake_event()
         try:
             while True:
-                bell.still()
+                wake_event.clear()
                 self.check_up()
                 if not self._withholds:
                     return
-                await bell.wait()
+                await wake_event.wait()
         finally:
-            self.take_down(bell)
+            self.remove_wake_event(wake_event)
 
     def acknowledged(self, envelopes: Sequence[Envelope]) -> None:
         with self._lock:
@@ -145,24 +144,26 @@ class MemoryBroker:
             group = self._groups.setdefault(group_name, _Group())
             group.patterns.update(names)
             for name, kept in self._kept.items():
-                if name not in group.lines and group.wants(name):
-                    group.lines[name] = deque(kept)
+                if name not in group.queues and group.wants(name):
+                    group.queues[name] = deque(kept)
             return group
 
-    def hand_out(self, group: _Group, names: Sequence[str], count_max: int) -> list[_Kept]:
-        """The oldest of what waits for the group under these names."""
+    def take_waiting(self, group: _Group, names: Sequence[str], count_max: int) -> list[_Kept]:
+        """Remove and return the oldest waiting events of the group under these names."""
         with self._lock:
             self.check_up()
-            lines = [line for name, line in group.lines.items() if line and any(matches(own, name) for own in names)]
-            handed = list(islice(merge(*(islice(line, count_max) for line in lines), key=_number), count_max))
+            queues = [
+                queue for name, queue in group.queues.items() if queue and any(matches(own, name) for own in names)
+            ]
+            handed = list(islice(merge(*(islice(queue, count_max) for queue in queues), key=_number), count_max))
             for _, envelope in handed:
-                group.lines[envelope.name].popleft()
+                group.queues[envelope.name].popleft()
             return handed
 
     def put_back(self, group: _Group, items: Sequence[_Kept]) -> None:
         with self._lock:
             group.put_back(items)
-            self._ring()
+            self._wake_all()
 
     def enter(self, listening: MemoryConsumer) -> None:
         with self._lock:
@@ -173,74 +174,74 @@ class MemoryBroker:
             self._listenings.discard(listening)
 
     def is_idle(self) -> bool:
-        """Whether nothing is on its way to those who listen just now."""
+        """Return whether no event waits for a current consumer."""
         with self._lock:
             return not any(listening.has_pending for listening in self._listenings)
 
     # -- waking who waits ---------------------------------------------------------------------------------------------
 
-    def bell(self) -> _Bell:
+    def wake_event(self) -> _WakeEvent:
         with self._lock:
-            bell = _Bell()
-            self._bells.add(bell)
-            return bell
+            wake_event = _WakeEvent()
+            self._wake_events.add(wake_event)
+            return wake_event
 
-    def take_down(self, bell: _Bell) -> None:
+    def remove_wake_event(self, wake_event: _WakeEvent) -> None:
         with self._lock:
-            self._bells.discard(bell)
+            self._wake_events.discard(wake_event)
 
-    def _ring(self) -> None:
-        for bell in self._bells:
-            bell.ring()
+    def _wake_all(self) -> None:
+        for wake_event in self._wake_events:
+            wake_event.wake()
 
 
-class _Bell:
-    """Wakes one who waits in his own loop, whatever thread it is rung from."""
+class _WakeEvent:
+    """Wakes a waiting task on its own event loop, from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._rung = asyncio.Event()
+        self._woken = asyncio.Event()
 
-    def ring(self) -> None:
-        if not self._loop.is_closed():  # of somebody who went without a word
-            self._loop.call_soon_threadsafe(self._rung.set)
+    def wake(self) -> None:
+        if not self._loop.is_closed():  # its owner ended without closing
+            self._loop.call_soon_threadsafe(self._woken.set)
 
-    def still(self) -> None:
-        """Before looking at what one waits for, or a change in between would go unheard."""
-        self._rung.clear()
+    def clear(self) -> None:
+        """Clear the signal before checking the condition: a change in between sets it again."""
+        self._woken.clear()
 
     async def wait(self) -> None:
-        await self._rung.wait()
+        await self._woken.wait()
 
 
 class MemoryConsumer:
     def __init__(self, broker: MemoryBroker, group: _Group, names: Sequence[str], *, prefetch: int) -> None:
         self._broker, self._group, self._names, self._prefetch = broker, group, names, prefetch
-        self._in_hand: dict[int, Envelope] = {}
-        self._bell = broker.bell()
+        self._unacknowledged: dict[int, Envelope] = {}
+        self._wake_event = broker.wake_event()
         self._is_closed = False
         broker.enter(self)
 
     @property
     def has_pending(self) -> bool:
-        """Whether something waits for it, or is in its hand."""
-        if self._in_hand:
+        """Whether events wait for this consumer, or are unacknowledged."""
+        if self._unacknowledged:
             return True
-        lines = self._group.lines.items()
-        return any(line and any(matches(own, name) for own in self._names) for name, line in lines)
+        queues = self._group.queues.items()
+        return any(queue and any(matches(own, name) for own in self._names) for name, queue in queues)
 
     async def receive(self, count_max: int) -> list[BrokerDelivery]:
-        """No more than `prefetch` are in hand at any time: with so many it waits for an acknowledgement."""
+        """Return waiting events; at most `prefetch` are unacknowledged at any time."""
         while True:
-            self._bell.still()
+            self._wake_event.clear()
             if self._is_closed:
-                raise Closed("the listening")
-            room = max(0, min(count_max, self._prefetch - len(self._in_hand)))
-            handed = self._broker.hand_out(self._group, self._names, room)
+                raise Closed("the consumer")
+            room = max(0, min(count_max, self._prefetch - len(self._unacknowledged)))
+            handed = self._broker.take_waiting(self._group, self._names, room)
             if handed:
                 break
-            await self._bell.wait()
-        self._in_hand.update(handed)
+            await self._wake_event.wait()
+        self._unacknowledged.update(handed)
         return [
             BrokerDelivery(name=envelope.name, headers=dict(envelope.headers), body=envelope.body, ack_handle=number)
             for number, envelope in handed
@@ -249,28 +250,29 @@ class MemoryConsumer:
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         self._broker.check_up()
         for delivery in deliveries:
-            self._in_hand.pop(delivery.ack_handle, None)
-        self._bell.ring()
+            self._unacknowledged.pop(delivery.ack_handle, None)
+        self._wake_event.wake()
 
     async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
         self._broker.check_up()
-        self._put_back([delivery.ack_handle for delivery in deliveries if delivery.ack_handle in self._in_hand])
+        self._put_back([delivery.ack_handle for delivery in deliveries if delivery.ack_handle in self._unacknowledged])
 
     def _put_back(self, numbers: Sequence[int]) -> None:
-        self._broker.put_back(self._group, [(number, self._in_hand.pop(number)) for number in numbers])
+        self._broker.put_back(self._group, [(number, self._unacknowledged.pop(number)) for number in numbers])
 
     async def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        self._bell.ring()
-        self._broker.take_down(self._bell)
+        self._wake_event.wake()
+        self._broker.remove_wake_event(self._wake_event)
         self._broker.leave(self)
-        self._put_back(list(self._in_hand))
+        self._put_back(list(self._unacknowledged))
 
 
 class MemoryTransport:
-    """
+    """A transport on a `MemoryBroker`.
+
     ```python
     broker = MemoryBroker()
     orders = EventBus("sqlite:///orders.db", MemoryTransport(broker))
@@ -279,12 +281,12 @@ class MemoryTransport:
     """
 
     def __init__(self, broker: MemoryBroker | None = None) -> None:
-        """Without a broker it gets one of its own."""
+        """Create a transport; without a broker it gets its own."""
         self.broker = broker or MemoryBroker()
 
     @classmethod
     def at(cls, name: str) -> Self:
-        """What `memory://name` means: all of one name in this process share a broker; without a name none is shared."""
+        """Return the transport of `memory://name`: equal names in this process share a broker."""
         return cls(MemoryBroker.named(name) if name else None)
 
     def check_name(self, name: str) -> None:
@@ -308,4 +310,4 @@ class MemoryTransport:
         return self.broker.is_idle()
 
     async def close(self) -> None:
-        """Nothing: the broker stays for others."""
+        """Do nothing: others may use the broker."""

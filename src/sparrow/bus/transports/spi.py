@@ -1,10 +1,10 @@
-"""What the bus needs of a broker.
+"""The interface between the bus and a message broker.
 
-1. `send` returns when the broker has acknowledged each envelope, or says why not, one by one; it raises only when it
-   could not try at all. Envelopes with the same key are sent in the order given.
-2. A group gets every event of the names it listens to; its members share them. What was received is theirs until it is
-   acknowledged or given back; if they die it comes again.
-3. An envelope is sent again with the same id when it is not known whether it arrived: receivers drop repeats by id.
+1. `send` returns when the broker has acknowledged each envelope, or an error for each; it raises only if it could not
+   try at all. Envelopes with the same key are sent in the given order.
+2. A group receives every event of its names, and its consumers share them. A delivery belongs to a consumer until it is
+   acknowledged or released; if the consumer crashes, it is delivered again.
+3. If it is unknown whether an envelope arrived, it is sent again with the same id: receivers drop duplicates by id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparrow.bus import headers as h
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """An event on its way to a broker."""
+    """An event to be sent to a broker."""
 
     name: str
     headers: dict[str, str | None]
@@ -32,14 +32,15 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
+        """The id of the message."""
         return self.headers[h.ID] or ""
 
 
 class BrokerDelivery(msgspec.Struct, kw_only=True):
-    """An event as it came from a broker."""
+    """An event received from a broker."""
 
     name: str
-    """What the broker calls it: the routing key, topic, stream or subject."""
+    """Its name on the broker: the routing key, topic, stream or subject."""
     headers: dict[str, str | None]
     body: bytes
     ack_handle: Any = None
@@ -47,54 +48,60 @@ class BrokerDelivery(msgspec.Struct, kw_only=True):
 
 
 HeaderBuilder = Callable[[BrokerDelivery], dict[str, str | None]]
-"""Makes the headers of a message that no CAP service sent. What it returns needs an id; the name has a default."""
+"""Creates the headers of a message that no CAP service sent. They need an id; the name has a default."""
 
 
 class TransportConsumer(Protocol):
-    """A membership in a group, for some names."""
+    """A consumer of one group for some event names."""
 
     async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
-        """At least one, at most so many; waits for the first. Raises `Unavailable` when the broker went away: the
-        caller closes this listening and makes a new one."""
+        """Wait for deliveries, and return at least one and at most `count_max`.
+
+        Raises `Unavailable` if the broker went away: the caller then closes this consumer and opens a new one.
+        """
         ...
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
-        """They are stored: they need not come again."""
+        """Acknowledge deliveries that are stored."""
         ...
 
     async def release(self, deliveries: Sequence[BrokerDelivery]) -> None:
-        """They could not be stored: let them come again."""
+        """Release deliveries that could not be stored, for redelivery."""
         ...
 
     async def close(self) -> None:
-        """Leave the group; what was neither acknowledged nor given back comes again, to another member."""
+        """Leave the group; other consumers receive what is neither acknowledged nor released."""
         ...
 
 
 class Transport(Protocol):
+    """A connection to a message broker."""
+
     def check_name(self, name: str) -> None:
         """Raise `IllegalName` for a name the broker would refuse. Called before anything is written."""
         ...
 
     async def open(self) -> None:
-        """Connect; raises `Unavailable` when the broker is not there. May be called again after that."""
+        """Connect; raise `Unavailable` if the broker cannot be reached. May be called again."""
         ...
 
     async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
-        """For each envelope None (acknowledged) or why it was not."""
+        """Send envelopes; return None for each acknowledged one, or its error."""
         ...
 
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> TransportConsumer:
-        """Join a group. A name may hold AMQP wildcards: `*` for one word, `#` for any number of words."""
+        """Join a group. Names may contain AMQP wildcards: `*` for one word, `#` for any number of words."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
 
 
 def with_foreign_headers(
     delivery: BrokerDelivery, fallback_id: str, build: HeaderBuilder | None = None
 ) -> BrokerDelivery:
-    """The delivery, with the headers that a message needs: those of CAP, of `build`, or what the broker knows of it."""
+    """Add missing headers to a delivery: from CAP 2's envelope, from `build`, or from the broker."""
     headers = delivery.headers
     if not headers.get(h.ID) and (old := _as_cap_2(delivery.body)) is not None:
         delivery.body = old.Content.encode()
@@ -110,7 +117,7 @@ def with_foreign_headers(
 
 
 class _Cap2(msgspec.Struct, forbid_unknown_fields=True):
-    """What CAP 2 sent: everything in the body, the payload as text in it."""
+    """The envelope of CAP 2: everything in the body, with the payload as text."""
 
     Id: str
     Timestamp: str

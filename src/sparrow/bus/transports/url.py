@@ -1,4 +1,4 @@
-"""A transport from a URL."""
+"""Transports from broker URLs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ KNOWN_URLS = "sparrow://127.0.0.1:9876, rocketmq://…, memory://, amqp://…, k
 
 
 def transport_from_url(url: str, *, version: str = "v1") -> Transport:
-    """Nothing is connected yet. Each broker's client is an extra: `pip install 'sparrowmq[rabbitmq]'`."""
+    """Return the transport for a URL; it is not connected yet.
+
+    Each broker's client is an extra: `pip install 'sparrowmq[rabbitmq]'`.
+    """
     scheme, _, rest = url.partition("://")
     try:
         return _made(scheme, url, rest, version)

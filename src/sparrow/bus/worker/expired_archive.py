@@ -1,4 +1,4 @@
-"""What is cleaned up, kept as Parquet for Spark and Arrow: `<folder>/published/day=2026-11-15/<name>.parquet`."""
+"""The archive of expired events: Parquet files, `<folder>/published/day=2026-11-15/<name>.parquet`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from sparrow.bus.sql.maintenance import ExpiredRows
 
 
 class ExpiredEventArchive:
+    """Writes expired events to a folder."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, table: str, expired: ExpiredRows) -> None:
-        """On disk when it returns. Days are those on which the messages were added."""
+        """Write rows to disk, one file for each day on which messages were added."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -34,7 +36,7 @@ class ExpiredEventArchive:
             }
             schema = pa.schema([(name, _TYPES.get(name, pa.string)()) for name in expired.columns])
             final = folder / f"{uuid.uuid4().hex}.parquet"
-            draft = final.with_suffix(".tmp")  # readers take .parquet: they never see half a file
+            draft = final.with_suffix(".tmp")  # readers match *.parquet and never see a partial file
             with draft.open("wb") as file:
                 pq.write_table(pa.table(columns, schema=schema), file, compression="zstd")
                 file.flush()

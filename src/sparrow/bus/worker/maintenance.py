@@ -1,6 +1,6 @@
-"""What runs by the clock: heartbeats, new rounds for what has failed, cleaning, mending, and the lease of our number.
+"""Periodic tasks: lease renewal, retry rounds, deletion of expired events, repair, and the worker number.
 
-One process at a time does what concerns all of them, by a row in `lock`.
+A row in the table `lock` lets one process at a time do what concerns all of them.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ _WORKER_TTL_S = 120.0
 _REENQUEUE_BATCH = 500
 _START_JITTER_S = 30.0
 _TICK_S = 0.25
-"""How often it is looked whether something is due: the clock of tests jumps."""
+"""Interval at which due times are checked: the clock of tests jumps."""
 
 
 class BusMaintenance:
+    """The periodic tasks of one worker."""
+
     def __init__(
         self, context: BusContext, executors: Mapping[str, HandlerExecutor], clock: Callable[[], float]
     ) -> None:
-        """`clock`: seconds that only grow; tests move it."""
+        """Create the tasks; `clock` returns seconds that only grow, and tests move it."""
         self._context, self._executors, self._clock = context, executors, clock
         self._archive = None if context.settings.archive is None else ExpiredEventArchive(context.settings.archive)
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
     async def start_retry_rounds(self) -> int:
-        """A new round for everything that has failed, on both sides."""
+        """Start a new round of attempts for all failed messages; return how many."""
         context, settings, total = self._context, self._context.settings, 0
         for side in maintenance.MESSAGE_SIDES:
             while True:
@@ -67,7 +69,7 @@ class BusMaintenance:
         return total
 
     async def delete_expired(self) -> int:
-        """Delete what has expired, in small lots with pauses, so that nobody waits for it."""
+        """Delete expired messages in small batches with pauses between them; return how many."""
         context, settings, total = self._context, self._context.settings, 0
         for side in maintenance.MESSAGE_SIDES:
             while True:
@@ -96,7 +98,7 @@ class BusMaintenance:
             numbers = maintenance.expired_ids(db, context.sql, side, settings.cleanup_batch)
             if not numbers:
                 return 0
-            if archive is not None:  # on disk before they are gone; a crash in between archives them twice
+            if archive is not None:  # written before they are deleted; after a crash in between they are archived twice
                 archive.write(
                     "published" if side == 0 else "received", maintenance.read_rows(db, context.sql, side, numbers)
                 )
@@ -105,22 +107,26 @@ class BusMaintenance:
         return await context.database.run(work)
 
     async def repair_orphans(self) -> tuple[int, int]:
-        """Both counts should be 0: something outside the bus has changed its tables otherwise."""
-        context, lost, strays = self._context, 0, 0
+        """Repair orphaned rows; both counts are 0 unless something else has changed the tables."""
+        context, without_queue_row, without_message = self._context, 0, 0
         for side in maintenance.MESSAGE_SIDES:
             found = await context.database.run(partial(maintenance.repair_orphans, sql=context.sql, side=side))
-            lost, strays = lost + found[0], strays + found[1]
-        if lost or strays:
-            context.probe.count("bus_mended_total", lost + strays)
-            log.warning("rows had lost each other", extra={"without_queue": lost, "without_message": strays})
-        return lost, strays
+            without_queue_row, without_message = without_queue_row + found[0], without_message + found[1]
+        if without_queue_row or without_message:
+            context.probe.count("bus_mended_total", without_queue_row + without_message)
+            log.warning(
+                "orphaned rows were repaired",
+                extra={"without_queue": without_queue_row, "without_message": without_message},
+            )
+        return without_queue_row, without_message
 
     async def heartbeat(self) -> None:
+        """Renew the leases of all executors."""
         for executor in list(self._executors.values()):
             await executor.heartbeat()
 
     async def lease_worker_number(self) -> None:
-        """A number of our own for new ids, as long as we live."""
+        """Lease a worker number for new ids, or renew the lease."""
         context = self._context
         if context.sql.is_strict:
             return
@@ -140,6 +146,7 @@ class BusMaintenance:
         )
 
     async def release_worker_number(self) -> None:
+        """Release the leased worker number."""
         context = self._context
         worker = context.ids.worker
         if worker < LEASED_WORKER_NUMBERS and not context.sql.is_strict:
@@ -174,7 +181,7 @@ class BusMaintenance:
                 await self.delete_expired()
                 await self.repair_orphans()
 
-        # Soon after the start too: a process that is restarted every day must clean all the same.
+        # Also soon after the start: a process that is restarted every day must clean up as well.
         soon_s = self._context.rng.random() * min(_START_JITTER_S, settings.cleanup_interval_s / 10)
         await self._every(settings.cleanup_interval_s, "clean", clean_up, first_s=soon_s)
 
@@ -191,17 +198,17 @@ class BusMaintenance:
                 await work()
 
     async def _alone(self, key: str, interval_s: float) -> bool:
-        """Whether it is our turn: the lock is free a moment before the next one is due."""
+        """Return whether this process runs the task; the lock expires just before the next run."""
         context = self._context
         if context.sql.is_strict:
-            return True  # every process does it: SKIP LOCKED keeps them off each other
+            return True  # every process runs it: SKIP LOCKED separates them
         return await context.database.run(
             lambda db: locks.acquire(db, context.sql, key, context.instance, interval_s + _LOCK_SLACK_S)
         )
 
 
 def is_between(now: datetime_time, hours: tuple[datetime_time, datetime_time]) -> bool:
-    """Hours may pass midnight."""
+    """Return whether a time lies in a range, which may include midnight."""
     first, last = hours
     if first <= last:
         return first <= now <= last

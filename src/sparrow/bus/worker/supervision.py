@@ -1,4 +1,4 @@
-"""Loops that are not allowed to end: one that fails begins again, after a pause that grows."""
+"""Supervised tasks: a loop that fails is started again after a growing pause."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SAY_AGAIN_S = 10.0
 
 
 class SupervisedTask:
-    """A task that runs `work` again and again until it returns or is cancelled."""
+    """A task that restarts `work` until it returns or is cancelled."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self.name = name
         self._error: BaseException | None = None
-        """Of the last time that it failed."""
+        """The last error."""
         self._began: float | None = None
-        """None: it rests after a failure."""
+        """None: it waits after a failure."""
         self._work = work
         self._task = asyncio.create_task(self._run(), name=name)
 
@@ -40,18 +40,21 @@ class SupervisedTask:
             except Exception as error:
                 if time.monotonic() - began > _HEALTHY_S:
                     pause_s = PAUSE_MIN_S
-                # The first one with where it came from; the same again would only fill the log.
+                # Log the traceback of a new error only.
                 is_new = self._error is None or str(self._error) != str(error)
                 self._error, self._began = error, None
                 log.warning(
-                    "%s begins again", self.name, extra={"error": str(error), "pause_s": pause_s}, exc_info=is_new
+                    "%s failed and is restarted",
+                    self.name,
+                    extra={"error": str(error), "pause_s": pause_s},
+                    exc_info=is_new,
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
     @property
     def problem(self) -> BaseException | None:
-        """Why it is not at work just now; None: it is, and has been for a moment."""
+        """The error, if the task is failing; None once it has run for a moment."""
         if self._began is not None and time.monotonic() - self._began > _SETTLED_S:
             return None
         return self._error
@@ -59,5 +62,5 @@ class SupervisedTask:
     async def stop(self) -> None:
         while not self._task.done():
             self._task.cancel()
-            # Said again: a driver that waits with `wait_for` may have lost the word, before Python 3.12.
+            # Cancel again: before Python 3.12 `wait_for` in a driver may swallow a cancellation.
             await asyncio.wait([self._task], timeout=_SAY_AGAIN_S)

@@ -1,4 +1,4 @@
-"""Telling loops in other threads that there is something to do. A word that is missed costs one poll, no more."""
+"""Wake-up signals between threads and event loops. A lost signal costs one poll interval."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import threading
 
 
 class WakeSignal:
+    """A signal that wakes listeners on their event loops."""
+
     def __init__(self) -> None:
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._lock = threading.Lock()
 
     def __call__(self) -> None:
-        """From any thread."""
+        """Wake all listeners, from any thread."""
         with self._lock:
             waiting = list(self._waiting)
         here = _running_loop()
@@ -22,7 +24,7 @@ class WakeSignal:
                 continue
             try:
                 loop.call_soon_threadsafe(event.set)
-            except RuntimeError:  # that loop has ended
+            except RuntimeError:  # the loop is closed
                 with self._lock:
                     self._waiting.discard((loop, event))
 
@@ -39,7 +41,7 @@ class WakeSignal:
 
 
 class WakeListener:
-    """One loop's ear."""
+    """Waits for a signal on one event loop."""
 
     def __init__(self, wake: WakeSignal) -> None:
         self._wake = wake
@@ -48,7 +50,7 @@ class WakeListener:
         wake.join(self._loop, self._event)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Until somebody calls, or the time is over."""
+        """Wait for a signal or the timeout; return whether a signal came."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()

@@ -1,4 +1,4 @@
-"""All that runs in the background of a started bus: relay, receivers, executors and upkeep, each one supervised."""
+"""The worker: relay, receivers, executors and maintenance of a running bus, each as a supervised task."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class BusWorker:
+    """The background tasks of one bus."""
+
     def __init__(self, context: BusContext, clock: Callable[[], float] = time.monotonic) -> None:
         self._context = context
         self.relay = EventRelay(context)
@@ -29,6 +31,7 @@ class BusWorker:
         self._arranging: asyncio.Lock = asyncio.Lock()
 
     async def start(self) -> None:
+        """Lease a worker number, and start all tasks."""
         context, settings = self._context, self._context.settings
         self._loop = asyncio.get_running_loop()
         await self.maintenance.lease_worker_number()
@@ -43,13 +46,13 @@ class BusWorker:
         self._supervise("bus cleaning", self.maintenance.run_cleanup)
 
     async def stop(self) -> None:
-        """Fetch and claim nothing more, wait for what runs, hand back the rest."""
+        """Stop receiving and claiming, wait for running handlers, and release the rest."""
         context, timeout_s = self._context, self._context.settings.stop_timeout_s
         if self._changed in context.registry.on_change:
             context.registry.on_change.remove(self._changed)
         receivers = [task for name, task in self._tasks.items() if name.startswith("bus receiver")]
         await asyncio.gather(*(task.stop() for task in receivers))
-        # The heartbeat goes on meanwhile: what still runs must keep its lease.
+        # Heartbeats continue meanwhile: running handlers must keep their leases.
         await asyncio.gather(
             self.relay.stop(timeout_s), *(executor.stop(timeout_s) for executor in self.executors.values())
         )
@@ -57,17 +60,17 @@ class BusWorker:
         self._tasks.clear()
         try:
             await self.maintenance.release_worker_number()
-        except Exception as error:  # the database may be what is going down
-            log.warning("the number of this process was not returned", extra={"error": str(error)})
+        except Exception as error:  # the database may be shutting down
+            log.warning("the worker number was not released", extra={"error": str(error)})
 
     async def listening(self, group: str) -> None:
-        """Until a group that was added a moment ago is heard by the broker."""
+        """Wait until a group that was just added has joined on the broker."""
         await self._arrange()
         await asyncio.gather(*(receiver.has_joined.wait() for receiver in self.receivers[group]))
 
     @property
     def is_joining(self) -> bool:
-        """Whether a group is not heard by the broker yet, and nothing is known to be in its way."""
+        """Whether a group has not joined on the broker yet, without a known error."""
         return any(
             not receiver.has_joined.is_set() and self._tasks[f"bus receiver {group} {number}"].problem is None
             for group, receivers in self.receivers.items()
@@ -75,7 +78,7 @@ class BusWorker:
         )
 
     def problems(self) -> dict[str, str]:
-        """What is not at work just now, and why: for a readiness check."""
+        """Return the failing tasks with their errors, for a readiness check."""
         return {name: str(task.problem) for name, task in self._tasks.items() if task.problem is not None}
 
     def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -84,12 +87,12 @@ class BusWorker:
     # -- groups come and go -------------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        """From any thread."""
+        """Rearrange the tasks after a change of the registry, from any thread."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._arrange()))
 
     async def _arrange(self) -> None:
-        """Have what the registry asks for, and nothing else."""
+        """Start and stop executors and receivers so that they match the registry."""
         context, settings = self._context, self._context.settings
         async with self._arranging:
             plans = context.registry.groups()

@@ -76,25 +76,26 @@ class Demo:
         self._latency_ms = 0.0
 
     async def run(self, seconds: float, stop: asyncio.Event) -> None:
-        begun = time.monotonic()
-        first, second = (Consumer(BILLING_GROUP, self._name_servers, start="last") for _ in range(2))
+        """Run until the time is over or `stop` is set."""
+        started = time.monotonic()
+        first, second = (Consumer(self._name_servers, group=BILLING_GROUP, consume_from="last") for _ in range(2))
         async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as stack:
             await self._send_some(producer)  # creates the topic
             for name, consumer in (("consumer 1", first), ("consumer 2", second)):
                 await consumer.subscribe(ORDERS_TOPIC)
                 await consumer.start(self._handler(name))
             if self._spark is not None:
-                await self._read_back(await stack.enter_async_context(Consumer(None, self._name_servers)))
+                await self._read_back(await stack.enter_async_context(Consumer(self._name_servers, group=None)))
                 await stack.enter_async_context(self._spark)
             sending = asyncio.create_task(self._keep_sending(producer))
             with Live(refresh_per_second=4) as live:
-                while not stop.is_set() and (not seconds or time.monotonic() - begun < seconds):
+                while not stop.is_set() and (not seconds or time.monotonic() - started < seconds):
                     await asyncio.sleep(0.1)
-                    live.update(self._shown(time.monotonic() - begun, _share_of(first), _share_of(second)))
+                    live.update(self._shown(time.monotonic() - started, _share_of(first), _share_of(second)))
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
                 await producer.flush()
-                live.update(self._shown(time.monotonic() - begun, _share_of(first), _share_of(second)))
+                live.update(self._shown(time.monotonic() - started, _share_of(first), _share_of(second)))
 
     async def _read_back(self, consumer: Consumer) -> None:
         await consumer.subscribe(REVENUE_TOPIC)

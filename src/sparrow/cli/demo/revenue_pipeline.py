@@ -81,6 +81,7 @@ def revenue_pipeline(name_servers: str, checkpoint: str) -> Pipeline:
 
 
 def main(name_servers: str, checkpoint: str) -> int:
+    """Run the pipeline until SIGTERM or the end of standard input."""
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_stop_with_input, daemon=True).start()
     # Redirect the output of Java and others to standard error, so that status lines stay intact.

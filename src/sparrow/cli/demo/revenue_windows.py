@@ -36,6 +36,7 @@ class RevenueWindows:
             self.add(msgspec.json.decode(message.body, type=WindowRevenue))
 
     def add(self, revenue: WindowRevenue) -> None:
+        """Add or replace the revenue of a city in a window."""
         self._windows.setdefault(revenue.since, {})[revenue.city] = revenue
         for since in sorted(self._windows)[:-WINDOWS_SHOWN_MAX]:
             del self._windows[since]

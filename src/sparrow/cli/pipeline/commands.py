@@ -1,4 +1,4 @@
-"""`sparrow pipeline`: data work that runs on Spark, a verb a job."""
+"""`sparrow pipeline`: the command group of data jobs and pipelines on Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparrow.cli.pipeline import (
 
 app = typer.Typer(
     name="pipeline",
-    help="Data pipelines on Spark: archive, restore, replay, audit and more, and pipelines declared in files.",
+    help="Data pipelines on Spark: archive, restore, replay, audit and more, and pipelines defined in files.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -29,7 +29,8 @@ app.command("run", epilog=run.RUN_EXAMPLES)(run.run)
 app.command("validate")(run.validate)
 app.command("explain")(run.explain)
 app.command("package", epilog=environment.PACKAGE_EXAMPLES)(environment.package)
-app.command("warm")(environment.warm)
+app.command("warm-up")(environment.warm_up)
+app.command("warm", hidden=True, deprecated=True)(environment.warm_up)
 app.command("archive", epilog=archive.EXAMPLES)(archive.archive)
 app.command("restore", epilog=restore.EXAMPLES)(restore.restore)
 app.command("replay", epilog=replay.EXAMPLES)(replay.replay)

@@ -1,4 +1,4 @@
-"""`sparrow pipeline compact`: the latest message of each key."""
+"""`sparrow pipeline compact`: keep the latest message of each key."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline.options import (
+from sparrow.cli.parameter_groups import with_parameter_groups
+from sparrow.cli.pipeline.parameters.common import (
     CheckpointOption,
-    ClientSettingOption,
-    MasterOption,
-    NameServerOption,
-    SparkConfOption,
-    open_session,
-    parse_pairs,
+    ClientParameters,
+    SparkParameters,
+    TopicParameters,
+    pluralize,
 )
 from sparrow.cli.pipeline.progress_bar import show_progress
-from sparrow.cli.pipeline.selection_options import pluralize
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs import compact as job
 
@@ -27,44 +25,45 @@ Examples:
 
 [bold]sparrow pipeline compact --topic customer-changes --to-topic customers --checkpoint ./compacting[/bold]
 
-The file [bold]_current[/bold] in the folder names the version that counts.
+The file [bold]_current[/bold] in the folder names the current version of the table.
 """
 
 
+@with_parameter_groups
 def compact(
-    path: Annotated[str | None, typer.Argument(help="The folder of the table.")] = None,
-    topic: Annotated[list[str] | None, typer.Option(help="A topic; may be repeated.")] = None,
-    pattern: Annotated[str | None, typer.Option(help="Topics whose whole names match this expression.")] = None,
+    topics: TopicParameters,
+    path: Annotated[str | None, typer.Argument(help="Folder of the table.")] = None,
     to_topic: Annotated[
-        str | None, typer.Option(help="Instead of a table: a topic, which gets each key's newest message.")
+        str | None, typer.Option(help="Write the latest message of each key to this topic, instead of a table.")
     ] = None,
     drop_empty: Annotated[
-        bool, typer.Option("--drop-empty", help="A key whose newest message has an empty body is gone.")
+        bool, typer.Option("--drop-empty", help="Remove keys whose latest message has an empty body.")
     ] = False,
-    name_server: NameServerOption = "127.0.0.1:9876",
     checkpoint: CheckpointOption = None,
-    option: ClientSettingOption = None,
-    master: MasterOption = None,
-    conf: SparkConfOption = None,
+    *,
+    client: ClientParameters,
+    spark: SparkParameters,
 ) -> None:
-    """Keep the latest message of each key, in Parquet or in a topic. Run it again, and it takes in what is new."""
-    if to_topic is None and (path is None or checkpoint is not None):
-        raise Refused("name the folder of the table: its progress is kept there, too")
-    if to_topic is not None and (path is not None or checkpoint is None):
-        raise Refused("a topic needs --checkpoint, where progress is kept, and no folder for a table")
+    """Keep the latest message of each key, in a Parquet table or in a topic. The next run adds what is new."""
+    if to_topic is None and path is None:
+        raise Refused("the folder of the table is missing: name it, or use --to-topic")
+    if to_topic is None and checkpoint is not None:
+        raise Refused("--checkpoint is for --to-topic: a table keeps its progress in its own folder")
+    if to_topic is not None and path is not None:
+        raise Refused(f"--to-topic {to_topic} and the table {path} exclude each other: use one of them")
+    if to_topic is not None and checkpoint is None:
+        raise Refused("--to-topic needs --checkpoint, a folder for the progress")
     work = job.CompactJob(
-        name_servers=name_server,
+        name_servers=client.name_servers,
         path=str(checkpoint) if path is None else path,
-        topics=tuple(topic or ()),
-        pattern=pattern,
+        topics=tuple(topics.topic or ()),
+        pattern=topics.pattern,
         to_topic=to_topic,
         drop_empty=drop_empty,
-        options=parse_pairs("--option", option),
+        options=client.options,
     )
     with show_progress("compact") as on_progress:
-        spark = open_session("compact", master, parse_pairs("--conf", conf))
-        done = job.run(spark, work, on_progress=on_progress)
-    written = (
-        f"{pluralize(done.keys, 'key')} written to {to_topic}" if to_topic else f"{pluralize(done.keys, 'key')} now"
-    )
+        done = job.run(spark.open_session("compact"), work, on_progress=on_progress)
+    keys = pluralize(done.keys, "key")
+    written = f"{keys} written to {to_topic}" if to_topic else f"{keys} in the table"
     typer.echo(f"{pluralize(done.read, 'message')} read, {written}.")

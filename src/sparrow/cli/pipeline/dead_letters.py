@@ -1,20 +1,19 @@
-"""`sparrow pipeline deadletters`: what groups gave up, by cause, and back to its topics."""
+"""`sparrow pipeline deadletters`: report dead letters by cause, and redrive them to their topics."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparrow.cli.pipeline.forward import count_or_unknown
-from sparrow.cli.pipeline.options import (
+from sparrow.cli.parameter_groups import with_parameter_groups
+from sparrow.cli.pipeline.parameters.common import (
     CheckpointOption,
-    ClientSettingOption,
-    MasterOption,
-    NameServerOption,
-    SparkConfOption,
-    open_session,
-    parse_pairs,
+    ClientParameters,
+    SparkParameters,
+    count_or_unknown,
+    pluralize,
 )
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from sparrow.spark.jobs.dead_letters import DeadLetterReport
 
 EXAMPLES = """
-Columns for --where: group, origin (the topic a letter was sent to), cause, hour, and those of a topic: tags, keys,
-msg_id, store_timestamp, properties, body and so on.
+Columns for --where: group, origin (the original topic), cause, hour, and those of a topic: tags, keys, msg_id,
+store_timestamp, properties, body and so on.
 
 Examples:
 
@@ -36,26 +35,33 @@ Examples:
 """
 
 
-def dead_letters(
-    name_servers: NameServerOption = "127.0.0.1:9876",
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Of this group only.")] = None,
-    where: Annotated[str | None, typer.Option(help="SQL: only these.")] = None,
-    cause: Annotated[
-        list[str] | None, typer.Option(help="A property that says why a letter died; may be repeated.")
-    ] = None,
-    redrive: Annotated[bool, typer.Option("--redrive", help="Send them back to their topics, each once.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before sending.")] = False,
-    json: Annotated[str | None, typer.Option(help="Write the report to this file.", metavar="FILE")] = None,
-    parquet: Annotated[str | None, typer.Option(help="Write it to this new folder.", metavar="DIR")] = None,
-    rows: Annotated[int, typer.Option(help="Show so many lines.", min=1)] = 50,
-    checkpoint: CheckpointOption = None,
-    option: ClientSettingOption = None,
-    master: MasterOption = None,
-    conf: SparkConfOption = None,
-) -> None:
-    """Count dead letters by group, topic, tag, cause and hour; send a selection of them back.
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterReportParameters:
+    """Where the report goes."""
 
-    Letters that were sent back with the same --group and --where are not sent again: the checkpoint knows them.
+    json: Annotated[str | None, typer.Option(help="Write the report to this file.", metavar="FILE")] = None
+    parquet: Annotated[str | None, typer.Option(help="Write the report to this new folder.", metavar="DIR")] = None
+    rows: Annotated[int, typer.Option(help="Maximum lines to show.", min=1)] = 50
+
+
+@with_parameter_groups
+def dead_letters(
+    report: DeadLetterReportParameters,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Only this consumer group.")] = None,
+    where: Annotated[str | None, typer.Option(help="SQL filter.")] = None,
+    cause: Annotated[list[str] | None, typer.Option(help="Property that contains the cause. Repeatable.")] = None,
+    redrive: Annotated[
+        bool, typer.Option("--redrive", help="Send the letters to their original topics, each once.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation before sending.")] = False,
+    checkpoint: CheckpointOption = None,
+    *,
+    client: ClientParameters,
+    spark: SparkParameters,
+) -> None:
+    """Count dead letters by group, topic, tag, cause and hour, and optionally send them to their topics again.
+
+    Letters that were redriven with the same --group and --where are not sent again; the checkpoint records them.
     """
     from rich.console import Console
 
@@ -63,43 +69,46 @@ def dead_letters(
     from sparrow.spark.jobs import dead_letters as job
     from sparrow.spark.jobs.job_keys import default_checkpoint_path
 
-    arguments = job.DeadLettersJob(
-        name_servers=name_servers,
+    work = job.DeadLettersJob(
+        name_servers=client.name_servers,
         group=group,
         where=where,
         causes=(*(cause or ()), *job.CAUSE_PROPERTIES),
-        json_file=json,
-        parquet=parquet,
-        options=parse_pairs("--option", option),
+        json_file=report.json,
+        parquet=report.parquet,
+        options=client.options,
     )
     with show_progress("dead letters") as on_progress:
-        spark = open_session("deadletters", master, parse_pairs("--conf", conf))
-        found = job.run(spark, arguments, on_progress=on_progress)
-    Console().print(report_table(found, rows))
+        session = spark.open_session("deadletters")
+        found = job.run(session, work, on_progress=on_progress)
+    Console().print(report_table(found, report.rows))
     if found.without_origin:
-        typer.echo(f"{found.without_origin:,} of them do not say which topic they were sent to, and cannot go back")
+        typer.echo(f"{pluralize(found.without_origin, 'dead letter')} without an original topic cannot be redriven.")
     if not redrive or found.letters == found.without_origin:
         return
     if not yes:
-        typer.confirm(f"Send {found.letters - found.without_origin:,} dead letters back to their topics?", abort=True)
-    place = str(checkpoint or default_checkpoint_path("redrive", [name_servers, group, where, cause]))
+        typer.confirm(
+            f"Send {found.letters - found.without_origin:,} dead letters to their original topics?", abort=True
+        )
+    identity = [client.name_servers, group, where, cause]
+    progress_path = str(checkpoint or default_checkpoint_path("redrive", identity))
     with show_progress("redrive") as on_progress:
-        done = job.redrive(spark, arguments, place, on_progress=on_progress)
-    typer.echo(f"{count_or_unknown(done.sent)} sent; what was sent is kept in {place}")
+        done = job.redrive(session, work, progress_path, on_progress=on_progress)
+    typer.echo(f"{count_or_unknown(done.sent)} sent. Checkpoint: {progress_path}")
 
 
 def report_table(found: DeadLetterReport, rows: int) -> Table:
+    """Return the first lines of the report as a table."""
     from rich.markup import escape
     from rich.table import Table
 
-    more = f", the first {rows:,} lines" if len(found.lines) > rows else ""
+    more = f", first {rows:,} lines" if len(found.lines) > rows else ""
     table = Table(title=f"{found.letters:,} dead letters{more}")
     for name in ("group", "topic", "tag", "cause", "hour (UTC)", "count", "first", "last", "ids"):
         table.add_column(name, justify="right" if name == "count" else "left")
     for line in found.lines[:rows]:
-        words = (line.group, line.origin or "?", line.tag or "", line.cause or "")
         table.add_row(
-            *map(escape, words),
+            *map(escape, (line.group, line.origin or "?", line.tag or "", line.cause or "")),
             f"{line.hour:%Y-%m-%d %H:00}",
             f"{line.count:,}",
             f"{line.first:%H:%M:%S}",

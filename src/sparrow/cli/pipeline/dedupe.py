@@ -1,4 +1,4 @@
-"""`sparrow pipeline dedupe`: a topic, or an archive, without repeats."""
+"""`sparrow pipeline dedupe`: copy a topic or an archive without repeated messages."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline.forward import (
-    EveryOption,
-    GroupOption,
-    StartingOption,
-    TagsOption,
-    count_or_unknown,
-    parse_seconds,
-)
-from sparrow.cli.pipeline.options import (
+from sparrow.cli.parameter_groups import with_parameter_groups
+from sparrow.cli.pipeline.parameters.common import (
     CheckpointOption,
-    ClientSettingOption,
-    MasterOption,
-    NameServerOption,
-    SparkConfOption,
-    open_session,
-    parse_pairs,
+    ClientParameters,
+    SparkParameters,
+    count_or_unknown,
+    parse_interval_ms,
 )
+from sparrow.cli.pipeline.parameters.stream import StreamParameters
 
 EXAMPLES = """
 Examples:
@@ -35,65 +27,60 @@ Examples:
 """
 
 
+@with_parameter_groups
 def dedupe(
-    to: Annotated[str, typer.Option("--to", help="The topic to write; with --archive, the folder.")],
-    source: Annotated[list[str] | None, typer.Argument(help="The topics to read.", metavar="TOPIC...")] = None,
+    to: Annotated[str, typer.Option("--to", help="Target topic; with --archive, the target folder.")],
+    stream: StreamParameters,
+    source: Annotated[list[str] | None, typer.Argument(help="Topics to read.", metavar="TOPIC...")] = None,
     archive: Annotated[
-        str | None, typer.Option(help="Read an archive in place of topics; of each message the first stays.")
+        str | None, typer.Option(help="Read an archive instead of topics; the message stored first is kept.")
     ] = None,
-    name_servers: NameServerOption = "127.0.0.1:9876",
-    by: Annotated[str, typer.Option(help="SQL: messages for which it gives the same are the same.")] = "msg_id",
-    within: Annotated[str, typer.Option(help="How long a message is remembered.")] = "10m",
+    by: Annotated[
+        str, typer.Option(help="SQL expression; messages with the same value are repeats of each other.")
+    ] = "msg_id",
+    within: Annotated[str, typer.Option(help="Time within which repeats are detected.")] = "10m",
     in_order: Annotated[
-        bool, typer.Option("--in-order", help="Keep the order of each key, which costs one more shuffle.")
+        bool, typer.Option("--in-order", help="Keep the order of each key, at the cost of one more shuffle.")
     ] = False,
     large_state: Annotated[
-        bool, typer.Option("--large-state", help="Remember in RocksDB: for more than some millions. Half as quick.")
+        bool,
+        typer.Option("--large-state", help="Keep the state in RocksDB, for more than a few million messages. Slower."),
     ] = False,
-    tags: TagsOption = None,
-    group: GroupOption = None,
-    starting: StartingOption = "earliest",
-    every: EveryOption = None,
-    queues: Annotated[int, typer.Option(help="On each broker, if the topic has to be made.", min=1)] = 4,
+    queues: Annotated[int, typer.Option(help="Queues on each broker, if the topic is created.", min=1)] = 4,
     checkpoint: CheckpointOption = None,
-    option: ClientSettingOption = None,
-    master: MasterOption = None,
-    conf: SparkConfOption = None,
+    *,
+    client: ClientParameters,
+    spark: SparkParameters,
 ) -> None:
-    """Copy a topic without the messages that were sent twice, exactly once. Run it again and it goes on."""
+    """Copy a topic without repeated messages, exactly once. The next run continues."""
     from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import dedupe as job
     from sparrow.spark.jobs.job_keys import default_checkpoint_path
 
     if (archive is None) == (not source):
-        raise typer.BadParameter("say which topics to read, or --archive FOLDER")
-    settings = parse_pairs("--conf", conf)
+        raise typer.BadParameter("name either the topics to read, or --archive FOLDER")
     if archive is not None:
         with show_progress(f"dedupe to {to}") as on_progress:
-            spark = open_session("dedupe", master, settings)
-            done = job.run_archive(spark, archive, to, by=by, on_progress=on_progress)
+            done = job.run_archive(spark.open_session("dedupe"), archive, to, by=by, on_progress=on_progress)
     else:
-        topics, within_s = tuple(source or ()), parse_seconds(within) or 0
-        place = str(
-            checkpoint or default_checkpoint_path("dedupe", [name_servers, sorted(topics), to, by, within_s, tags])
-        )
-        arguments = job.DedupeJob(
-            name_servers=name_servers,
+        topics, within_ms = tuple(source or ()), parse_interval_ms("--within", within) or 0
+        identity = [client.name_servers, sorted(topics), to, by, within_ms / 1000, stream.tags]
+        work = job.DedupeJob(
+            name_servers=client.name_servers,
             sources=topics,
             target=to,
-            checkpoint=place,
+            checkpoint=str(checkpoint or default_checkpoint_path("dedupe", identity)),
             by=by,
-            within_ms=int(within_s * 1000),
+            within_ms=within_ms,
             in_order=in_order,
             large_state=large_state,
-            group=group,
-            starting_offsets=starting,
-            tags=tags,
-            interval_s=parse_seconds(every),
+            group=stream.group,
+            starting_offsets=stream.starting,
+            tags=stream.tags,
+            interval_s=stream.interval_s,
             target_queues=queues,
-            options=parse_pairs("--option", option),
+            options=client.options,
         )
         with show_progress(f"dedupe to {to}") as on_progress:
-            spark = open_session("dedupe", master, settings)
-            done = job.run(spark, arguments, on_progress=on_progress)
-    typer.echo(f"{done.read:,} messages read, {count_or_unknown(done.dropped)} of them repeats that were dropped")
+            done = job.run(spark.open_session("dedupe"), work, on_progress=on_progress)
+    typer.echo(f"{done.read:,} messages read, {count_or_unknown(done.dropped)} repeats dropped.")

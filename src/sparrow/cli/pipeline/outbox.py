@@ -1,21 +1,16 @@
-"""`sparrow pipeline outbox`: a large backlog of the event bus to its topics."""
+"""`sparrow pipeline outbox`: send a large backlog of the event bus to its topics."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption
-from sparrow.cli.pipeline.options import (
-    ClientSettingOption,
-    MasterOption,
-    NameServerOption,
-    SparkConfOption,
-    open_session,
-    parse_pairs,
-)
+from sparrow.cli.parameter_groups import with_parameter_groups
 from sparrow.cli.pipeline.outbox_relay import BulkRelay
+from sparrow.cli.pipeline.parameters.common import ClientParameters, SparkParameters
 
 EXAMPLES = """
 Examples:
@@ -26,51 +21,63 @@ Examples:
 """
 
 
-def outbox(
-    name_servers: NameServerOption = "127.0.0.1:9876",
-    bus: BusOption = None,
-    database: DatabaseOption = None,
-    schema: SchemaOption = "cap",
-    table_prefix: PrefixOption = "cap",
-    version: Annotated[
-        str | None, typer.Option(help="Of the events, where an application uses several.", metavar="VERSION")
-    ] = None,
-    form: Annotated[str, typer.Option(help="How events travel: document, or cap (properties and a bare body).")] = (
-        "document"
-    ),
-    tasks: Annotated[int | None, typer.Option(help="Relays side by side; unless told, one a core.", min=1)] = None,
-    lot: Annotated[int, typer.Option(help="Events that are claimed and sent together.", min=1, max=20_000)] = 2_000,
-    option: ClientSettingOption = None,
-    master: MasterOption = None,
-    conf: SparkConfOption = None,
-) -> None:
-    """Send what is published and not sent yet, with a relay in every task.
+@dataclass(frozen=True, kw_only=True)
+class OutboxBusParameters:
+    """The event bus whose outbox is sent."""
 
-    Running relays may go on: each event is claimed by one of them all. What is due later stays.
+    bus: BusOption = None
+    database: DatabaseOption = None
+    schema: SchemaOption = "cap"
+    table_prefix: PrefixOption = "cap"
+    version: Annotated[
+        str | None, typer.Option(help="Version of the events, if the application uses several.", metavar="VERSION")
+    ] = None
+    form: Annotated[str, typer.Option(help="Format of the events: document, or cap (properties and a bare body).")] = (
+        "document"
+    )
+
+
+@with_parameter_groups
+def outbox(
+    events: OutboxBusParameters,
+    tasks: Annotated[
+        int | None, typer.Option(help="Number of concurrent relays. Default: one per core.", min=1)
+    ] = None,
+    batch_size: Annotated[
+        int,
+        typer.Option("--batch-size", "--lot", help="Events claimed and sent together.", min=1, max=20_000),
+    ] = 2_000,
+    *,
+    client: ClientParameters,
+    spark: SparkParameters,
+) -> None:
+    """Send published events that are not sent yet, with a relay in every Spark task.
+
+    Other relays can keep running: each event is claimed by one relay. Delayed events stay until they are due.
     """
     from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import outbox as job
 
-    if form not in ("document", "cap"):
-        raise typer.BadParameter("say document or cap", param_hint="--form")
+    if events.form not in ("document", "cap"):
+        raise typer.BadParameter(f"{events.form!r} is not a format: use document or cap", param_hint="--form")
     relay = BulkRelay(
-        name_servers=name_servers,
-        bus=bus,
-        database=database,
-        schema=schema,
-        table_prefix=table_prefix,
-        version=version,
-        form=form,
-        lot=lot,
-        client=parse_pairs("--option", option),
+        name_servers=client.name_servers,
+        bus=events.bus,
+        database=events.database,
+        schema=events.schema,
+        table_prefix=events.table_prefix,
+        version=events.version,
+        form=events.form,
+        batch_size=batch_size,
+        client=client.options,
     )
-    relay.count_unsent_events()  # what cannot work is said before Spark starts
+    relay.count_unsent_events()  # fails before Spark starts if the bus or its database is not usable
     with show_progress("outbox") as on_progress:
-        spark = open_session("outbox", master, parse_pairs("--conf", conf))
-        done = job.run(spark, job.OutboxJob(tasks=tasks), relay, relay.count_unsent_events, on_progress=on_progress)
+        session = spark.open_session("outbox")
+        done = job.run(session, job.OutboxJob(tasks=tasks), relay, relay.count_unsent_events, on_progress=on_progress)
     typer.echo(
-        f"{done.sent:,} events sent, {done.rows_per_s:,.0f} a second; {done.left:,} are left: not due, in other hands, "
-        "or behind one of their key that failed"
+        f"{done.sent:,} events sent, {done.rows_per_s:,.0f} per second. {done.left:,} are left: not due yet, "
+        "claimed by other relays, or waiting for a failed event with the same key."
     )
     if done.failed:
-        typer.secho(f"{done.failed:,} attempts failed; those events are tried again later", fg="yellow", err=True)
+        typer.secho(f"{done.failed:,} attempts failed; these events are retried later.", fg="yellow", err=True)

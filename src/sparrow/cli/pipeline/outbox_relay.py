@@ -1,6 +1,6 @@
-"""A relay of the event bus for a task of Spark: the bus's own, with a transport that appends in bulk.
+"""A relay of the event bus that runs in a Spark task and appends events in bulk.
 
-It stands apart from the command that uses it, since tasks import it and need nothing of a command line.
+It is a separate module because tasks import it, and need nothing of the command line.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from sparrow.spark.jobs.outbox import BulkAppender, RelayCounts
 
 _PAUSE_S = 0.1
-"""While what is left is in other hands: when they are done, the next events of the same keys can be had."""
+"""Pause while other relays have claimed events: when they are done, the next events of the same keys can be claimed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BulkRelay:
-    """A relay on somebody's tables that appends in bulk. Holds values only: it connects in the task that it goes to."""
+    """A relay of an event bus that appends in bulk. It holds values only, and connects in its task."""
 
     name_servers: str
     bus: str | None = None
@@ -37,15 +37,15 @@ class BulkRelay:
     table_prefix: str = "cap"
     version: str | None = None
     form: str = "document"
-    lot: int = 2_000
+    batch_size: int = 2_000
     client: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, number: int) -> RelayCounts:
         return asyncio.run(self._send_all())
 
     def count_unsent_events(self) -> int:
-        """Published and not sent, whether due or not."""
-        return asyncio.run(self._open_events())
+        """Count the published events that are not sent, due or not."""
+        return asyncio.run(self._count_unsent())
 
     async def _send_all(self) -> RelayCounts:
         from sparrow.bus.relay.relay import EventRelay
@@ -55,15 +55,17 @@ class BulkRelay:
             settings = replace(
                 bus.settings,
                 version=self.version or bus.settings.version,
-                relay_batch=self.lot,
+                relay_batch=self.batch_size,
                 send_timeout_s=bus.settings.lease_s / 2,
-                # That a row is being sent, Queue says as well: one write less for every row.
+                # The column Queue also shows that a row is being sent; this saves one write per row.
                 status_writes="compact",
             )
             bus.core.settings = settings
             bus.core.context.use(replace(bus.core.context.sql, writes_progress_states=False))
-            patience_ms = int(settings.send_timeout_s * 1_000 / 2)
-            appender = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
+            retry_timeout_ms = int(settings.send_timeout_s * 1_000 / 2)
+            appender = BulkAppender(
+                self.name_servers, client=self.client, topic_queues=4, retry_timeout_ms=retry_timeout_ms
+            )
             transport = BulkTransport(self.name_servers, appender, form=self.form, version=settings.version)
             bus.core.context.transport = transport
             relay = EventRelay(bus.core.context)
@@ -79,28 +81,28 @@ class BulkRelay:
     async def _until_nothing_is_due(self, bus: EventBus, relay: EventRelay) -> None:
         from sparrow.bus.relay.relay import BATCHES_IN_FLIGHT_MAX
 
-        in_vain = 0
-        while in_vain < 2:  # what others had in hand at the first look may have come free before it was asked for
+        idle_rounds = 0
+        while idle_rounds < 2:  # other relays may release events between the two checks
             for _ in range(BATCHES_IN_FLIGHT_MAX):
                 if not await relay.step():
                     break
             await relay.drain()
             if await relay.step():
-                in_vain = 0
+                idle_rounds = 0
             elif await self._is_more_to_come(bus):
-                in_vain = 0
+                idle_rounds = 0
                 await asyncio.sleep(_PAUSE_S)
             else:
-                in_vain += 1
+                idle_rounds += 1
 
     async def _is_more_to_come(self, bus: EventBus) -> bool:
-        """Whether events wait that could be had, were not others of their keys in other hands.
+        """Return whether due events wait only for events of the same keys that other relays have claimed.
 
-        Those behind one that failed and is tried again later are not worth waiting for.
+        Events that wait for the retry of a failed event are not included.
         """
         return any(each.due and each.held for each in await self._backlog(bus))
 
-    async def _open_events(self) -> int:
+    async def _count_unsent(self) -> int:
         async with open_bus(self.bus, self.database, self.schema, self.table_prefix) as bus:
             return sum(each.open for each in await self._backlog(bus))
 
@@ -109,15 +111,15 @@ class BulkRelay:
         from sparrow.bus.sql.statistics import backlog
 
         found = await bus.database.run(lambda db: backlog(db, bus.core.context.sql, "published"))
-        lane = outgoing_group(self.version or bus.settings.version)
-        return [each for each in found if each.group == lane]
+        group = outgoing_group(self.version or bus.settings.version)
+        return [each for each in found if each.group == group]
 
 
 class BulkTransport:
-    """Events as the bus's own transport writes them, but appended as columns, a lot at a time.
+    """Transport of the event bus that appends batches of events as columns.
 
-    A lot in which something is refused, or whose broker cannot append in bulk, is sent by that transport, which says of
-    each event what became of it.
+    A batch that is refused, or whose broker does not support bulk appends, is sent by the ordinary transport, which
+    reports the result of each event.
     """
 
     def __init__(self, name_servers: str, appender: BulkAppender, *, form: str, version: str) -> None:
@@ -125,14 +127,14 @@ class BulkTransport:
             from sparrow.bus.transports.sparrow.transport import SparrowTransport
 
         self._form, self._version = form, version
-        self._one_by_one = SparrowTransport(name_servers, form=form, version=version)  # type: ignore[arg-type]
+        self._fallback = SparrowTransport(name_servers, form=form, version=version)  # type: ignore[arg-type]
         self._appender = appender
 
     def check_name(self, name: str) -> None:
-        self._one_by_one.check_name(name)
+        self._fallback.check_name(name)
 
     async def open(self) -> None:
-        """Connections come with the first use."""
+        """Do nothing: connections are opened on first use."""
 
     async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
         from sparrow.bus.transports.sparrow.message_format import to_message
@@ -141,15 +143,15 @@ class BulkTransport:
             messages = [to_message(each, self._form, version=self._version) for each in envelopes]  # type: ignore[arg-type]
             await asyncio.to_thread(lambda: self._appender.append(_columns(messages)))
         except Refused:
-            await self._one_by_one.open()
-            return await self._one_by_one.send(envelopes)
+            await self._fallback.open()
+            return await self._fallback.send(envelopes)
         return [None] * len(envelopes)
 
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> TransportConsumer:
-        raise Refused("this only sends")
+        raise Refused("the bulk transport can only send: use the ordinary transport to receive")
 
     async def close(self) -> None:
-        await self._one_by_one.close()
+        await self._fallback.close()
 
 
 def _columns(messages: Sequence[Message]) -> Any:
@@ -157,14 +159,16 @@ def _columns(messages: Sequence[Message]) -> Any:
 
     from sparrow.spark.jobs.outbox import PROPERTIES_TYPE
 
-    said = [message.properties for message in messages]
-    rest = [[pair for pair in each.items() if pair[0] not in (PROPERTY_KEYS, PROPERTY_SHARDING_KEY)] for each in said]
+    properties = [message.properties for message in messages]
+    rest = [
+        [pair for pair in each.items() if pair[0] not in (PROPERTY_KEYS, PROPERTY_SHARDING_KEY)] for each in properties
+    ]
     return pa.RecordBatch.from_arrays(
         [
             pa.array([message.topic for message in messages], pa.string()),
             pa.array([message.body for message in messages], pa.binary()),
-            pa.array([each.get(PROPERTY_KEYS) for each in said], pa.string()),
-            pa.array([each.get(PROPERTY_SHARDING_KEY) for each in said], pa.string()),
+            pa.array([each.get(PROPERTY_KEYS) for each in properties], pa.string()),
+            pa.array([each.get(PROPERTY_SHARDING_KEY) for each in properties], pa.string()),
             pa.array(rest, PROPERTIES_TYPE),
         ],
         names=["topic", "body", "keys", "sharding_key", "properties"],

@@ -1,4 +1,4 @@
-"""What a person sees while Spark works: a bar of tasks, or of messages and how many are still to come."""
+"""Progress bar of Spark jobs: finished tasks, or messages read and messages left."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Counts(ProgressColumn):
 
 @contextmanager
 def show_progress(what: str) -> Iterator[ProgressCallback]:
-    """A bar on the error output, as long as this lasts. Gives what a job should call when it gets further.
+    """Show a progress bar on standard error, and yield the callback that updates it.
 
-    Ctrl-C stops the job in order, and the command then ends without a trace of the interrupt.
+    Ctrl-C stops the job cleanly; the command then exits without a traceback.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), _Counts(), TimeElapsedColumn())
     try:
@@ -35,23 +35,24 @@ def show_progress(what: str) -> Iterator[ProgressCallback]:
 
             yield on_progress
     except KeyboardInterrupt:
-        typer.echo(f"{what}: stopped; run it again and it goes on where it was", err=True)
+        typer.echo(f"{what}: stopped. Run the command again to continue.", err=True)
         raise typer.Exit(130) from None
 
 
 def bar_extent(done: JobProgress) -> tuple[int, int | None]:
-    """How full the bar is, and of what; None: nobody knows yet."""
+    """Return the position and the length of the bar; the length is None while unknown."""
     if done.lag is not None:
         return done.rows, max(done.rows + done.lag, 1)
     return done.tasks, done.tasks_total or None
 
 
 def progress_text(done: JobProgress) -> str:
-    said = []
+    """Return the counts as text, for the right of the bar."""
+    parts = []
     if done.rows or done.lag is not None:
-        said.append(f"{done.rows:,} rows")
+        parts.append(f"{done.rows:,} rows")
     if done.lag:
-        said.append(f"{done.lag:,} to go")
+        parts.append(f"{done.lag:,} left")
     if done.tasks_total:
-        said.append(f"{done.tasks:,}/{done.tasks_total:,} tasks")
-    return ", ".join(said)
+        parts.append(f"{done.tasks:,}/{done.tasks_total:,} tasks")
+    return ", ".join(parts)

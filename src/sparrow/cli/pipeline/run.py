@@ -1,70 +1,72 @@
-"""`sparrow pipeline run|validate|explain|package`: pipelines that are declared in files."""
+"""`sparrow pipeline run`, `validate` and `explain`: pipelines defined in files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from sparrow.cli.pipeline.options import parse_pairs
+from sparrow.cli.parameter_groups import with_parameter_groups
+from sparrow.cli.pipeline.parameters.common import SparkParameters
 from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.spark.pipelines import Pipeline, load
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 RUN_EXAMPLES = """
-[bold]sparrow pipeline run orders.toml[/bold]  reads what is there and ends, if its trigger is available-now
+[bold]sparrow pipeline run orders.toml[/bold]  (reads what exists and ends, if its trigger is available-now)
 
 [bold]sparrow pipeline run orders.toml --master spark://10.0.0.7:7077 --conf spark.executor.memory=4g[/bold]
 """
 
-PipelineFile = Annotated[Path, typer.Argument(help="A pipeline: .toml, or .py that defines `pipeline`.")]
-Master = Annotated[str | None, typer.Option("--master", help="Spark's master; local[*] unless told.")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, KEY=VALUE; repeatable.")]
+PipelineFile = Annotated[Path, typer.Argument(help="Pipeline file: .toml, or .py that defines `pipeline`.")]
 
 
-def run(file: PipelineFile, master: Master = None, conf: Conf = None) -> None:
-    """Run a declared pipeline, here or on a cluster."""
+@with_parameter_groups
+def run(file: PipelineFile, spark: SparkParameters) -> None:
+    """Run a pipeline, locally or on a cluster."""
     from sparrow.spark.pipelines.runner import run_pipeline
 
     pipeline = load(file)
     with show_progress(pipeline.name) as on_progress:
-        done = run_pipeline(_session(pipeline, master, conf), pipeline, on_progress=on_progress)
-    typer.echo(f"{pipeline.name}: {done.rows:,} rows read, {done.sinks} sink(s) written")
+        done = run_pipeline(_open_session(pipeline, spark), pipeline, on_progress=on_progress)
+    typer.echo(f"{pipeline.name}: {done.rows:,} rows read, {done.sinks} sink(s) written.")
 
 
 def validate(file: PipelineFile) -> None:
-    """Check a pipeline: its file, its SQL, its columns. Nothing is read or written, and no broker need run."""
+    """Check a pipeline's file, SQL and columns. Nothing is read or written, and no broker needs to run."""
     from sparrow.spark.pipelines.runner import validate_pipeline
 
     pipeline = load(file)
-    frames = validate_pipeline(_session(pipeline, "local[1]", None), pipeline)
-    typer.echo(f"{pipeline.name} is sound")
+    frames = validate_pipeline(_open_session(pipeline, SparkParameters(master="local[1]")), pipeline)
+    typer.echo(f"{pipeline.name} is valid.")
     for sink in pipeline.sinks:
         columns = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in frames[sink.input].schema.fields)
         typer.echo(f"  {sink.name} <- {sink.input}: {columns}")
 
 
 def explain(file: PipelineFile) -> None:
-    """Show what a pipeline is made of, and Spark's plan for each sink."""
+    """Show the parts of a pipeline, and Spark's plan for each sink."""
     from sparrow.spark.pipelines.runner import validate_pipeline
 
     pipeline = load(file)
     Console().print(_overview(pipeline))
-    frames = validate_pipeline(_session(pipeline, "local[1]", None), pipeline)
+    frames = validate_pipeline(_open_session(pipeline, SparkParameters(master="local[1]")), pipeline)
     for sink in pipeline.sinks:
         typer.echo(f"\n{sink.name} <- {sink.input}")
         frames[sink.input].explain("formatted")
 
 
-def _session(pipeline: Pipeline, master: str | None, conf: list[str] | None):  # type: ignore[no-untyped-def]
+def _open_session(pipeline: Pipeline, spark: SparkParameters) -> SparkSession:
     from sparrow.spark.pipelines.frames import option_strings
     from sparrow.spark.runtime.session import spark_session
 
-    return spark_session(
-        pipeline.name, master=master, options={**option_strings(pipeline.spark), **parse_pairs("--conf", conf)}
-    )
+    settings = {**option_strings(pipeline.spark), **spark.settings}
+    return spark_session(pipeline.name, master=spark.master, options=settings)
 
 
 def _overview(pipeline: Pipeline) -> Table:

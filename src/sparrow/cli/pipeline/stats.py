@@ -1,7 +1,8 @@
-"""`sparrow pipeline stats`: rates, sizes, latencies, hot keys and lag, minute by minute."""
+"""`sparrow pipeline stats`: measure rates, sizes, latencies, hot keys and lag by minute."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sparrow.cli.pipeline.options import (
-    CheckpointOption,
-    MasterOption,
-    NameServerOption,
-    SparkConfOption,
-    open_session,
-    parse_pairs,
-)
+from sparrow.cli.parameter_groups import with_parameter_groups
+from sparrow.cli.pipeline.parameters.common import CheckpointOption, ClientParameters, SparkParameters
 from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.model.errors import Refused
 
@@ -30,76 +25,106 @@ Examples:
 
 [bold]sparrow pipeline stats orders --since -1h --parquet ./stats[/bold]
 
-[bold]sparrow pipeline stats orders payments --follow[/bold]   (a live topic {STATS_TOPIC}, for the console)
+[bold]sparrow pipeline stats orders payments --follow[/bold]   (live, to the topic {STATS_TOPIC})
 
-[bold]sparrow pipeline stats orders --catch-up --parquet ./stats --no-topic[/bold]   (from cron)
+[bold]sparrow pipeline stats orders --catch-up --parquet ./stats --no-topic[/bold]   (for cron)
 """
 
 
-def stats(
-    topic: Annotated[list[str], typer.Argument(help="The topics.")],
-    name_server: NameServerOption = "127.0.0.1:9876",
-    group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="Sample the lag of this group only; may be repeated.")
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class StatsPeriodParameters:
+    """The period that is measured: a time span, or a stream."""
+
     since: Annotated[
-        str | None, typer.Option(help="Messages stored from then on: ISO time, milliseconds, or -1h.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Up to then.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+        str | None, typer.Option(help="Messages stored at this time or later: ISO time, milliseconds, or -1h.")
+    ] = None
+    until: Annotated[str | None, typer.Option(help="Messages stored before this time.")] = None
+    follow: Annotated[bool, typer.Option("--follow", help="Measure new messages continuously, until Ctrl-C.")] = False
     catch_up: Annotated[
-        bool, typer.Option("--catch-up", help="From where the last such run stopped up to now, and then leave.")
-    ] = False,
-    every: Annotated[int, typer.Option(help="With --follow: seconds between batches.", min=1)] = 10,
-    parquet: Annotated[str | None, typer.Option(help="A folder of tables to add to.")] = None,
-    to: Annotated[str, typer.Option(help="The topic of the measures.")] = STATS_TOPIC,
-    no_topic: Annotated[bool, typer.Option("--no-topic", help="No topic: only Parquet.")] = False,
-    no_traces: Annotated[bool, typer.Option("--no-traces", help="Leave out what clients traced.")] = False,
-    hot_keys: Annotated[int, typer.Option(help="So many keys of each topic and minute.", min=1, max=100)] = 10,
-    option: Annotated[
-        list[str] | None, typer.Option(help="For the client, such as sparrow.accessKey=NAME; may be repeated.")
+        bool, typer.Option("--catch-up", help="Measure from the end of the last such run until now, then exit.")
+    ] = False
+    every: Annotated[int, typer.Option(help="With --follow: seconds between batches.", min=1)] = 10
+    checkpoint: CheckpointOption = None
+
+    def __post_init__(self) -> None:
+        if self.follow and self.catch_up:
+            raise Refused("--follow and --catch-up exclude each other: use one of them")
+        if self.checkpoint is not None and not self.is_stream:
+            raise Refused("--checkpoint needs --follow or --catch-up: a time span has no progress to keep")
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the job runs as a stream with a checkpoint."""
+        return self.follow or self.catch_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsOutputParameters:
+    """Where the measures go."""
+
+    parquet: Annotated[str | None, typer.Option(help="Append to tables in this folder.")] = None
+    to: Annotated[str, typer.Option(help="Topic for the measures.")] = STATS_TOPIC
+    no_topic: Annotated[bool, typer.Option("--no-topic", help="Write to Parquet only.")] = False
+
+    @property
+    def topic(self) -> str | None:
+        """The topic for the measures; None: Parquet only."""
+        return None if self.no_topic else self.to
+
+
+@with_parameter_groups
+def stats(
+    topic: Annotated[list[str], typer.Argument(help="Topics to measure.")],
+    period: StatsPeriodParameters,
+    output: StatsOutputParameters,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="Sample the lag of this consumer group only. Repeatable.")
     ] = None,
-    checkpoint: CheckpointOption = None,
-    master: MasterOption = None,
-    conf: SparkConfOption = None,
+    no_traces: Annotated[bool, typer.Option("--no-traces", help="Do not measure traces of clients.")] = False,
+    hot_keys: Annotated[int, typer.Option(help="Number of hot keys per topic and minute.", min=1, max=100)] = 10,
+    *,
+    client: ClientParameters,
+    spark: SparkParameters,
 ) -> None:
-    """Measure topics and what clients do with them, into Parquet tables and a topic."""
-    # Late: they load NumPy and Arrow, which no other verb should wait for.
+    """Measure topics, and what clients do with them, by minute, into Parquet tables and a topic."""
+    # Imported here: NumPy and Arrow would slow down all other commands.
     from sparrow.spark.jobs.job_keys import default_checkpoint_path
     from sparrow.spark.jobs.stats import job
     from sparrow.spark.jobs.time_span import JobTimeSpan
 
-    if follow and catch_up:
-        raise Refused("--follow and --catch-up exclude each other: one goes on for ever, the other leaves")
-    output = None if no_topic else to
-    place = None
-    if follow or catch_up:
-        work = (name_server, sorted(topic), sorted(group or ()), output, parquet, no_traces)
-        place = str(checkpoint or default_checkpoint_path("stats", work))
-    elif checkpoint is not None:
-        raise Refused("a checkpoint is for --follow and --catch-up: a span of time is measured anew each time")
-    arguments = job.StatsJob(
-        name_servers=name_server,
+    progress_path = None
+    if period.is_stream:
+        identity = (
+            client.name_servers,
+            sorted(topic),
+            sorted(group or ()),
+            output.topic,
+            output.parquet,
+            no_traces,
+        )
+        progress_path = str(period.checkpoint or default_checkpoint_path("stats", identity))
+    work = job.StatsJob(
+        name_servers=client.name_servers,
         topics=tuple(topic),
         groups=tuple(group or ()),
-        span=JobTimeSpan.parse(since, until),
+        span=JobTimeSpan.parse(period.since, period.until),
         traces=not no_traces,
-        parquet=parquet,
-        topic=output,
+        parquet=output.parquet,
+        topic=output.topic,
         hot_keys=hot_keys,
-        checkpoint=place,
-        interval_s=every if follow else None,
-        options=parse_pairs("--option", option),
+        checkpoint=progress_path,
+        interval_s=period.every if period.follow else None,
+        options=client.options,
     )
     with show_progress("stats") as on_progress:
-        spark = open_session("stats", master, parse_pairs("--conf", conf))
-        measured = job.run(spark, arguments, on_progress=on_progress)
+        measured = job.run(spark.open_session("stats"), work, on_progress=on_progress)
     if measured.recent:
         Console().print(minutes_table(measured))
     typer.echo(", ".join(f"{count:,} rows of {kind}" for kind, count in measured.rows.items()) or "nothing to measure")
 
 
 def minutes_table(measured: StatsResult) -> Table:
+    """Return the last minutes of a time span as a table."""
     table = Table(
         "minute (UTC)", "topic", "messages", "per s", "KB/s", "retried", "size p95", "latency p95", "hot keys"
     )

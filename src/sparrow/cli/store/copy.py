@@ -66,7 +66,7 @@ async def _copy(source: str, target: str, topics: list[str], renames: dict[str, 
                 source_name=store_identity(source),
                 chosen=topics,
                 renames=renames,
-                checked=table_suffix if is_database_url(target) else validate_topic_name,
+                check_name=table_suffix if is_database_url(target) else validate_topic_name,
                 progress=lambda done, total, topic: bar.update(
                     work, completed=done, total=total, description=topic or "copied"
                 ),

@@ -1,4 +1,4 @@
-"""The client for asyncio. A session may be shared: one set of connections for a producer, a consumer and an admin."""
+"""The client for asyncio. Clients may share a session: one set of connections for producers, consumers and admins."""
 
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.connection.session import ClientSession

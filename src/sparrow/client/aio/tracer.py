@@ -1,6 +1,6 @@
-"""Sends traces, in batches and behind the scenes: nothing here makes a user's call wait or fail.
+"""The tracer: sends trace records in batches, in the background, without delaying or failing a user's call.
 
-What cannot be sent, or comes faster than it can be, is dropped and counted.
+Records that cannot be sent, or that arrive too fast, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ from sparrow.model.protocol import (
     PROPERTY_TRANSACTION_PREPARED,
     TRACE_TOPIC,
 )
-from sparrow.model.send_result import SendResult, TransactionState
+from sparrow.model.send_result import SendResult
 from sparrow.model.topic import GROUP_NAME_CHARS_MAX
+from sparrow.model.transaction import TransactionState
 
 log = logging.getLogger(__name__)
 
 TRACE_LINGER_S = 0.2
-"""How long a trace waits for others."""
+"""How long a record waits for others."""
 PENDING_TRACES_MAX = 10_000
 BATCH_TRACES_MAX = 100
 BATCH_KEYS_BYTES_MAX = 8 * 1024
-"""A message's properties have 32 KB, and keys are the users'."""
+"""The properties of a message are limited to 32 KB, and keys come from users."""
 CLOSE_TIMEOUT_S = 2.0
-"""What is left when a client is closed gets so long."""
+"""How long closing waits for the last records to be sent."""
 
 
 class TraceProducer(Protocol):
-    """A producer, as far as traces need one."""
+    """What the tracer needs of a producer."""
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -63,11 +64,12 @@ class TraceProducer(Protocol):
 
 
 def trace_producer_group(group: str) -> str:
+    """Return the producer group that sends the traces of a group."""
     return f"_INNER_TRACE_PRODUCER-{group}"[:GROUP_NAME_CHARS_MAX]
 
 
 class Tracer:
-    """Takes notes for one producer or consumer."""
+    """Records what one producer or consumer does."""
 
     def __init__(
         self, session: ClientSession, group: str, producer: TraceProducer, *, topic: str = TRACE_TOPIC
@@ -79,10 +81,12 @@ class Tracer:
         self.dropped = 0
 
     async def open(self) -> None:
+        """Start to send records."""
         await self._producer.open()
         self._task = asyncio.create_task(self._keep_sending(), name=f"trace {self._group}")
 
     async def close(self) -> None:
+        """Send what is left, for a limited time."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -93,10 +97,10 @@ class Tracer:
             self._drop(len(self._waiting), "closed")
         await self._producer.close()
 
-    # -- notes --------------------------------------------------------------------------------------------------------
+    # -- recording ----------------------------------------------------------------------------------------------------
 
     def published(self, message: AnyMessage, message_id: str, begun: float, result: SendResult | None) -> None:
-        """A send is over. `begun`: by `time.monotonic`. Without a result it failed."""
+        """Record a send that has ended; without a result it failed. `begun` is from `time.monotonic`."""
         if result is not None and not result.is_traced:
             return
         cost_ms = int((time.monotonic() - begun) * 1000)
@@ -119,7 +123,7 @@ class Tracer:
         )
 
     def follow(self, message: AnyMessage, sending: asyncio.Future[SendResult]) -> None:
-        """The same for a send that is on its way."""
+        """Record a send when its future is done."""
         begun = time.monotonic()
 
         def over(done: asyncio.Future[SendResult]) -> None:
@@ -133,6 +137,7 @@ class Tracer:
     def transaction_ended(
         self, message: AnyMessage, broker_name: str, outcome: TransactionState, from_check: bool
     ) -> None:
+        """Record the end of a transaction."""
         message_id = message.unique_key or ""
         self._note(
             TransactionEndTrace(
@@ -150,7 +155,7 @@ class Tracer:
         )
 
     def around(self, handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
-        """The handler, with a note before and after."""
+        """Return the handler with a record before and after."""
 
         async def traced(given: Any) -> object:
             messages = [
@@ -230,14 +235,14 @@ class Tracer:
     async def _send_all(self) -> None:
         while self._waiting:
             notes = self._batch()
-            words = " ".join(trace_records.trace_keys(notes))
+            keys = " ".join(trace_records.trace_keys(notes))
             try:
-                await self._producer.send(Message(self._topic, trace_records.encode(notes), keys=words))
-            except Exception as error:  # whatever it is, the next ones go on
+                await self._producer.send(Message(self._topic, trace_records.encode(notes), keys=keys))
+            except Exception as error:  # an error must not stop later records
                 self._drop(len(notes), repr(error))
 
     def _batch(self) -> list[TraceRecord]:
-        """At least one."""
+        """Return the next records, at least one."""
         notes: list[TraceRecord] = []
         keys_bytes = 0
         while self._waiting and len(notes) < BATCH_TRACES_MAX:
@@ -254,11 +259,11 @@ class Tracer:
 
 
 def _kind_of(message: AnyMessage) -> TracedMessageType:
-    words = message.properties
-    if words.get(PROPERTY_TRANSACTION_PREPARED) == "true":
+    properties = message.properties
+    if properties.get(PROPERTY_TRANSACTION_PREPARED) == "true":
         return TracedMessageType.HALF
     is_delayed = any(
-        name in words
+        name in properties
         for name in (PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_S)
     )
     return TracedMessageType.DELAYED if is_delayed else TracedMessageType.NORMAL

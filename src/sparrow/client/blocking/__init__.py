@@ -1,4 +1,4 @@
-"""The client for programs without an event loop: the asyncio client's names, on a loop thread of their own."""
+"""The blocking client: the asyncio client's names, run on an event loop in a thread of its own."""
 
 from sparrow.client.blocking.admin import Admin
 from sparrow.client.blocking.consumer import Consumer

@@ -1,5 +1,4 @@
-"""What an operator asks for, for programs without an event loop. `sparrow.client.aio.admin.admin` says what is
-promised."""
+"""The blocking admin client. `sparrow.client.aio.admin.admin` documents its guarantees."""
 
 from __future__ import annotations
 
@@ -8,10 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sparrow.client import aio
-from sparrow.client.aio.admin.admin import Cluster, GroupMember, GroupProgress
+from sparrow.client.aio.admin.clusters import Cluster
+from sparrow.client.aio.admin.groups import GroupMember, GroupProgress
 from sparrow.client.aio.admin.resend import ResendResult
-from sparrow.client.aio.consume.rebalance import StartPosition
 from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.options import StartPosition
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Admin(BlockingClient[aio.Admin]):
-    """Topics, groups, routes, how far groups are, and messages by key or id.
+    """Administers topics, groups, offsets and tokens, and finds messages.
 
     ```python
     with Admin("127.0.0.1:9876") as admin:
@@ -41,14 +41,15 @@ class Admin(BlockingClient[aio.Admin]):
     # -- clusters and topics ------------------------------------------------------------------------------------------
 
     def clusters(self) -> dict[str, Cluster]:
+        """Return every cluster by name, with the addresses of its brokers."""
         return self._run(self._client.clusters())
 
     def topics(self) -> list[str]:
-        """Every topic any broker has, the brokers' own among them."""
+        """Return the names of all topics of all brokers, system topics included."""
         return self._run(self._client.topics())
 
     def route(self, topic: str) -> TopicRoute:
-        """Where the topic lives, asked now."""
+        """Return the brokers and queues of a topic, as the name server reports them now."""
         return self._run(self._client.route(topic))
 
     def create_topic(
@@ -61,8 +62,11 @@ class Admin(BlockingClient[aio.Admin]):
         permission: int = PERM_READ | PERM_WRITE,
         has_lanes: bool = False,
     ) -> TopicRoute:
-        """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either. With
-        lanes, messages have priorities: of each queue that producers know, readers see three."""
+        """Create or change a topic on the masters of a cluster, of the named brokers, or of all brokers.
+
+        Producers and consumers find it when this returns. `has_lanes`: messages have priorities; each queue that
+        producers write has three read queues.
+        """
         return self._run(
             self._client.create_topic(
                 name, queues, cluster=cluster, brokers=brokers, permission=permission, has_lanes=has_lanes
@@ -70,47 +74,51 @@ class Admin(BlockingClient[aio.Admin]):
         )
 
     def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
-        """Messages and offsets go with it. Deleting what is not there is fine."""
+        """Delete a topic with its messages and offsets. A topic that does not exist is no error."""
         self._run(self._client.delete_topic(name, cluster=cluster))
 
     def topic_bounds(self, topic: str) -> dict[QueueRef, QueueBounds]:
-        """What each queue of the topic holds."""
+        """Return the first and the end offset of each queue of a topic."""
         return self._run(self._client.topic_bounds(topic))
 
     def offset_at(self, queue: QueueRef, time_ms: int, *, upper: bool = False) -> int:
-        """The first offset stored at or after that time; with `upper` the last one stored at or before it."""
+        """Return the first offset stored at or after a time; with `upper`, the last one at or before it."""
         return self._run(self._client.offset_at(queue, time_ms, upper=upper))
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
     def groups(self) -> dict[str, Group]:
-        """Every group any master knows."""
+        """Return every consumer group by name."""
         return self._run(self._client.groups())
 
     def create_group(self, group: Group, *, cluster: str | None = None) -> None:
-        """Make a group, or change it."""
+        """Create or change a consumer group."""
         self._run(self._client.create_group(group, cluster=cluster))
 
     def delete_group(self, name: str, *, clean_offsets: bool = True) -> None:
+        """Delete a consumer group, and its committed offsets unless `clean_offsets` is False."""
         self._run(self._client.delete_group(name, clean_offsets=clean_offsets))
 
     def progress(self, group: str, topic: str | None = None) -> GroupProgress:
-        """How far the group is on a topic, or on all it reads."""
+        """Return committed offsets and lag of a group on a topic, or on all topics that it reads."""
         return self._run(self._client.progress(group, topic))
 
     def members(self, group: str) -> list[GroupMember]:
-        """Who consumes for the group now, by client id; nobody is an answer too."""
+        """Return the members of a group that are online, sorted by client id."""
         return self._run(self._client.members(group))
 
     def reset_offsets(
         self, group: str, topic: str, to: StartPosition | int, *, force: bool = True
     ) -> dict[QueueRef, int]:
-        """Make the group read on from another place: `"first"`, `"last"`, or a time (a datetime, or ms since 1970; -1
-        is the newest message). Where each queue goes on is the answer."""
+        """Reset a group on a topic to `"first"`, `"last"` or a time, and return the new offset of each queue.
+
+        A time is a datetime or ms since 1970; -1 is the newest message. Members that are online continue from there;
+        for a group without one the offsets are committed. Without `force`, offsets only move back.
+        """
         return self._run(self._client.reset_offsets(group, topic, to, force=force))
 
     def reset_queue(self, group: str, queue: QueueRef, offset: int) -> None:
-        """The same for one queue, and to an offset in it."""
+        """Reset a group on one queue to an offset."""
         self._run(self._client.reset_queue(group, queue, offset))
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -118,25 +126,32 @@ class Admin(BlockingClient[aio.Admin]):
     def find_by_key(
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
     ) -> list[StoredMessage]:
-        """The newest messages of the topic that carry the key, oldest first."""
+        """Return the newest messages of a topic that have the key, the oldest of them first."""
         return self._run(self._client.find_by_key(topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms))
 
     def find_by_id(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
-        """The message with that id: an offset id, or a unique id and its topic. `Refused` when there is none."""
+        """Return the message with an id; raise `Refused` if there is none.
+
+        An offset id contains the position of the message. A unique id, which the sender assigned, needs the topic.
+        """
         return self._run(self._client.find_by_id(message_id, topic=topic))
 
     def consume_directly(
         self, group: str, message_id: str, *, topic: str | None = None, client_id: str | None = None
     ) -> ConsumeDirectlyResult:
-        """Have a consumer of the group, or that one, handle a message now. The answer says what came of it."""
+        """Have a member of the group handle a message now, and return the result.
+
+        The group's offsets do not matter and do not change. The id is an offset id, or a unique id with its topic.
+        Without a `client_id` any member that is online is used.
+        """
         return self._run(self._client.consume_directly(group, message_id, topic=topic, client_id=client_id))
 
     def dead_letters(self, group: str) -> list[StoredMessage]:
-        """What the group gave up, oldest first on each broker; `topic` is the one a message was sent to."""
+        """Return the dead letters of a group, the oldest first on each broker; `topic` is their original topic."""
         return self._run(self._client.dead_letters(group))
 
     def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
-        """The same as an Arrow table, for many. `Refused` when the group has never given one up."""
+        """Return the dead letters of a group as an Arrow table; raise `Refused` if the group has never had one."""
         return self._run(self._client.dead_letter_table(group, columns=columns))
 
     def redrive(
@@ -148,9 +163,10 @@ class Admin(BlockingClient[aio.Admin]):
         everything: bool = False,
         to_group_only: bool = False,
     ) -> int:
-        """Send dead letters again: those with these ids, those that died since a time, or all; how many there were.
+        """Send dead letters again: those with these ids, those since a time, or all; return how many.
 
-        They go to the topic they were sent to, for every group that reads it, or only to this group.
+        They go to their original topic under their own unique ids, so every group that reads it gets them once more;
+        with `to_group_only` they go to the retry topic of this group. They also stay among the dead letters.
         """
         return self._run(
             self._client.redrive(group, ids=ids, since=since, everything=everything, to_group_only=to_group_only)
@@ -172,10 +188,12 @@ class Admin(BlockingClient[aio.Admin]):
         dry_run: bool = False,
         force: bool = False,
     ) -> ResendResult:
-        """Deliver messages of a topic once more, to a group or to all that have committed an offset on it.
+        """Deliver messages of a topic once more, to a group or to all groups that have committed offsets on it.
 
-        Which messages: offsets `begin` to `end`, both included, of a queue or of a priority's queues; those with one of
-        the `keys`; or those stored from `from_ms` on and before `to_ms`.
+        The messages are not copied; they are delivered like retries, with the property `RESENT`. They are selected by
+        offsets `begin` to `end`, both included, in a queue or in the queues of a priority; by one of the `keys`; or by
+        store time from `from_ms` to before `to_ms`, which may also narrow down keys. Messages that a group has not
+        read yet are refused unless `force`. `dry_run` only counts.
         """
         return self._run(
             self._client.resend(
@@ -197,14 +215,17 @@ class Admin(BlockingClient[aio.Admin]):
     # -- tokens -------------------------------------------------------------------------------------------------------
 
     def issue_token(self, name: str, kind: TokenKind) -> Credentials:
-        """What a producer (`p`) or a consumer (`c`) is to sign its requests with. A name issued before is given as it
-        was; one of another kind, or revoked, is refused."""
+        """Issue a token for a producer (`p`) or a consumer (`c`), and return what it signs its requests with.
+
+        Every broker gets the same token. A name that was issued before returns the same credentials; it is refused if
+        its kind is another, or if it was revoked.
+        """
         return self._run(self._client.issue_token(name, kind))
 
     def tokens(self) -> list[TokenDescription]:
-        """Every token of any master, by name, the revoked ones too. Secrets are not shown."""
+        """Return every token by name, revoked ones included, without secrets."""
         return self._run(self._client.tokens())
 
     def revoke_token(self, name: str) -> None:
-        """For good, and from the next request on, on every master that has it."""
+        """Revoke a token for good on every master, from the next request on."""
         self._run(self._client.revoke_token(name))

@@ -1,4 +1,4 @@
-"""The life of a blocking client: an asyncio client, and the loop thread on which it lives."""
+"""The base of blocking clients: an asyncio client, and the loop thread that it runs on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ C = TypeVar("C", bound=AsyncClient)
 
 
 class BlockingClient(Generic[C]):
-    """Opened by `with`, by `open`, or by its first use. Any thread may call it."""
+    """Opened by `with`, by `open`, or by the first call. Any thread may call it."""
 
     def __init__(self, client: C, *, what: str) -> None:
         self._client, self._what = client, what
@@ -32,11 +32,11 @@ class BlockingClient(Generic[C]):
         self._changing = threading.Lock()
 
     def open(self) -> None:
-        """Not needed with `with`, nor before a call: the first one opens."""
+        """Open the client. `with` does it, and so does the first call."""
         self._opened()
 
     def close(self) -> None:
-        """Finishes what is in hand and hangs up. A closed client stays closed."""
+        """Finish what is in progress and close the connections. A closed client cannot be opened again."""
         self._close(self._client.close())
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ class BlockingClient(Generic[C]):
         return loop.run(coroutine, timeout_s)
 
     def _call(self, function: Callable[[], T]) -> T:
-        """For what is a plain function there, and must be called on the loop all the same."""
+        """Call a plain function of the asyncio client on its loop."""
 
         async def called() -> T:
             return function()

@@ -1,49 +1,44 @@
-"""Consumes messages, for programs without an event loop. `sparrow.client.aio.consume.consumer` says what is
-promised."""
+"""The blocking consumer. `sparrow.client.aio.consume.consumer` documents its guarantees."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sparrow.client import aio
 from sparrow.client.aio.admin.resend import ResendResult
-from sparrow.client.aio.consume.consumer import ConsumeMode
+from sparrow.client.aio.consume.consumer import fetch_items
 from sparrow.client.aio.consume.pull import PullResult
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
-from sparrow.client.aio.consume.rebalance import StartPosition
-from sparrow.client.allocation import AllocationStrategy, averagely
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.blocking.fetch_buffer import FetchBuffer
-from sparrow.client.priority_lanes import STARVATION_MS
+from sparrow.client.options import DEFAULT_NAME_SERVERS, ConsumerOptions, StartPosition
 from sparrow.model.errors import Closed
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.queue import QueueRef
-from sparrow.model.token import Credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FETCH_COUNT_MAX = 256
-"""Messages that iteration brings over from the loop at a time, if there are so many."""
+"""Messages that iteration fetches from the loop thread at a time."""
 LANES_FETCH_COUNT_MAX = 10
-"""The same where there are priorities: what has been brought over is not overtaken any more."""
+"""The same in topics with priority lanes, because a fetched message can no longer be overtaken."""
 
 BlockingMessageHandler = Callable[[Any], object]
-"""Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
+"""Gets a message, or a list of messages if batches are used. If it raises, the message is delivered again later."""
 
 
 class Consumer(BlockingClient[aio.Consumer]):
-    """A member of a consumer group; or, with `group=None`, somebody who looks at what comes from now on. One thread at
-    a time takes messages from it.
+    """A member of a consumer group; with `group=None`, a reader of the messages that arrive from now on.
+
+    One thread at a time may take messages from it.
 
     ```python
-    with Consumer("billing") as consumer:
+    with Consumer(group="billing") as consumer:
         consumer.subscribe("orders", "paid || shipped")
         for message in consumer:
             print(message.body)
@@ -51,64 +46,35 @@ class Consumer(BlockingClient[aio.Consumer]):
     """
 
     def __init__(
-        self,
-        group: str | None,
-        name_servers: str = "127.0.0.1:9876",
-        *,
-        mode: ConsumeMode = "cluster",
-        start: StartPosition = "first",
-        strategy: AllocationStrategy = averagely,
-        prefetch: Prefetch | None = None,
-        commit_interval_ms: int = 5_000,
-        offsets_path: Path | str | None = None,
-        retries_max: int | None = None,
-        starvation_ms: int = STARVATION_MS,
-        trace: bool = False,
-        timeout_ms: int = 3_000,
-        instance: str | None = None,
-        credentials: Credentials | None = None,
+        self, name_servers: str = DEFAULT_NAME_SERVERS, *, group: str | None, **options: Unpack[ConsumerOptions]
     ) -> None:
-        """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress.
-        `retries_max`: a message that failed once more often is a dead letter. `starvation_ms`: in a topic with lanes,
-        a lower priority gets a share once its first message is so old; 0: never. `trace`: note what handlers do in
-        the trace topic."""
-        client = aio.Consumer(
-            group,
-            name_servers,
-            mode=mode,
-            start=start,
-            strategy=strategy,
-            prefetch=prefetch,
-            commit_interval_ms=commit_interval_ms,
-            offsets_path=offsets_path,
-            retries_max=retries_max,
-            starvation_ms=starvation_ms,
-            trace=trace,
-            timeout_ms=timeout_ms,
-            instance=instance,
-            credentials=credentials,
-        )
+        """Create a consumer; `ConsumerOptions` describes the options."""
+        client = aio.Consumer(name_servers, group=group, **options)
         super().__init__(client, what="the consumer")
         self.group, self.mode = client.group, client.mode
-        self._ahead = FetchBuffer()
+        self._buffer = FetchBuffer()
         self._fetching: asyncio.Task[Any] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def close(self, grace_s: float = 10.0) -> None:
-        """Finish what is being handled, commit, say good-bye to the group. Iteration in another thread ends."""
+        """Wait up to `grace_s` for running handlers, commit, and leave the group. Iteration in other threads ends."""
         self._close(self._stop(grace_s))
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def subscribe(self, topic: str, expression: str = SUBSCRIBE_ALL, *, expression_type: str = EXPRESSION_TAG) -> None:
-        """Read a topic: all of it, or messages with some tags (`"a || b"`). Without a group: what comes from now on."""
+        """Subscribe to a topic: to all messages, to some tags (`"a || b"`), or by an SQL92 condition.
+
+        A consumer without a group gets the messages that arrive from now on.
+        """
         self._run(self._client.subscribe(topic, expression, expression_type=expression_type))
 
     def unsubscribe(self, topic: str) -> None:
+        """Stop reading a topic."""
         self._run(self._client.unsubscribe(topic))
 
     def assign(self, queues: Iterable[QueueRef], expression: str = SUBSCRIBE_ALL) -> None:
-        """Read exactly these queues, whoever else is in the group. Progress is committed as usual."""
+        """Read exactly these queues, whatever other members of the group read. Offsets are committed as usual."""
         self._run(self._client.assign(queues, expression))
 
     # -- taking messages ----------------------------------------------------------------------------------------------
@@ -116,11 +82,11 @@ class Consumer(BlockingClient[aio.Consumer]):
     def start(
         self, handler: BlockingMessageHandler, *, workers: int = 20, batch: int | None = None, orderly: bool = False
     ) -> None:
-        """Hand messages to a function as they come, in threads of their own; returns at once.
+        """Start to pass messages to a function, in threads of their own, and return at once.
 
-        With `batch` the handler gets lists of up to so many. `orderly`: the messages of a queue one after the other.
-        A handler that raises gets the message again later; it may choose when (`raise Later(level)`), or that there
-        is no use in it (`raise Bury()`). Without a group, what it did not take is logged and does not come again.
+        `batch`: the handler gets lists of up to so many messages. `orderly`: the messages of a queue are handled one
+        after the other. When the handler raises, the message is delivered again later; `raise RetryLater(level)`
+        chooses when, `raise DeadLetter()` gives it up. Without a group a failed message is logged and skipped.
 
         ```python
         consumer.start(lambda message: print(message.body), workers=4)
@@ -139,17 +105,17 @@ class Consumer(BlockingClient[aio.Consumer]):
         self._pool = pool
 
     def poll(self, count_max: int = 32, *, timeout_ms: int = 1_000) -> list[StoredMessage]:
-        """Some messages, or none when the time is up. Those of the polls before count as dealt with.
+        """Return some messages, or none when the time is up. The messages of earlier polls count as consumed.
 
         ```python
         while messages := consumer.poll(100, timeout_ms=500):
             save(messages)
         ```
         """
-        taken = self._ahead.take(count_max)
+        taken = self._buffer.take(count_max)
         if not taken:
             self._run(self._fetch(count_max, timeout_ms / 1000))
-            taken = self._ahead.take(count_max)
+            taken = self._buffer.take(count_max)
         self._settle_if_due()
         return taken
 
@@ -157,8 +123,8 @@ class Consumer(BlockingClient[aio.Consumer]):
         return self
 
     def __next__(self) -> StoredMessage:
-        """The next message. The one before counts as dealt with. Ends when the consumer is closed."""
-        taken = self._ahead.take(1)
+        """Return the next message. The one before counts as consumed. Iteration ends when the consumer is closed."""
+        taken = self._buffer.take(1)
         while not taken:
             try:
                 self._run(self._fetch(FETCH_COUNT_MAX, None, in_lanes_max=LANES_FETCH_COUNT_MAX))
@@ -166,42 +132,44 @@ class Consumer(BlockingClient[aio.Consumer]):
                 if self._is_closed:
                     raise StopIteration from None
                 raise
-            taken = self._ahead.take(1)
+            taken = self._buffer.take(1)
         self._settle_if_due()
         return taken[0]
 
     def commit(self) -> None:
-        """Everything taken so far is dealt with; the brokers have it when this returns."""
-        self._ahead.finish()
+        """Count everything taken so far as consumed, and return when the brokers have stored the offsets."""
+        self._buffer.finish()
         self._run(self._commit())
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
     @property
     def queues(self) -> list[QueueRef]:
-        """The queues this consumer reads just now."""
+        """The queues that this consumer reads now."""
         return self._call(lambda: self._client.queues)
 
     def wait_for_assignment(self) -> None:
-        """Returns once the queues have been shared out for the first time."""
+        """Wait until queues have been assigned for the first time."""
         self._run(self._client.wait_for_assignment())
 
     def seek(self, queue: QueueRef, offset: int) -> None:
-        """Go on from another place."""
+        """Continue a queue from another offset."""
         self._run(self._client.seek(queue, offset))
 
     def seek_to_time(self, queue: QueueRef, time_ms: int) -> None:
+        """Continue a queue from the first message stored at or after a time."""
         self._run(self._client.seek_to_time(queue, time_ms))
 
     def pause(self, queues: Iterable[QueueRef] | None = None) -> None:
-        """Pull no more, until `resume`. What is here already is still delivered."""
+        """Stop pulling from some queues, or from all, until `resume`. Fetched messages are still delivered."""
         self._call(lambda: self._client.pause(queues))
 
     def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
+        """Pull again from paused queues."""
         self._call(lambda: self._client.resume(queues))
 
     def positions(self, topic: str | None = None) -> dict[QueueRef, int]:
-        """How far each queue is dealt with."""
+        """Return the offset of each queue up to which messages are consumed."""
         return self._call(lambda: self._client.positions(topic))
 
     def pull(
@@ -213,7 +181,7 @@ class Consumer(BlockingClient[aio.Consumer]):
         expression: str = SUBSCRIBE_ALL,
         long_poll_ms: int = 0,
     ) -> PullResult:
-        """One pull, by hand: no group, no progress."""
+        """Pull once from a queue, without affecting the group's offsets."""
         return self._run(
             self._client.pull(queue, offset, count_max=count_max, expression=expression, long_poll_ms=long_poll_ms)
         )
@@ -230,7 +198,7 @@ class Consumer(BlockingClient[aio.Consumer]):
         from_ms: int | None = None,
         to_ms: int | None = None,
     ) -> ResendResult:
-        """Have messages delivered once more to this group; `Admin.resend` says which. Without one: `GroupRequired`."""
+        """Have messages delivered once more to this group; `Admin.resend` describes the arguments."""
         return self._run(
             self._client.resend(
                 topic,
@@ -253,30 +221,30 @@ class Consumer(BlockingClient[aio.Consumer]):
         expression: str = SUBSCRIBE_ALL,
         columns: Iterable[str] | None = None,
     ) -> pa.Table:
-        """The messages of a topic as an Arrow table, from a time (or `"first"`) up to another (or `"last"`)."""
+        """Read the messages of a topic between two positions as an Arrow table; an int is a time in ms."""
         return self._run(self._client.read_table(topic, start, end, expression=expression, columns=columns))
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def _settle_if_due(self) -> None:
-        if self._ahead.is_due and self._loop is not None:
-            self._loop.call_soon(self._ahead.settle)
+        if self._buffer.is_due and self._loop is not None:
+            self._loop.call_soon(self._buffer.settle)
 
     async def _fetch(self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None) -> None:
-        """Straight into the line ahead: whoever asked may be gone by then, and the messages must not go with him."""
-        self._ahead.settle()
+        """Fetch into the buffer, not to the caller: its wait may have ended, and the messages must not be lost."""
+        self._buffer.settle()
         self._fetching = asyncio.current_task()
-        self._ahead.add(await self._client.fetch_items(count_max, timeout_s, in_lanes_max=in_lanes_max))
+        self._buffer.add(await fetch_items(self._client, count_max, timeout_s, in_lanes_max=in_lanes_max))
 
     async def _commit(self) -> None:
-        self._ahead.settle()
+        self._buffer.settle()
         await self._client.commit()
 
     async def _stop(self, grace_s: float) -> None:
         if self._fetching is not None and not self._fetching.done():
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
-        self._ahead.settle()
+        self._buffer.settle()
         await self._client.close(grace_s)
 
 
@@ -284,8 +252,8 @@ def _handle(handler: BlockingMessageHandler, given: Any) -> None:
     try:
         handler(given)
     except Exception as error:
-        if isinstance(error, StopIteration):  # a future cannot carry it
+        if isinstance(error, StopIteration):  # a future cannot hold it
             raise RuntimeError("the handler raised StopIteration") from error
         raise
-    except BaseException as error:  # would end the loop, and with it every client of the process
+    except BaseException as error:  # it would end the event loop of all clients of the process
         raise RuntimeError(f"the handler raised {error!r}") from error

@@ -1,10 +1,10 @@
-"""Messages fetched from the loop in one hop and handed out one by one, or some at a time.
+"""A buffer of messages that are fetched from the loop thread at once and taken one by one, or some at a time.
 
-1. What was handed out counts as dealt with when more is asked for; before that it is in hand.
-2. The loop hears of what is dealt with at the next hop, or after a second at the latest if messages go slowly.
-3. A message of a queue that was given up, or left for another place, is not handed out any more.
+1. A taken message counts as consumed when more are taken.
+2. Consumed messages are reported to the loop thread at the next fetch, or after a second if messages are slow.
+3. Messages of a queue that was released or restarted are not returned any more.
 
-One thread takes at a time. `add` and `settle` run on the loop; deques make that safe.
+One thread takes messages at a time. `add` and `settle` run on the loop thread; deques make that safe.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ SETTLE_INTERVAL_S = 1.0
 
 
 class FetchBuffer:
+    """Fetched messages of a blocking consumer."""
+
     def __init__(self) -> None:
         self._line: deque[FetchedMessage] = deque()
-        self._in_hand: list[FetchedMessage] = []
-        self._dealt_with: deque[FetchedMessage] = deque()
+        self._taken: list[FetchedMessage] = []
+        self._consumed: deque[FetchedMessage] = deque()
         self._settled_s = time.monotonic()
 
-    # -- in the thread that takes -------------------------------------------------------------------------------------
+    # -- in the consuming thread --------------------------------------------------------------------------------------
 
     def take(self, count_max: int) -> list[StoredMessage]:
-        """What is here. The messages before are dealt with."""
+        """Return buffered messages. Those taken before count as consumed."""
         self.finish()
-        line, taken = self._line, self._in_hand
+        line, taken = self._line, self._taken
         while line and len(taken) < count_max:
             item = line.popleft()
             if not item[0].is_dropped:
@@ -39,21 +41,22 @@ class FetchBuffer:
         return [message for _, message in taken]
 
     def finish(self) -> None:
-        """What is in hand is dealt with."""
-        self._dealt_with.extend(self._in_hand)
-        self._in_hand = []
+        """Count the taken messages as consumed."""
+        self._consumed.extend(self._taken)
+        self._taken = []
 
     @property
     def is_due(self) -> bool:
-        """Whether the loop should hear of what is dealt with, though nothing else is asked of it."""
-        return bool(self._dealt_with) and time.monotonic() - self._settled_s > SETTLE_INTERVAL_S
+        """Whether consumed messages should be reported, though nothing is fetched."""
+        return bool(self._consumed) and time.monotonic() - self._settled_s > SETTLE_INTERVAL_S
 
-    # -- on the loop --------------------------------------------------------------------------------------------------
+    # -- on the loop thread -------------------------------------------------------------------------------------------
 
     def add(self, items: Iterable[FetchedMessage]) -> None:
+        """Add fetched messages."""
         self._line.extend(items)
 
     def settle(self) -> None:
-        """Tell the feeds what is dealt with."""
+        """Report consumed messages to their fetchers."""
         self._settled_s = time.monotonic()
-        mark_consumed([self._dealt_with.popleft() for _ in range(len(self._dealt_with))])
+        mark_consumed([self._consumed.popleft() for _ in range(len(self._consumed))])

@@ -1,8 +1,8 @@
-"""The thread in which blocking clients have their event loop, and how other threads wait for what runs on it.
+"""The thread with the event loop of blocking clients, and how other threads wait for coroutines on it.
 
-1. A process has one such thread for all its blocking clients: started by the first, gone with the last.
-2. Ctrl-C, or a time that is up, cancels what was being waited for; it is over when the caller goes on.
-3. An error is raised where the call was made, with the road it took on the loop in its traceback.
+1. A process has one such thread for all its blocking clients: the first starts it, the last stops it.
+2. Ctrl-C, or a timeout, cancels the awaited coroutine before the caller continues.
+3. An error is raised where the call was made, with the frames of the loop thread in its traceback.
 4. A forked child has no loop: clients must be opened in the process that uses them.
 """
 
@@ -17,17 +17,18 @@ from typing import Any, Generic, TypeVar
 
 from sparrow.model.errors import Closed, Refused, SparrowError
 
-_LOOK_UP_S = 0.25
+_WAIT_INTERVAL_S = 0.25
 CANCEL_WAIT_S = 2.0
-"""How long something cancelled may take to wind up before its caller goes on without it."""
+"""How long a cancelled coroutine may take to end before its caller continues without it."""
 
 T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a uvloop event loop if it is installed, otherwise one of asyncio."""
     try:
         import uvloop
-    except ImportError:  # there is none for Windows
+    except ImportError:  # not available on Windows
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
@@ -46,15 +47,16 @@ class LoopThread:
 
     @property
     def is_of_this_process(self) -> bool:
+        """Whether the thread was started in this process, and not before a fork."""
         return self._pid == os.getpid()
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is on this very thread: a callback of a future, for example."""
+        """Whether the caller runs on this thread, for example in a callback of a future."""
         return threading.current_thread() is self._thread
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """What the coroutine returns or raises. `TimeoutError` if the time is up before."""
+        """Run a coroutine and return its result, or raise its error; raise `TimeoutError` when the time is up."""
         call = _Call(coroutine)
         self._calls.add(call)
         try:
@@ -62,12 +64,12 @@ class LoopThread:
                 self._begin(call)
                 is_over = call.wait(timeout_s)
             except SparrowError:
-                raise  # it never began
+                raise  # it was not started
             except BaseException:  # Ctrl-C while we wait
-                self._abandon(call)
+                self._cancel(call)
                 raise
             if not is_over:
-                self._abandon(call)
+                self._cancel(call)
                 if not call.has_result:
                     raise TimeoutError(f"not done within {timeout_s} s")
             return call.result()
@@ -75,47 +77,49 @@ class LoopThread:
             self._calls.discard(call)
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Call a function on the loop, soon. Nobody waits for it, so the loop's own callbacks may use this too."""
+        """Call a function on the loop without waiting. Callbacks of the loop itself may use this too."""
         if not self.is_of_this_process:
-            raise Refused(f"opened in process {self._pid}, used in {os.getpid()}: open a client in each process")
+            raise Refused(f"this client was opened in process {self._pid}: open another in process {os.getpid()}")
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError as cause:
             raise Closed("the client") from cause
 
     def stop(self) -> None:
-        """Whatever still runs is cancelled."""
+        """Cancel what still runs, and end the thread."""
         self.call_soon(self._stop.set)
         self._thread.join()
 
     def _begin(self, call: _Call[Any]) -> None:
         try:
             if self.is_current:
-                raise Refused("called on the client's own event loop, which would wait for itself: use another thread")
+                raise Refused(
+                    "a blocking call on the client's own event loop would wait for itself: call it in another thread"
+                )
             self.call_soon(call.begin)
         except SparrowError:
             call.close()
             raise
 
-    def _abandon(self, call: _Call[Any]) -> None:
+    def _cancel(self, call: _Call[Any]) -> None:
         try:
             self._loop.call_soon_threadsafe(call.cancel)
         except RuntimeError:
-            return  # the loop is gone, and the call with it
+            return  # the loop has ended, and the call with it
         call.wait(CANCEL_WAIT_S)
 
     def _serve(self) -> None:
         with self._runner:
             self._runner.run(self._stop.wait())
-        # What came too late to be begun: the loop takes nothing more, so nobody is added behind us.
+        # Fail calls that were not started; the closed loop accepts no more.
         for call in list(self._calls):
             call.drop()
 
 
 class _Call(Generic[T]):
-    """A coroutine on the loop that another thread waits for. Lighter than a future: nobody else may watch it."""
+    """A coroutine on the loop for which another thread waits. It is cheaper than a future, and has one waiter."""
 
-    __slots__ = ("_coroutine", "_error", "_over", "_result", "_task", "has_result")
+    __slots__ = ("_coroutine", "_done_lock", "_error", "_result", "_task", "has_result")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -123,8 +127,8 @@ class _Call(Generic[T]):
         self._error: BaseException | None = None
         self._result: T
         self.has_result = False
-        self._over = threading.Lock()
-        self._over.acquire()
+        self._done_lock = threading.Lock()
+        self._done_lock.acquire()
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
@@ -140,33 +144,35 @@ class _Call(Generic[T]):
         else:
             self._result = task.result()
             self.has_result = True
-        self._over.release()
+        self._done_lock.release()
 
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    # -- when the loop will never run it ------------------------------------------------------------------------------
+    # -- without the loop ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Nobody waits yet."""
+        """Close the coroutine before a thread waits."""
         self._coroutine.close()
 
     def drop(self) -> None:
-        """Somebody waits."""
+        """Fail the call: the loop will not run it."""
         if self._task is None:
             self._coroutine.close()
             self._error = Closed("the client")
-            self._over.release()
+            self._done_lock.release()
 
-    # -- in the thread that waits -------------------------------------------------------------------------------------
+    # -- in the waiting thread ----------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None) -> bool:
-        """In short turns: a Ctrl-C that comes just before a wait begins is noticed only when that wait ends."""
+        """Wait in short intervals: a Ctrl-C just before a wait begins is noticed only when that wait ends."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left_s = _LOOK_UP_S if deadline is None else min(_LOOK_UP_S, max(0.0, deadline - time.monotonic()))
-            if self._over.acquire(timeout=left_s):
+            left_s = (
+                _WAIT_INTERVAL_S if deadline is None else min(_WAIT_INTERVAL_S, max(0.0, deadline - time.monotonic()))
+            )
+            if self._done_lock.acquire(timeout=left_s):
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
@@ -178,11 +184,11 @@ class _Call(Generic[T]):
         try:
             raise self._error
         finally:
-            self._error = None  # error, traceback, frame, call: a circle that would keep all of them
+            self._error = None  # break the reference cycle of error, traceback, frame and call
 
 
 class SharedLoop:
-    """The loop thread of a process's clients. Who acquires it releases it."""
+    """The loop thread of a process's clients, counted by users."""
 
     def __init__(self) -> None:
         self._loop: LoopThread | None = None
@@ -190,6 +196,7 @@ class SharedLoop:
         self._lock = threading.Lock()
 
     def acquire(self) -> LoopThread:
+        """Return the loop thread, started if necessary."""
         with self._lock:
             if self._loop is None:
                 self._loop = LoopThread("sparrow client")
@@ -197,6 +204,7 @@ class SharedLoop:
             return self._loop
 
     def release(self) -> None:
+        """Release the loop thread; the last user stops it."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -206,7 +214,7 @@ class SharedLoop:
         loop.stop()
 
     def forget(self) -> None:
-        """In a forked child: the thread is not there, and nobody would ever let go of a lock that was held."""
+        """Reset in a forked child, where the thread does not exist and a held lock would never be released."""
         self._loop, self._users, self._lock = None, 0, threading.Lock()
 
 

@@ -1,21 +1,22 @@
-"""Taking messages for a time, without an event loop. `sparrow.client.aio.consume.pop_consumer` says what is
-promised."""
+"""The blocking pop consumer. `sparrow.client.aio.consume.pop_consumer` documents its guarantees."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Unpack
 
 from sparrow.client import aio
 from sparrow.client.aio.consume.pop_consumer import POP_COUNT_MAX, PopReceipt
 from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.options import DEFAULT_NAME_SERVERS, PopConsumerOptions
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
-from sparrow.model.token import Credentials
 
 
 class PopConsumer(BlockingClient[aio.PopConsumer]):
-    """
+    """A consumer that receives messages for an invisible time and acknowledges each.
+
     ```python
-    with PopConsumer("billing") as consumer:
+    with PopConsumer(group="billing") as consumer:
         for receipt in consumer.receive("orders"):
             print(receipt.message.body)
             consumer.ack(receipt)
@@ -23,18 +24,10 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
     """
 
     def __init__(
-        self,
-        group: str,
-        name_servers: str = "127.0.0.1:9876",
-        *,
-        invisible_ms: int = 60_000,
-        timeout_ms: int = 3_000,
-        credentials: Credentials | None = None,
+        self, name_servers: str = DEFAULT_NAME_SERVERS, *, group: str, **options: Unpack[PopConsumerOptions]
     ) -> None:
-        """`invisible_ms`: how long a message is ours."""
-        client = aio.PopConsumer(
-            group, name_servers, invisible_ms=invisible_ms, timeout_ms=timeout_ms, credentials=credentials
-        )
+        """Create a consumer; `PopConsumerOptions` describes the options."""
+        client = aio.PopConsumer(name_servers, group=group, **options)
         super().__init__(client, what="the consumer")
         self.group = client.group
 
@@ -48,7 +41,10 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
         expression_type: str = EXPRESSION_TAG,
         in_order: bool = False,
     ) -> list[PopReceipt]:
-        """Some messages, or none when the time is up."""
+        """Receive some messages, or none when the time is up.
+
+        `in_order`: a queue delivers no further message until the received ones are acknowledged.
+        """
         return self._run(
             self._client.receive(
                 topic,
@@ -61,9 +57,12 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
         )
 
     def ack(self, receipts: PopReceipt | Iterable[PopReceipt]) -> None:
-        """Dealt with."""
+        """Acknowledge messages; raise for those whose invisible time is over."""
         self._run(self._client.ack(receipts))
 
     def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
-        """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
+        """Make a message invisible for so much longer, or (0) visible at once.
+
+        Return the receipt that replaces the old one.
+        """
         return self._run(self._client.change_invisible_time(receipt, invisible_ms))

@@ -1,4 +1,4 @@
-"""Sends messages, for programs without an event loop. `sparrow.client.aio.produce.producer` says what is promised."""
+"""The blocking producer. `sparrow.client.aio.produce.producer` documents its guarantees."""
 
 from __future__ import annotations
 
@@ -6,37 +6,41 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from sparrow.client import aio
-from sparrow.client.aio.produce.producer import MESSAGE_BYTES_MAX
 from sparrow.client.aio.produce.transactions import validate_transaction_state
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.delayed_delivery import with_delivery_time
+from sparrow.client.options import (
+    DEFAULT_NAME_SERVERS,
+    DEFAULT_PRODUCER_GROUP,
+    ProducerOptions,
+    TransactionChecker,
+)
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.model.message import AnyMessage, StoredMessage
 from sparrow.model.queue import QueueRef
-from sparrow.model.send_result import SendResult, TransactionState
-from sparrow.model.token import Credentials
+from sparrow.model.send_result import SendResult
+from sparrow.model.transaction import TransactionState
 
 log = logging.getLogger(__name__)
 
-BlockingTransactionChecker = Callable[[StoredMessage], TransactionState]
-"""Finds out what became of the work a half message was sent for."""
-
 HANDOVER_BYTES_MAX = 8 * 1024 * 1024
-"""What may wait for the loop to take it: a sender that is faster waits too."""
+"""Messages that may wait for the loop thread; a faster sender blocks."""
 _COST_BYTES = 512
 HANDOVER_COUNT_MAX = 256
-"""Messages handed over before the loop may look at its sockets again: senders may never pause."""
+"""Messages handed over before the event loop serves its sockets again, because senders may never pause."""
 
 
-class _Soon(NamedTuple):
+class _HandedOver(NamedTuple):
+    """A message on its way to the loop thread, and the future of its result."""
+
     message: AnyMessage
     queue: QueueRef | None
     selector: QueueSelector | None
@@ -56,52 +60,23 @@ class Producer(BlockingClient[aio.Producer]):
 
     def __init__(
         self,
-        name_servers: str = "127.0.0.1:9876",
+        name_servers: str = DEFAULT_NAME_SERVERS,
         *,
-        group: str = "sparrow_producer",
-        timeout_ms: int = 3_000,
-        retries: int = 2,
-        linger_ms: float | None = None,
-        batch_bytes_max: int = 256 * 1024,
-        batch_count_max: int = 1024,
-        unsent_bytes_max: int = 64 * 1024 * 1024,
-        message_bytes_max: int = MESSAGE_BYTES_MAX,
-        default_topic_queues: int = 4,
-        compress_above_bytes: int | None = 4096,
-        selector: QueueSelector | None = None,
-        transaction_checker: BlockingTransactionChecker | None = None,
-        trace: bool = False,
-        idempotent: bool = False,
-        credentials: Credentials | None = None,
+        group: str = DEFAULT_PRODUCER_GROUP,
+        **options: Unpack[ProducerOptions],
     ) -> None:
-        """`timeout_ms` is for all attempts of a send together. With `linger_ms`, messages wait so long for each other
-        and share requests: for many threads, or with `send_soon`. `transaction_checker` tells a broker that asks what
-        became of a transaction; it is called in a thread of its own. `trace`: note every send in the trace topic."""
-        client = aio.Producer(
-            name_servers,
-            group=group,
-            timeout_ms=timeout_ms,
-            retries=retries,
-            linger_ms=linger_ms,
-            batch_bytes_max=batch_bytes_max,
-            batch_count_max=batch_count_max,
-            unsent_bytes_max=unsent_bytes_max,
-            message_bytes_max=message_bytes_max,
-            default_topic_queues=default_topic_queues,
-            compress_above_bytes=compress_above_bytes,
-            selector=selector,
-            transaction_checker=run_in_thread(transaction_checker) if transaction_checker is not None else None,
-            trace=trace,
-            idempotent=idempotent,
-            credentials=credentials,
-        )
+        """Create a producer; `ProducerOptions` describes the options."""
+        checker = options.get("transaction_checker")
+        if checker is not None:
+            options["transaction_checker"] = run_in_thread(checker)
+        client = aio.Producer(name_servers, group=group, **options)
         super().__init__(client, what="the producer")
         self.group = client.group
-        self._soon: deque[_Soon] = deque()
-        self._soon_bytes = 0
-        self._has_room = threading.Condition(threading.Lock())
-        self._is_passing_on = False
-        self._passing_on: asyncio.Task[None] | None = None
+        self._waiting: deque[_HandedOver] = deque()
+        self._waiting_bytes = 0
+        self._space_freed = threading.Condition(threading.Lock())
+        self._is_handing_over = False
+        self._handover: asyncio.Task[None] | None = None
 
     def send(
         self,
@@ -114,10 +89,11 @@ class Producer(BlockingClient[aio.Producer]):
         deliver_after_ms: int | None = None,
         delay_level: int | None = None,
     ) -> SendResult:
-        """Stored when this returns. A message for one queue, given or selected, is tried only there.
+        """Send a message; it is stored when this returns.
 
-        Consumers get it at once, or `deliver_at` a time (a datetime, or ms since 1970), `deliver_after_ms`, or after
-        the time of a `delay_level`, 1 (1 s) to 18 (2 h), which RocketMQ 4 knows too.
+        `queue`, `selector`: send to this queue, or to the one that the function chooses, and retry only there.
+        `deliver_at` (a datetime, or ms since 1970), `deliver_after_ms` or `delay_level` (1 is 1 s, 18 is 2 h; all that
+        RocketMQ 4 supports) delays the delivery.
         """
         if deliver_at is not None or deliver_after_ms is not None or delay_level is not None:
             message = with_delivery_time(
@@ -136,7 +112,7 @@ class Producer(BlockingClient[aio.Producer]):
         deliver_after_ms: int | None = None,
         delay_level: int | None = None,
     ) -> Future[SendResult]:
-        """Returns at once, with a future of what `send` returns. Waits only while too much is on its way.
+        """Start to send a message, and return a future of what `send` returns. Block only while too much is unsent.
 
         ```python
         futures = [producer.send_soon(Message("orders", body)) for body in bodies]
@@ -149,28 +125,28 @@ class Producer(BlockingClient[aio.Producer]):
             )
         loop = self._opened()
         future: Future[SendResult] = Future()
-        with self._has_room:
-            # A future's callback runs on the loop, which must not wait for itself.
-            while self._soon_bytes > HANDOVER_BYTES_MAX and not loop.is_current:
-                self._has_room.wait()
-            self._soon.append(_Soon(message, queue, selector, timeout_ms, future))
-            self._soon_bytes += len(message.body) + _COST_BYTES
-            if self._is_passing_on:
+        with self._space_freed:
+            # A callback of a future runs on the loop thread, which must not wait for itself.
+            while self._waiting_bytes > HANDOVER_BYTES_MAX and not loop.is_current:
+                self._space_freed.wait()
+            self._waiting.append(_HandedOver(message, queue, selector, timeout_ms, future))
+            self._waiting_bytes += len(message.body) + _COST_BYTES
+            if self._is_handing_over:
                 return future
-            self._is_passing_on = True
-        loop.call_soon(self._pass_on_soon)
+            self._is_handing_over = True
+        loop.call_soon(self._start_handover)
         return future
 
     def send_batch(
         self, messages: Sequence[AnyMessage], *, queue: QueueRef | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
-        """All messages, of one topic, in one request to one queue: stored together, one after the other, or not."""
+        """Send messages of one topic in one request to one queue. All are stored, next to each other, or none."""
         return self._run(self._client.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
 
     def send_one_way(
         self, message: AnyMessage, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
     ) -> None:
-        """Handed to the connection when this returns. Nobody will say whether it arrived."""
+        """Write a message to the connection; the broker does not acknowledge it."""
         self._run(self._client.send_one_way(message, queue=queue, selector=selector))
 
     def send_table(
@@ -186,7 +162,7 @@ class Producer(BlockingClient[aio.Producer]):
         in_flight: int = 4,
         timeout_ms: int | None = None,
     ) -> int:
-        """Every row of an Arrow table, a record batch or a pandas frame as a message; how many there were."""
+        """Send every row of an Arrow table, a record batch or a pandas frame as a message; return how many."""
         return self._run(
             self._client.send_table(
                 topic,
@@ -204,12 +180,12 @@ class Producer(BlockingClient[aio.Producer]):
     # -- taking back, transactions, requests --------------------------------------------------------------------------
 
     def recall(self, sent: SendResult | str) -> str:
-        """Take back a message for later, by the result of its send or by the handle in it; its id is the answer."""
+        """Cancel a delayed message, by the result of its send or its recall handle, and return the message id."""
         return self._run(self._client.recall(sent))
 
     @contextmanager
     def transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> Iterator[SendResult]:
-        """Delivered when the block ends well, and never when it raises.
+        """Deliver the message when the block completes, and never when it raises.
 
         ```python
         with producer.transaction(Message("orders", body)):
@@ -227,33 +203,35 @@ class Producer(BlockingClient[aio.Producer]):
     def send_in_transaction(
         self, message: AnyMessage, work: Callable[[AnyMessage], Any], *, queue: QueueRef | None = None
     ) -> SendResult:
-        """The same with a function, called here. It returns an `TransactionState`, or nothing, which commits; raising
-        rolls
-        back. `TransactionState.UNKNOWN` leaves it to the transaction listener, which the broker asks later."""
+        """Send a message in a transaction around the function `work`.
+
+        `work` returns a `TransactionState`, or None to commit; an exception rolls back. After
+        `TransactionState.UNKNOWN` the broker asks the `transaction_checker`.
+        """
         sent = self.begin_transaction(message, queue=queue)
         try:
-            said = work(message)
-            outcome = TransactionState.COMMIT if said is None else validate_transaction_state(said)
+            returned = work(message)
+            state = TransactionState.COMMIT if returned is None else validate_transaction_state(returned)
         except BaseException:
             self._roll_back(sent)
             raise
-        self.end_transaction(sent, outcome)
+        self.end_transaction(sent, state)
         return sent
 
     def begin_transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> SendResult:
-        """Store a message out of sight. Whoever begins must end, if only as `TransactionState.UNKNOWN`."""
+        """Store a half message, which consumers do not see. Call `end_transaction` afterwards in every case."""
         return self._run(self._client.begin_transaction(message, queue=queue))
 
-    def end_transaction(self, sent: SendResult, outcome: TransactionState) -> None:
-        """Deliver it, or drop it. A broker that cannot be reached asks later, and is told then."""
-        self._run(self._client.end_transaction(sent, outcome))
+    def end_transaction(self, sent: SendResult, state: TransactionState) -> None:
+        """Commit or roll back a half message. A broker that cannot be reached checks back later."""
+        self._run(self._client.end_transaction(sent, state))
 
     def _roll_back(self, sent: SendResult) -> None:
-        """Because something was raised: what goes wrong here must not take its place."""
+        """Roll back after an exception, which an error of the rollback must not replace."""
         try:
             self.end_transaction(sent, TransactionState.ROLLBACK)
         except SparrowError as error:
-            log.warning("a transaction was not rolled back", extra={"message_id": sent.message_id, "why": str(error)})
+            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "why": str(error)})
 
     def request(
         self,
@@ -263,58 +241,58 @@ class Producer(BlockingClient[aio.Producer]):
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> StoredMessage:
-        """Send a message and wait for what some consumer replies. `RequestTimeout` when nobody does in time."""
+        """Send a message and wait for the reply of a consumer; raises `RequestTimeout` without one."""
         return self._run(self._client.request(message, queue=queue, selector=selector, timeout_ms=timeout_ms))
 
     def reply(self, request: StoredMessage, body: bytes | str, *, timeout_ms: int | None = None) -> SendResult:
-        """Answer a request. It has reached whoever asked when this returns; it is kept in the reply topic, too."""
+        """Reply to a request. The requester has the reply when this returns; the reply topic stores it, too."""
         return self._run(self._client.reply(request, body, timeout_ms=timeout_ms))
 
     def flush(self) -> None:
-        """Returns once everything sent so far is stored, or has failed: its futures say which."""
+        """Wait until every message sent so far is stored or has failed; the futures hold the results."""
         self._run(self._flush())
 
     def close(self) -> None:
-        """Sends what is still on its way, takes leave of the brokers, and hangs up."""
+        """Send what is unsent, unregister from the brokers, and close the connections."""
         self._close(self._flush_and_close())
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     async def _flush(self) -> None:
-        if self._passing_on is not None:
-            await self._passing_on
+        if self._handover is not None:
+            await self._handover
         await self._client.flush()
 
     async def _flush_and_close(self) -> None:
         await self._flush()
         await self._client.close()
 
-    def _pass_on_soon(self) -> None:
-        self._passing_on = asyncio.get_running_loop().create_task(self._pass_on())
+    def _start_handover(self) -> None:
+        self._handover = asyncio.get_running_loop().create_task(self._hand_over_all())
 
-    async def _pass_on(self) -> None:
-        """Hands over what came in, in its order, until nothing is left. One task however many messages."""
+    async def _hand_over_all(self) -> None:
+        """Pass the messages on to the asyncio producer, in order, until none is left. One task serves them all."""
         while True:
-            with self._has_room:
-                if not self._soon:
-                    self._is_passing_on = False
+            with self._space_freed:
+                if not self._waiting:
+                    self._is_handing_over = False
                     return
-                taken, self._soon = self._soon, deque()
-                self._soon_bytes = 0
-                self._has_room.notify_all()
-            for number, soon in enumerate(taken, start=1):
-                if soon.future.set_running_or_notify_cancel():
-                    await self._hand_over(soon)
+                taken, self._waiting = self._waiting, deque()
+                self._waiting_bytes = 0
+                self._space_freed.notify_all()
+            for number, sent in enumerate(taken, start=1):
+                if sent.future.set_running_or_notify_cancel():
+                    await self._hand_over(sent)
                 if number % HANDOVER_COUNT_MAX == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
 
-    async def _hand_over(self, soon: _Soon) -> None:
-        message, queue, selector, timeout_ms, future = soon
+    async def _hand_over(self, sent: _HandedOver) -> None:
+        message, queue, selector, timeout_ms, future = sent
         try:
             sending = self._client.send_soon(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         except Busy:
-            # `send` waits for its turn; what is behind this message waits with it.
+            # `send` waits for memory; the messages behind this one wait with it.
             sending = asyncio.ensure_future(
                 self._client.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
             )
@@ -325,9 +303,13 @@ class Producer(BlockingClient[aio.Producer]):
         sending.add_done_callback(lambda done: _settle(future, done))
 
 
-def run_in_thread(listener: BlockingTransactionChecker) -> Callable[[StoredMessage], Awaitable[TransactionState]]:
-    """It may look into a database: the loop goes on meanwhile."""
-    return lambda message: asyncio.to_thread(listener, message)
+def run_in_thread(checker: TransactionChecker) -> TransactionChecker:
+    """Return a checker that runs in a thread: it may query a database, and must not block the event loop."""
+
+    async def check(message: StoredMessage) -> TransactionState:
+        return validate_transaction_state(await asyncio.to_thread(checker, message))
+
+    return check
 
 
 def _settle(future: Future[SendResult], done: asyncio.Future[SendResult]) -> None:

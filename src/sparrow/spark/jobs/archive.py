@@ -83,10 +83,13 @@ class ArchiveJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoint_path(self) -> str:
+        """The checkpoint, by default in the folder of the archive."""
         return self.checkpoint or join_path(self.path, "_checkpoint")
 
 
 class ArchiveResult(msgspec.Struct, frozen=True):
+    """Result of an archive run."""
+
     rows: int
     """Rows written in this run."""
     lag: int

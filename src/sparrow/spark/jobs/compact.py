@@ -71,10 +71,13 @@ class TableVersion(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str:
+        """The folder of the version."""
         return f"v{self.number:08}"
 
 
 class CompactResult(msgspec.Struct, frozen=True):
+    """Result of a compaction run."""
+
     read: int
     """Messages that arrived since the run before."""
     keys: int
@@ -84,27 +87,27 @@ class CompactResult(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, compact: CompactJob, *, on_progress: ProgressCallback) -> CompactResult:
     """Update the table or the topic with what has arrived."""
-    current = _said(spark, join_path(compact.path, CURRENT_FILE)) or TableVersion(0, {})
+    current = _read_version(spark, join_path(compact.path, CURRENT_FILE)) or TableVersion(0, {})
     ranges, planned = _plan(spark, compact, current)
     read = sum(end - start for start, end in ranges.values())
     if not read:
-        there = _known(spark, compact, current)
-        return CompactResult(0, there.count() if there is not None else 0, current.number)
-    news = read_new_messages(spark, compact, ranges)
+        current_table = _current_table(spark, compact, current)
+        return CompactResult(0, current_table.count() if current_table is not None else 0, current.number)
+    new_messages = read_new_messages(spark, compact, ranges)
     with watch_job(spark, on_progress, what="compact"):
         if compact.to_topic is None:
-            keys = _write_table(spark, compact, news, current, planned)
+            keys = _write_table(spark, compact, new_messages, current, planned)
         else:
-            keys = _write_topic(compact, news, planned)
+            keys = _write_topic(compact, new_messages, planned)
     replace_text(spark, join_path(compact.path, CURRENT_FILE), msgspec.json.encode(planned).decode())
     remove_path(spark, join_path(compact.path, PLAN_FILE))
-    _sweep(spark, compact.path, planned.number)
+    _delete_old_versions(spark, compact.path, planned.number)
     return CompactResult(read, keys, planned.number)
 
 
 def read_table(spark: SparkSession, path: str) -> DataFrame:
     """Return the current version of the table."""
-    current = _said(spark, join_path(path, CURRENT_FILE))
+    current = _read_version(spark, join_path(path, CURRENT_FILE))
     if current is None or not path_exists(spark, join_path(path, current.folder)):
         raise Refused(f"there is no compacted table in {path}")
     return spark.read.parquet(join_path(path, current.folder))
@@ -126,6 +129,7 @@ def latest_by_key(messages: DataFrame) -> DataFrame:
 
 
 def drop_empty_bodies(rows: DataFrame) -> DataFrame:
+    """Remove rows with an empty body."""
     from pyspark.sql import functions as F
 
     return rows.where(F.length("body") > 0)
@@ -142,7 +146,7 @@ def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tu
     options = SourceOptions.parse({**which, "nameserver": compact.name_servers, **compact.options})
     extents = fetch_extents(options, open_metadata(options), is_fresh=True)
     ends = {format_queue_name(queue): extent.end for queue, extent in extents.items()}
-    planned = _said(spark, join_path(compact.path, PLAN_FILE))
+    planned = _read_version(spark, join_path(compact.path, PLAN_FILE))
     if planned is None or planned.number != current.number + 1:
         planned = TableVersion(current.number + 1, current.next | ends)
         is_new = True
@@ -165,8 +169,8 @@ def read_new_messages(spark: SparkSession, compact: CompactJob, ranges: RangesOf
     ends: dict[str, dict[str, dict[str, int]]] = {}
     for queue, (start, end) in ranges.items():
         assign.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(queue.queue_id)
-        for said, offset in ((starts, start), (ends, end)):
-            said.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
+        for offsets, offset in ((starts, start), (ends, end)):
+            offsets.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
     is_copy = compact.to_topic is not None
     return (
         spark.read.format("sparrow")
@@ -187,10 +191,10 @@ def read_new_messages(spark: SparkSession, compact: CompactJob, ranges: RangesOf
 
 
 def _write_table(
-    spark: SparkSession, compact: CompactJob, news: DataFrame, current: TableVersion, planned: TableVersion
+    spark: SparkSession, compact: CompactJob, new_messages: DataFrame, current: TableVersion, planned: TableVersion
 ) -> int:
-    known = _known(spark, compact, current)
-    rows = latest_by_key(news if known is None else known.unionByName(news))
+    current_table = _current_table(spark, compact, current)
+    rows = latest_by_key(new_messages if current_table is None else current_table.unionByName(new_messages))
     if compact.drop_empty:
         rows = drop_empty_bodies(rows)
     folder = join_path(compact.path, planned.folder)
@@ -198,16 +202,16 @@ def _write_table(
     return spark.read.parquet(folder).count()
 
 
-def _known(spark: SparkSession, compact: CompactJob, current: TableVersion) -> DataFrame | None:
+def _current_table(spark: SparkSession, compact: CompactJob, current: TableVersion) -> DataFrame | None:
     folder = join_path(compact.path, current.folder)
     return spark.read.parquet(folder) if current.number and path_exists(spark, folder) else None
 
 
-def _write_topic(compact: CompactJob, news: DataFrame, planned: TableVersion) -> int:
+def _write_topic(compact: CompactJob, new_messages: DataFrame, planned: TableVersion) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    rows = latest_by_key(news)
+    rows = latest_by_key(new_messages)
     if compact.drop_empty:
         rows = drop_empty_bodies(rows)
     seen = Observation()
@@ -229,7 +233,7 @@ def _write_topic(compact: CompactJob, news: DataFrame, planned: TableVersion) ->
     return int(seen.get["rows"])
 
 
-def _said(spark: SparkSession, path: str) -> TableVersion | None:
+def _read_version(spark: SparkSession, path: str) -> TableVersion | None:
     text = read_text(spark, path)
     try:
         return None if text is None else msgspec.json.decode(text, type=TableVersion)
@@ -237,7 +241,7 @@ def _said(spark: SparkSession, path: str) -> TableVersion | None:
         raise Refused(f"{path} is not a file of a compaction job: {cause}. Use another folder") from cause
 
 
-def _sweep(spark: SparkSession, path: str, number: int) -> None:
+def _delete_old_versions(spark: SparkSession, path: str, number: int) -> None:
     """Delete old versions, and those of runs that were killed."""
     kept = {TableVersion(number - back, {}).folder for back in range(_VERSIONS_KEPT)}
     for name in list_names(spark, path):

@@ -42,19 +42,21 @@ if TYPE_CHECKING:
 
 CAUSE_PROPERTIES = ("sp-error", "cap-exception", "ERROR", "EXCEPTION", "error", "exception")
 """Properties that may contain the cause. RocketMQ defines none; consumers add their own."""
-_ORIGINS = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", PROPERTY_REAL_TOPIC)
+_ORIGIN_PROPERTIES = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", PROPERTY_REAL_TOPIC)
 """Properties with the original topic; the first one that is set is used. The second is set by Apache RocketMQ."""
 _CAUSE_CHARS = 200
 SAMPLE_IDS_MAX = 5
 REPORT_LINES_MAX = 10_000
 """Maximum lines of a report, which is held in memory: causes are free text."""
-_NEEDS = ("topic", "tags", "msg_id", "properties", "store_timestamp", "queue_offset")
+_REPORT_COLUMNS = ("topic", "tags", "msg_id", "properties", "store_timestamp", "queue_offset")
 REDRIVEN_COLUMNS = ("body", "properties_raw", "flag", "keys", "msg_id")
 """Columns of a redriven message; the last two only select the queue."""
-_BY = ("group", "origin", "tag", "cause", "hour")
+_REPORT_KEYS = ("group", "origin", "tag", "cause", "hour")
 
 
 class DeadLettersJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the dead-letter job."""
+
     name_servers: str
     group: str | None = None
     """None: all groups."""
@@ -82,6 +84,8 @@ class DeadLetterCount(msgspec.Struct, frozen=True):
 
 
 class DeadLetterReport(msgspec.Struct, frozen=True):
+    """Dead letters by group, topic, tag, cause and hour."""
+
     lines: list[DeadLetterCount]
     """Lines in descending order of their count."""
     letters: int
@@ -90,6 +94,8 @@ class DeadLetterReport(msgspec.Struct, frozen=True):
 
 
 class RedriveResult(msgspec.Struct, frozen=True):
+    """Result of a redrive."""
+
     read: int
     sent: int | None
     """None: Spark no longer has the numbers of all batches."""
@@ -100,8 +106,8 @@ def run(
 ) -> DeadLetterReport:
     """Report the dead letters."""
     with watch_job(spark, on_progress, what="dead letters"):
-        needs = topic_schema((*_NEEDS, *columns_in_sql(arguments.where)))
-        read = spark.read.format("sparrow").schema(needs).options(**_source(arguments)).load()
+        needs = topic_schema((*_REPORT_COLUMNS, *columns_in_sql(arguments.where)))
+        read = spark.read.format("sparrow").schema(needs).options(**_source_options(arguments)).load()
         # The frame is both collected and written to Parquet.
         counts = count_letters(select_letters(read, arguments.where, arguments.causes)).persist()
         try:
@@ -129,10 +135,10 @@ def redrive(
     with translate_spark_errors():
         read = read_stream(
             spark,
-            (*_NEEDS, *REDRIVEN_COLUMNS, *columns_in_sql(arguments.where)),
+            (*_REPORT_COLUMNS, *REDRIVEN_COLUMNS, *columns_in_sql(arguments.where)),
             startingOffsets="earliest",
             maxRecordsPerPartition="0",  # keeps the order of the letters of a group
-            **_source(arguments),
+            **_source_options(arguments),
         )
         query = write_stream(
             to_original_messages(select_letters(read, arguments.where, arguments.causes)),
@@ -145,7 +151,7 @@ def redrive(
     return RedriveResult(done.rows, rows_written(query, done))
 
 
-def _source(arguments: DeadLettersJob) -> dict[str, str]:
+def _source_options(arguments: DeadLettersJob) -> dict[str, str]:
     # A pattern even for one group: its dead-letter topic exists only after the first dead letter.
     group = ".*" if arguments.group is None else re.escape(arguments.group)
     if arguments.group is not None and arguments.group.startswith(DLQ_TOPIC_PREFIX):
@@ -172,9 +178,9 @@ def describe_letters(dead: DataFrame, causes: Sequence[str] = CAUSE_PROPERTIES) 
     """Add the columns `group`, `origin` (the original topic), `cause` and `hour` to dead letters."""
     from pyspark.sql import functions as f
 
-    said = f.col("properties")
-    origin = f.coalesce(*(f.nullif(said[name], f.lit("")) for name in _ORIGINS))
-    cause = f.coalesce(*(f.nullif(said[name], f.lit("")) for name in causes)) if causes else f.lit(None)
+    properties = f.col("properties")
+    origin = f.coalesce(*(f.nullif(properties[name], f.lit("")) for name in _ORIGIN_PROPERTIES))
+    cause = f.coalesce(*(f.nullif(properties[name], f.lit("")) for name in causes)) if causes else f.lit(None)
     return (
         dead.withColumn("group", f.substr("topic", f.lit(len(DLQ_TOPIC_PREFIX) + 1)))
         .withColumn("origin", f.when(~origin.startswith(RETRY_TOPIC_PREFIX), origin))
@@ -189,11 +195,11 @@ def count_letters(letters: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     named = letters.withColumn("tag", f.col("tags"))
-    newest = Window.partitionBy(*_BY).orderBy(f.desc("store_timestamp"), f.desc("queue_offset"))
+    newest = Window.partitionBy(*_REPORT_KEYS).orderBy(f.desc("store_timestamp"), f.desc("queue_offset"))
     sample = f.when(f.col("_rank") <= SAMPLE_IDS_MAX, f.coalesce("msg_id", "properties.ORIGIN_MESSAGE_ID"))
     return (
         named.withColumn("_rank", f.row_number().over(newest))
-        .groupBy(*_BY)
+        .groupBy(*_REPORT_KEYS)
         .agg(
             f.count("*").alias("count"),
             f.min("store_timestamp").alias("first"),
@@ -208,8 +214,10 @@ def to_original_messages(letters: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     known = letters.where("origin IS NOT NULL").withColumn("topic", f.col("origin"))
-    young = known.withColumn("properties_raw", remove_properties("properties_raw", sorted(DELIVERY_STATE_PROPERTIES)))
-    return young.select(
+    restored = known.withColumn(
+        "properties_raw", remove_properties("properties_raw", sorted(DELIVERY_STATE_PROPERTIES))
+    )
+    return restored.select(
         *REDRIVEN_COLUMNS, "topic", extract_property("properties_raw", PROPERTY_SHARDING_KEY).alias("sharding_key")
     )
 

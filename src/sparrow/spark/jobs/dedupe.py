@@ -38,11 +38,13 @@ if TYPE_CHECKING:
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
-_PLACE = ("topic", "broker", "queue_id", "queue_offset")
-_SAME, _COUNTED = "_same", "_counted"
+_POSITION_COLUMNS = ("topic", "broker", "queue_id", "queue_offset")
+_VALUE, _EVENT_TIME = "_same", "_counted"
 
 
 class DedupeJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the deduplication job."""
+
     name_servers: str
     sources: tuple[str, ...]
     target: str
@@ -65,6 +67,8 @@ class DedupeJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DedupeResult(msgspec.Struct, frozen=True):
+    """Result of a deduplication run."""
+
     read: int
     dropped: int | None
     """None: Spark no longer has the numbers of all batches."""
@@ -78,7 +82,7 @@ def run(
     with translate_spark_errors(), _state_store(spark, arguments.large_state):
         read = read_stream(
             spark,
-            (*FORWARDED_COLUMNS, *_PLACE, "store_timestamp", *columns_in_sql(arguments.by)),
+            (*FORWARDED_COLUMNS, *_POSITION_COLUMNS, "store_timestamp", *columns_in_sql(arguments.by)),
             nameserver=arguments.name_servers,
             subscribe=",".join(arguments.sources),
             startingOffsets=arguments.starting_offsets,
@@ -95,7 +99,7 @@ def run(
             checkpoint=arguments.checkpoint,
             interval_s=arguments.interval_s,
             options=topic_sink_options(arguments),
-            arranged=sort_by_key if arguments.in_order else None,
+            arrange=sort_by_key if arguments.in_order else None,
         )
     done = follow_query(query, on_progress)
     return DedupeResult(done.rows, _dropped(query, done.rows))
@@ -107,9 +111,9 @@ def run_archive(
     """Copy an archive to a new one without repeats."""
     stored = read_archive(spark, path)
     with watch_job(spark, on_progress, what="dedupe"):
-        dedupe_table(stored, by=by).repartition(*PARTITION_COLUMNS).sortWithinPartitions(*_PLACE).write.partitionBy(
-            *PARTITION_COLUMNS
-        ).option("compression", "zstd").parquet(to)
+        dedupe_table(stored, by=by).repartition(*PARTITION_COLUMNS).sortWithinPartitions(
+            *_POSITION_COLUMNS
+        ).write.partitionBy(*PARTITION_COLUMNS).option("compression", "zstd").parquet(to)
         read = stored.count()
         kept = read_archive(spark, to).count()
     return DedupeResult(read, read - kept)
@@ -123,14 +127,14 @@ def dedupe_stream(messages: DataFrame, *, by: str = "msg_id", within_ms: int = 6
         raise Refused(f"the time {within_ms} ms is too short to detect repeats: use 1s or more")
     now = f.current_timestamp()  # the time of the micro-batch; a replay gets the same
     oldest = now - f.expr(f"INTERVAL {within_ms} MILLISECOND")
-    counted = f.least(f.greatest("store_timestamp", oldest), now)
+    event_time = f.least(f.greatest("store_timestamp", oldest), now)
     # One second more, so that no row lies on the edge of the previous batch's watermark.
     return (
-        messages.withColumn(_SAME, _same(by, messages))
-        .withColumn(_COUNTED, counted)
-        .withWatermark(_COUNTED, f"{within_ms + 1_000} milliseconds")
-        .dropDuplicatesWithinWatermark([_SAME])
-        .drop(_SAME, _COUNTED)
+        messages.withColumn(_VALUE, _dedupe_value(by, messages))
+        .withColumn(_EVENT_TIME, event_time)
+        .withWatermark(_EVENT_TIME, f"{within_ms + 1_000} milliseconds")
+        .dropDuplicatesWithinWatermark([_VALUE])
+        .drop(_VALUE, _EVENT_TIME)
     )
 
 
@@ -139,13 +143,13 @@ def dedupe_table(messages: DataFrame, *, by: str = "msg_id") -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    known = [f.col(name) for name in ("store_timestamp", *_PLACE) if name in messages.columns]
-    first = Window.partitionBy(_SAME).orderBy(*known or [f.lit(0)])
+    known = [f.col(name) for name in ("store_timestamp", *_POSITION_COLUMNS) if name in messages.columns]
+    first = Window.partitionBy(_VALUE).orderBy(*known or [f.lit(0)])
     return (
-        messages.withColumn(_SAME, _same(by, messages))
-        .withColumn(_COUNTED, f.row_number().over(first))
-        .where(f.col(_COUNTED) == 1)
-        .drop(_SAME, _COUNTED)
+        messages.withColumn(_VALUE, _dedupe_value(by, messages))
+        .withColumn(_EVENT_TIME, f.row_number().over(first))
+        .where(f.col(_EVENT_TIME) == 1)
+        .drop(_VALUE, _EVENT_TIME)
     )
 
 
@@ -155,18 +159,18 @@ def sort_by_key(batch: DataFrame) -> DataFrame:
 
     keys = (extract_property("properties_raw", PROPERTY_SHARDING_KEY), f.col("keys"))
     key = f.coalesce(*(f.nullif(each, f.lit("")) for each in keys), f.col("msg_id"))
-    return to_sink_rows(batch.repartition(key).sortWithinPartitions(*_PLACE))
+    return to_sink_rows(batch.repartition(key).sortWithinPartitions(*_POSITION_COLUMNS))
 
 
-def _same(by: str, messages: DataFrame) -> Column:
+def _dedupe_value(by: str, messages: DataFrame) -> Column:
     from pyspark.sql import functions as f
 
     # A message without a value gets its position as the value, which is unique.
-    place = [name for name in _PLACE if name in messages.columns]
-    unlike_all = f.concat_ws("/", *place) if "queue_offset" in place else f.uuid()
-    said = f.expr(by).cast("string")
-    return f.when(said.isNull() | (said == ""), f.concat(f.lit("at "), unlike_all)).otherwise(
-        f.concat(f.lit("is "), said)
+    position = [name for name in _POSITION_COLUMNS if name in messages.columns]
+    position_value = f.concat_ws("/", *position) if "queue_offset" in position else f.uuid()
+    value = f.expr(by).cast("string")
+    return f.when(value.isNull() | (value == ""), f.concat(f.lit("at "), position_value)).otherwise(
+        f.concat(f.lit("is "), value)
     )
 
 
@@ -191,10 +195,10 @@ def _reset(spark: SparkSession, before: str | None) -> None:
 
 
 def _dropped(query: StreamingQuery, rows: int) -> int | None:
-    remembered = query.recentProgress
-    if sum(progress.numInputRows for progress in remembered) != rows:
+    batches = query.recentProgress
+    if sum(progress.numInputRows for progress in batches) != rows:
         return None
-    operators = [operator for progress in remembered for operator in progress.stateOperators]
+    operators = [operator for progress in batches for operator in progress.stateOperators]
     late = sum(operator.numRowsDroppedByWatermark for operator in operators)
     assert late == 0, f"{late} rows were dropped by the watermark"
     return sum(int(operator.customMetrics.get("numDroppedDuplicateRows", 0)) for operator in operators)

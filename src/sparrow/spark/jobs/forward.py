@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 class ForwardJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the forward job."""
+
     name_servers: str
     sources: tuple[str, ...]
     target: str
@@ -53,6 +55,8 @@ class ForwardJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForwardResult(msgspec.Struct, frozen=True):
+    """Result of a forward run."""
+
     read: int
     written: int | None
     """None: Spark no longer has the numbers of all batches."""

@@ -13,8 +13,8 @@ CHECKPOINTS_FOLDER = "sparrow-pipelines"
 
 def derive_job_key(job: str, arguments: object) -> str:
     """Return the key of a job: equal arguments give equal keys, on any machine."""
-    said = msgspec.json.encode(msgspec.to_builtins(arguments), order="deterministic")
-    return f"{job}-{sha256(said).hexdigest()[:24]}"
+    encoded = msgspec.json.encode(msgspec.to_builtins(arguments), order="deterministic")
+    return f"{job}-{sha256(encoded).hexdigest()[:24]}"
 
 
 def default_checkpoint_path(job: str, arguments: object) -> str:

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 CLAIM_ROWS = 2_000
 """Rows claimed at a time. They are sent within half a lease, whatever the size of the bodies."""
-_LOOK_S = 1.0
+_COUNT_INTERVAL_S = 1.0
 """Interval at which the remaining events are counted."""
-_COUNTED = "sent long, failed long, seconds double"
+_COUNTS_SCHEMA = "sent long, failed long, seconds double"
 
 
 class OutboxJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the outbox job."""
+
     tasks: int | None = None
     """Number of concurrent relays; None: one per core."""
 
@@ -52,6 +54,8 @@ class TaskRelay(Protocol):
 
 
 class OutboxResult(msgspec.Struct, frozen=True):
+    """Result of an outbox run."""
+
     sent: int
     failed: int
     left: int
@@ -61,6 +65,7 @@ class OutboxResult(msgspec.Struct, frozen=True):
 
     @property
     def rows_per_s(self) -> float:
+        """Events sent per second, in the slowest task's time."""
         return self.sent / self.seconds if self.seconds else 0.0
 
 
@@ -78,16 +83,16 @@ def run(
     def relayed(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                begun = time.monotonic()
+                started = time.monotonic()
                 done = relay(number)
-                columns = [[done.sent], [done.failed], [time.monotonic() - begun]]
+                columns = [[done.sent], [done.failed], [time.monotonic() - started]]
                 yield pa.RecordBatch.from_arrays(
-                    [pa.array(values, kind) for values, kind in zip(columns, _KINDS, strict=True)],
+                    [pa.array(values, kind) for values, kind in zip(columns, _COUNTS_TYPES, strict=True)],
                     names=["sent", "failed", "seconds"],
                 )
 
-    work = spark.range(0, tasks, 1, tasks).mapInArrow(relayed, _COUNTED)
-    with watch_job(spark, lambda done: None, what="outbox"), _counting(count_unsent_events, on_progress):
+    work = spark.range(0, tasks, 1, tasks).mapInArrow(relayed, _COUNTS_SCHEMA)
+    with watch_job(spark, lambda done: None, what="outbox"), _report_unsent(count_unsent_events, on_progress):
         rows = work.collect()
     return OutboxResult(
         sum(row["sent"] for row in rows),
@@ -97,11 +102,11 @@ def run(
     )
 
 
-_KINDS = (pa.int64(), pa.int64(), pa.float64())
+_COUNTS_TYPES = (pa.int64(), pa.int64(), pa.float64())
 
 
 @contextmanager
-def _counting(count_unsent_events: Callable[[], int], on_progress: ProgressCallback) -> Iterator[None]:
+def _report_unsent(count_unsent_events: Callable[[], int], on_progress: ProgressCallback) -> Iterator[None]:
     """Report the remaining events by counting them in the database: tasks report only at their end."""
     first, is_over = count_unsent_events(), threading.Event()
 
@@ -109,7 +114,7 @@ def _counting(count_unsent_events: Callable[[], int], on_progress: ProgressCallb
         left = first
         while True:
             on_progress(JobProgress(rows=max(0, first - left), lag=left))
-            if is_over.wait(_LOOK_S):
+            if is_over.wait(_COUNT_INTERVAL_S):
                 return
             left = count_unsent_events()
 
@@ -128,7 +133,7 @@ class BulkAppender:
     The messages are stored when `append` returns. After a lost response it retries, and brokers drop repeats.
     """
 
-    def __init__(self, name_servers: str, *, client: dict[str, str], topic_queues: int, patience_ms: int) -> None:
+    def __init__(self, name_servers: str, *, client: dict[str, str], topic_queues: int, retry_timeout_ms: int) -> None:
         from sparrow.spark.sink.options import parse_sink_options
 
         self._options = parse_sink_options(
@@ -137,7 +142,7 @@ class BulkAppender:
                 "delivery": "idempotent",
                 "chunkRows": str(CLAIM_ROWS * 10),
                 "topicQueues": str(topic_queues),
-                "commitTimeoutMs": str(patience_ms),
+                "commitTimeoutMs": str(retry_timeout_ms),
                 **client,
             }
         )
@@ -151,10 +156,10 @@ class BulkAppender:
         from sparrow.spark.sink.message_columns import resolve_columns
         from sparrow.spark.sink.partition_writer import WriteTask, write_partition
 
-        layout = resolve_columns([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
+        layout = resolve_columns([(field.name, _SPARK_TYPES[field.type]) for field in messages.schema], self._options)
         task = WriteTask(WriteId(self._scope, next(self._numbers)), 0, can_create_topics=True)
         write_partition([messages], layout, self._options, task, CLIENT_POOL.get(self._options.client))
 
 
 PROPERTIES_TYPE = pa.map_(pa.string(), pa.string())
-_IN_SPARK = {pa.binary(): "binary", pa.string(): "string", PROPERTIES_TYPE: "map<string,string>"}
+_SPARK_TYPES = {pa.binary(): "binary", pa.string(): "string", PROPERTIES_TYPE: "map<string,string>"}

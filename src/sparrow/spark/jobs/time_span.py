@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class JobTimeSpan(msgspec.Struct, frozen=True):
+    """A half-open span of store time."""
+
     since_ms: int | None = None
     """None: from the beginning."""
     until_ms: int | None = None
@@ -35,7 +37,7 @@ class JobTimeSpan(msgspec.Struct, frozen=True):
         """Parse milliseconds since 1970, ISO time, or a relative time such as `-10m`."""
         return cls(_ms("startingTimestamp", since), _ms("endingTimestamp", until))
 
-    def wider(self, *, before_ms: int) -> JobTimeSpan:
+    def extend(self, *, before_ms: int) -> JobTimeSpan:
         """Return a span that starts earlier and has no end."""
         return JobTimeSpan(None if self.since_ms is None else max(0, self.since_ms - before_ms))
 
@@ -43,8 +45,8 @@ class JobTimeSpan(msgspec.Struct, frozen=True):
 def _ms(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    said = parse_options(SOURCE_OPTIONS, {option: text})
-    found: int | None = said["starting_ms"] if option == "startingTimestamp" else said["ending_ms"]
+    parsed = parse_options(SOURCE_OPTIONS, {option: text})
+    found: int | None = parsed["starting_ms"] if option == "startingTimestamp" else parsed["ending_ms"]
     return found
 
 
@@ -58,13 +60,13 @@ def read_time_span(
     options: Mapping[str, str],
 ) -> DataFrame:
     """Return what was stored in the span, as a table with this schema."""
-    said = {"nameserver": name_servers, "subscribe": ",".join(topics), **options}
+    read_options = {"nameserver": name_servers, "subscribe": ",".join(topics), **options}
     if span.since_ms is not None:
         # A queue without messages that recent is empty, not an error.
-        said |= {"startingTimestamp": str(span.since_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        read_options |= {"startingTimestamp": str(span.since_ms), "startingOffsetsByTimestampStrategy": "latest"}
     if span.until_ms is not None:
-        said["endingTimestamp"] = str(span.until_ms)
-    return spark.read.format("sparrow").schema(schema).options(**said).load()
+        read_options["endingTimestamp"] = str(span.until_ms)
+    return spark.read.format("sparrow").schema(schema).options(**read_options).load()
 
 
 def open_broker_metadata(name_servers: str, options: Mapping[str, str]) -> BrokerMetadata:

@@ -28,6 +28,7 @@ INTERVAL_MIN_S = 1.0
 
 
 def check_topics(sources: Sequence[str], target: str) -> None:
+    """Raise `Refused` if there is no source, or if the target is also a source."""
     if not sources:
         raise Refused("no source topic: name at least one topic to read")
     if target in sources:
@@ -48,20 +49,20 @@ def extract_property(raw: str, name: str) -> Column:
     """Extract one property from the property string; empty if it is not set."""
     from pyspark.sql import functions as f
 
-    begun = f"(?:^|{VALUE_SEPARATOR}){re.escape(name)}{NAME_SEPARATOR}"
-    return f.regexp_extract(raw, f"{begun}([^{VALUE_SEPARATOR}]*)", 1)
+    prefix = f"(?:^|{VALUE_SEPARATOR}){re.escape(name)}{NAME_SEPARATOR}"
+    return f.regexp_extract(raw, f"{prefix}([^{VALUE_SEPARATOR}]*)", 1)
 
 
 def columns_in_sql(*expressions: str | None) -> list[str]:
     """Return the columns of a topic that occur in the SQL; the others need not be read."""
-    words = {word for sql in expressions for word in re.findall(r"\w+", (sql or "").lower())}
-    return [name for name in COLUMN_TYPES if name in words]
+    identifiers = {identifier for sql in expressions for identifier in re.findall(r"\w+", (sql or "").lower())}
+    return [name for name in COLUMN_TYPES if name in identifiers]
 
 
 def read_stream(spark: SparkSession, columns: Sequence[str], **options: str | None) -> DataFrame:
     """Read these columns of topics as a stream. Options that are None are not set."""
-    said = {name: text for name, text in options.items() if text is not None}
-    return spark.readStream.format("sparrow").schema(topic_schema(columns)).options(**said).load()
+    given = {name: text for name, text in options.items() if text is not None}
+    return spark.readStream.format("sparrow").schema(topic_schema(columns)).options(**given).load()
 
 
 def topic_schema(columns: Sequence[str]) -> str:
@@ -99,11 +100,11 @@ def write_stream(
     checkpoint: str,
     interval_s: float | None,
     options: Mapping[str, str],
-    arranged: Callable[[DataFrame], DataFrame] | None = None,
+    arrange: Callable[[DataFrame], DataFrame] | None = None,
 ) -> StreamingQuery:
     """Write rows to topics exactly once, until all is read or, with `interval_s`, until stopped.
 
-    `arranged` transforms each micro-batch before it is written: a stream cannot be sorted, a micro-batch can.
+    `arrange` transforms each micro-batch before it is written: a stream cannot be sorted, a micro-batch can.
     """
     if interval_s is not None and interval_s < INTERVAL_MIN_S:
         raise Refused(f"the interval {interval_s} s is too short: use {INTERVAL_MIN_S} s or more")
@@ -112,19 +113,19 @@ def write_stream(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{interval_s} seconds")
-    if arranged is None:
+    if arrange is None:
         return writer.format("sparrow").options(**options).start()
 
     def write(batch: DataFrame, _: int) -> None:
-        arranged(batch).write.format("sparrow").mode("append").options(**options).save()
+        arrange(batch).write.format("sparrow").mode("append").options(**options).save()
 
     return writer.foreachBatch(shorten_batch_errors(write)).start()
 
 
 def rows_written(query: StreamingQuery, done: JobProgress) -> int | None:
     """Return how many rows a finished query has written; None if Spark does not know any more."""
-    remembered = query.recentProgress
-    if sum(progress.numInputRows for progress in remembered) != done.rows:
+    batches = query.recentProgress
+    if sum(progress.numInputRows for progress in batches) != done.rows:
         return None
-    counts = [progress.sink.numOutputRows for progress in remembered if progress.numInputRows]
+    counts = [progress.sink.numOutputRows for progress in batches if progress.numInputRows]
     return None if any(count < 0 for count in counts) else sum(counts)

@@ -74,17 +74,17 @@ def decode_bodies(bodies: pa.Array) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     is_there = pc.greater(pc.binary_length(lines), 0)
     lines, parents = _text(lines.filter(is_there)), np.asarray(parents.filter(is_there), np.int64)
     fields = _Fields.of(lines)
-    parts, places = [], []
+    parts, indexes = [], []
     for name, layout in _LAYOUTS.items():
         rows = np.flatnonzero(pc.equal(fields.name, name).to_numpy(zero_copy_only=False))
         rows = rows[fields.counts[rows] >= layout.fields_min]
-        part, is_sound = layout.read(name, fields.only(rows))
-        parts.append(part.filter(pa.array(is_sound)))
-        places.append(rows[is_sound])
-    order = np.argsort(np.concatenate(places), kind="stable")
+        part, is_valid = layout.read(name, fields.only(rows))
+        parts.append(part.filter(pa.array(is_valid)))
+        indexes.append(rows[is_valid])
+    order = np.argsort(np.concatenate(indexes), kind="stable")
     table = pa.Table.from_batches(parts).take(pa.array(order)).combine_chunks()
     found = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], RECORD_SCHEMA)
-    return found, parents[np.concatenate(places)[order]]
+    return found, parents[np.concatenate(indexes)[order]]
 
 
 def _text(lines: pa.Array) -> pa.Array:
@@ -116,15 +116,15 @@ class _Fields(NamedTuple):
     def name(self) -> pa.Array:
         return self.flat.take(pa.array(self.firsts))
 
-    def at(self, place: int | NDArray[np.int64]) -> pa.Array:
+    def at(self, index: int | NDArray[np.int64]) -> pa.Array:
         """Return this field of each line; null where the line is shorter."""
-        found = self.flat.take(pa.array(self.firsts + 1 + place, mask=self.counts <= place))
+        found = self.flat.take(pa.array(self.firsts + 1 + index, mask=self.counts <= index))
         return pc.if_else(pc.equal(found, "null"), "", found)  # Java writes null as text
 
 
 class _Column(NamedTuple):
     array: pa.Array
-    is_sound: NDArray[np.bool_] | None = None
+    is_valid: NDArray[np.bool_] | None = None
     """Mask of the rows whose value is valid; None: all."""
 
 
@@ -138,7 +138,7 @@ class _Layout(NamedTuple):
     def read(self, name: str, fields: _Fields) -> tuple[pa.RecordBatch, NDArray[np.bool_]]:
         """Return the columns of lines of this type, and a mask of the valid lines."""
         rows = len(fields.firsts)
-        is_sound = np.ones(rows, np.bool_)
+        is_valid = np.ones(rows, np.bool_)
         arrays = []
         for field in RECORD_SCHEMA:
             if field.name == "record":
@@ -148,90 +148,99 @@ class _Layout(NamedTuple):
             else:
                 column = read(fields)
                 arrays.append(column.array.cast(field.type))
-                if column.is_sound is not None:
-                    is_sound &= column.is_sound
-        return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA), is_sound
+                if column.is_valid is not None:
+                    is_valid &= column.is_valid
+        return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA), is_valid
 
 
-def _word(place: int) -> _Read:
-    return lambda fields: _Column(fields.at(place))
+def _text_field(index: int) -> _Read:
+    return lambda fields: _Column(fields.at(index))
 
 
-def _number(place: int, *, below: int | None = None, unless_there: int | None = None) -> _Read:
+def _number_field(index: int, *, below: int | None = None, default: int | None = None) -> _Read:
     """Return a reader of a number, optionally limited to `0 <= number < below`."""
 
     def read(fields: _Fields) -> _Column:
-        column = _digits(fields.at(place), _NUMBER, is_optional=unless_there is not None)
-        if unless_there is not None:
-            column = column._replace(array=column.array.fill_null(unless_there))
-        if below is None or column.is_sound is None:
+        column = _digits(fields.at(index), _NUMBER, is_optional=default is not None)
+        if default is not None:
+            column = column._replace(array=column.array.fill_null(default))
+        if below is None or column.is_valid is None:
             return column
         values = column.array.fill_null(-1).to_numpy(zero_copy_only=False)
-        return column._replace(is_sound=column.is_sound & (values >= 0) & (values < below))
+        return column._replace(is_valid=column.is_valid & (values >= 0) & (values < below))
 
     return read
 
 
-def _moment(place: int, *, is_optional: bool = False) -> _Read:
+def _time_field(index: int, *, is_optional: bool = False) -> _Read:
     """Return a reader of milliseconds since 1970. If they are optional, 0 means absent."""
 
     def read(fields: _Fields) -> _Column:
-        ms, is_sound = _digits(fields.at(place), _TIME, is_optional=is_optional)
+        ms, is_valid = _digits(fields.at(index), _TIME, is_optional=is_optional)
         if is_optional:
             ms = pc.if_else(pc.equal(ms, 0), None, ms)
-        return _Column(ms.cast(pa.timestamp("ms", "UTC")), is_sound)
+        return _Column(ms.cast(pa.timestamp("ms", "UTC")), is_valid)
 
     return read
 
 
-def _digits(words: pa.Array, pattern: str, *, is_optional: bool) -> _Column:
-    is_number = pc.match_substring_regex(words, pattern)
-    is_sound = is_number.fill_null(is_optional).to_numpy(zero_copy_only=False)
-    return _Column(pc.if_else(is_number, words, None).cast(pa.int64()), is_sound)
+def _digits(texts: pa.Array, pattern: str, *, is_optional: bool) -> _Column:
+    is_number = pc.match_substring_regex(texts, pattern)
+    is_valid = is_number.fill_null(is_optional).to_numpy(zero_copy_only=False)
+    return _Column(pc.if_else(is_number, texts, None).cast(pa.int64()), is_valid)
 
 
-def _truth(place: int) -> _Read:
-    return lambda fields: _Column(pc.equal(fields.at(place), "true"))
+def _boolean_field(index: int) -> _Read:
+    return lambda fields: _Column(pc.equal(fields.at(index), "true"))
 
 
-def _published_well(fields: _Fields) -> _Column:
+def _publish_success(fields: _Fields) -> _Column:
     # RocketMQ before 4.3 has no offset id before this field.
     return _Column(pc.equal(fields.at(np.where(fields.counts == 12, 11, 12)), "true"))
 
 
-_ABOUT: Mapping[str, _Read] = {
-    "time": _moment(0),
-    "group": _word(2),
-    "topic": _word(3),
-    "msg_id": _word(4),
-    "tags": _word(5),
-    "keys": _word(6),
+_MESSAGE_FIELDS: Mapping[str, _Read] = {
+    "time": _time_field(0),
+    "group": _text_field(2),
+    "topic": _text_field(3),
+    "msg_id": _text_field(4),
+    "tags": _text_field(5),
+    "keys": _text_field(6),
 }
 _LAYOUTS: Mapping[str, _Layout] = {
     PUB: _Layout(
         12,
         {
-            **_ABOUT,
-            "body_bytes": _number(8),
-            "cost_ms": _number(9),
-            "kind": _number(10, below=len(TracedMessageType)),
-            "is_success": _published_well,
+            **_MESSAGE_FIELDS,
+            "body_bytes": _number_field(8),
+            "cost_ms": _number_field(9),
+            "kind": _number_field(10, below=len(TracedMessageType)),
+            "is_success": _publish_success,
         },
     ),
     SUB_BEFORE: _Layout(
-        6, {"time": _moment(0), "group": _word(2), "msg_id": _word(4), "retries": _number(5), "keys": _word(6)}
+        6,
+        {
+            "time": _time_field(0),
+            "group": _text_field(2),
+            "msg_id": _text_field(4),
+            "retries": _number_field(5),
+            "keys": _text_field(6),
+        },
     ),
     SUB_AFTER: _Layout(
         4,
         {
-            "msg_id": _word(1),
-            "cost_ms": _number(2),
-            "is_success": _truth(3),
-            "keys": _word(4),
-            "code": _number(5, below=len(ConsumeReturnType), unless_there=int(ConsumeReturnType.SUCCESS)),
-            "time": _moment(6, is_optional=True),
-            "group": _word(7),
+            "msg_id": _text_field(1),
+            "cost_ms": _number_field(2),
+            "is_success": _boolean_field(3),
+            "keys": _text_field(4),
+            "code": _number_field(5, below=len(ConsumeReturnType), default=int(ConsumeReturnType.SUCCESS)),
+            "time": _time_field(6, is_optional=True),
+            "group": _text_field(7),
         },
     ),
-    END_TRANSACTION: _Layout(12, {**_ABOUT, "kind": _number(8, below=len(TracedMessageType)), "state": _word(10)}),
+    END_TRANSACTION: _Layout(
+        12, {**_MESSAGE_FIELDS, "kind": _number_field(8, below=len(TracedMessageType)), "state": _text_field(10)}
+    ),
 }

@@ -23,6 +23,8 @@ _ROWS_AT_ONCE = 1_000
 
 
 class TableWriter:
+    """Writes results to a table, and the batch number to the ledger table, in one transaction."""
+
     def __init__(self, sink: Sink, *, scope: str) -> None:
         self._sink, self._scope = sink, f"{scope}.{sink.name}"
 
@@ -47,7 +49,7 @@ class TableWriter:
                     return
                 if self._sink.mode == "complete":
                     connection.execute(target.delete())
-                for rows in _portions(frame):
+                for rows in _row_batches(frame):
                     self._put(connection, target, rows)
         finally:
             engine.dispose()
@@ -87,7 +89,7 @@ class TableWriter:
         keys = self._sink.keys
         if keys and self._sink.mode != "complete":
             # Delete and insert replaces a row in every database dialect, and this is one transaction.
-            matches = [table.c[key] == _bound(f"old_{key}") for key in keys]
+            matches = [table.c[key] == _bind_parameter(f"old_{key}") for key in keys]
             where = matches[0]
             for match in matches[1:]:
                 where = where & match
@@ -95,13 +97,13 @@ class TableWriter:
         connection.execute(table.insert(), list(rows))
 
 
-def _bound(name: str) -> Any:
+def _bind_parameter(name: str) -> Any:
     import sqlalchemy
 
     return sqlalchemy.bindparam(name)
 
 
-def _portions(frame: DataFrame) -> Iterator[list[dict[str, Any]]]:
+def _row_batches(frame: DataFrame) -> Iterator[list[dict[str, Any]]]:
     for batch in frame.toArrow().to_batches(max_chunksize=_ROWS_AT_ONCE):
         if batch.num_rows:
             yield batch.to_pylist()

@@ -16,7 +16,7 @@ import msgspec
 
 from sparrow.model.errors import Refused
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TRIGGERS = ("available-now", "a time such as '10 seconds'")
 
 
@@ -78,6 +78,8 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sources, steps and sinks, with common settings."""
+
     name: str
     sources: list[Source]
     sinks: list[Sink]
@@ -92,10 +94,12 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def is_stream(self) -> bool:
+        """Whether any source is a stream."""
         return any(source.stream for source in self.sources)
 
     @property
     def is_endless(self) -> bool:
+        """Whether the pipeline runs until it is stopped."""
         return self.is_stream and self.trigger != "available-now"
 
 
@@ -124,15 +128,16 @@ def load(path: Path | str) -> Pipeline:
     if path.suffix != ".toml":
         raise Refused(f"{path} is not a pipeline file: use a .toml or a .py file")
     try:
-        said = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise Refused(f"cannot read pipeline file {path}: {cause}") from cause
-    return check_pipeline(from_toml(said, str(path)))
+    return check_pipeline(from_toml(document, str(path)))
 
 
-def from_toml(said: dict[str, Any], where: str) -> Pipeline:
+def from_toml(document: dict[str, Any], where: str) -> Pipeline:
+    """Convert the content of a TOML file to a pipeline."""
     try:
-        file = msgspec.convert(said, _File)
+        file = msgspec.convert(document, _File)
         return msgspec.convert(
             {**file.pipeline, "sources": file.sources, "steps": file.steps, "sinks": file.sinks}, Pipeline
         )
@@ -146,13 +151,13 @@ def check_pipeline(pipeline: Pipeline) -> Pipeline:
         raise Refused(f"pipeline {pipeline.name!r} needs at least one source and one sink")
     known: set[str] = set()
     for name in [*(source.name for source in pipeline.sources), *(step.name for step in pipeline.steps)]:
-        if not _NAME.fullmatch(name):
+        if not _TABLE_NAME.fullmatch(name):
             raise Refused(f"{name!r} is not a valid table name: use letters, digits and '_'")
         if name in known:
             raise Refused(f"pipeline {pipeline.name!r} has two sources or steps with the name {name!r}: rename one")
         known.add(name)
     for source in pipeline.sources:
-        _one_of(f"source {source.name!r}", source, ("topic", "pattern", "parquet"))
+        _check_exactly_one(f"source {source.name!r}", source, ("topic", "pattern", "parquet"))
         if source.parquet is None and (source.nameserver or pipeline.nameserver) is None:
             raise Refused(f"source {source.name!r} has no name server: set nameserver in the source or in the pipeline")
         if source.parquet is not None and source.stream and source.columns is None:
@@ -163,7 +168,7 @@ def check_pipeline(pipeline: Pipeline) -> Pipeline:
         if len(source.watermark) > 1:
             raise Refused(f"source {source.name!r} has more than one watermark: keep one")
     for step in pipeline.steps:
-        _one_of(f"step {step.name!r}", step, ("sql", "call"))
+        _check_exactly_one(f"step {step.name!r}", step, ("sql", "call"))
     for sink in pipeline.sinks:
         _check_sink(pipeline, sink, known)
     names = [sink.name for sink in pipeline.sinks]
@@ -178,7 +183,7 @@ def check_pipeline(pipeline: Pipeline) -> Pipeline:
 
 
 def _check_sink(pipeline: Pipeline, sink: Sink, known: set[str]) -> None:
-    _one_of(f"sink {sink.name!r}", sink, ("topic", "parquet", "sql", "delta", "console"))
+    _check_exactly_one(f"sink {sink.name!r}", sink, ("topic", "parquet", "sql", "delta", "console"))
     if sink.input not in known:
         raise Refused(
             f"sink {sink.name!r} reads from {sink.input!r}, which does not exist. Sources and steps: "
@@ -195,7 +200,7 @@ def _check_sink(pipeline: Pipeline, sink: Sink, known: set[str]) -> None:
         )
 
 
-def _one_of(what: str, part: msgspec.Struct, choices: Sequence[str]) -> None:
+def _check_exactly_one(what: str, part: msgspec.Struct, choices: Sequence[str]) -> None:
     chosen = [name for name in choices if getattr(part, name) not in (None, False)]
     if len(chosen) != 1:
         raise Refused(f"{what} needs exactly one of {', '.join(choices)}, but has {' and '.join(chosen) or 'none'}")

@@ -26,12 +26,12 @@ def build_frames(spark: SparkSession, pipeline: Pipeline, *, is_empty: bool = Fa
 
     frames: dict[str, DataFrame] = {}
     for source in pipeline.sources:
-        frame = _without_rows(spark, source) if is_empty else _read(spark, pipeline, source)
-        frames[source.name] = _named(frame, source)
+        frame = _empty_frame(spark, source) if is_empty else _read(spark, pipeline, source)
+        frames[source.name] = _add_json_and_watermark(frame, source)
         frames[source.name].createOrReplaceTempView(source.name)
     for step in pipeline.steps:
         try:
-            frames[step.name] = _stepped(spark, step, frames)
+            frames[step.name] = _run_step(spark, step, frames)
         except PySparkException as cause:
             raise Refused(f"step {step.name!r}: {summarize_error(str(cause))}") from cause
         frames[step.name].createOrReplaceTempView(step.name)
@@ -49,14 +49,14 @@ def _read(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
     return reader.option(*chosen).load()
 
 
-def _without_rows(spark: SparkSession, source: Source) -> DataFrame:
+def _empty_frame(spark: SparkSession, source: Source) -> DataFrame:
     if source.parquet is not None and source.columns is None:
         return spark.read.options(**option_strings(source.options)).parquet(source.parquet).limit(0)
     is_kafka = str(source.options.get("kafkaSchema", "")).lower() == "true"
     return spark.createDataFrame([], source.columns or default_ddl(kafka=is_kafka, headers=True))
 
 
-def _named(frame: DataFrame, source: Source) -> DataFrame:
+def _add_json_and_watermark(frame: DataFrame, source: Source) -> DataFrame:
     """Add the columns of the JSON body, and the watermark."""
     if source.json is not None:
         from pyspark.sql import functions as f
@@ -73,7 +73,7 @@ def _named(frame: DataFrame, source: Source) -> DataFrame:
     return frame
 
 
-def _stepped(spark: SparkSession, step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
+def _run_step(spark: SparkSession, step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
     if step.sql is not None:
         return spark.sql(step.sql)
     assert step.call is not None, "check_pipeline allows steps with sql or call only"

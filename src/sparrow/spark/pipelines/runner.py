@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class PipelineResult(msgspec.Struct, frozen=True):
+    """Result of a pipeline run."""
+
     rows: int
     """Rows read by all streams; 0 without streams."""
     sinks: int
@@ -38,13 +40,13 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, on_progress: Progre
             for sink in pipeline.sinks
             if frames[sink.input].isStreaming
         ]
-    rows = _follow(queries, on_progress) if queries else 0
+    rows = _follow_queries(queries, on_progress) if queries else 0
     return PipelineResult(rows, len(pipeline.sinks))
 
 
-def _follow(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int:
+def _follow_queries(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int:
     """Wait for several queries; stop all when one fails."""
-    heard: dict[str, tuple[str, int, int | None]] = {query.id: ("", 0, None) for query in queries}
+    states: dict[str, tuple[str, int, int | None]] = {query.id: ("", 0, None) for query in queries}
     try:
         with translate_spark_errors():
             while True:
@@ -53,13 +55,13 @@ def _follow(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int
                     if not query.isActive:
                         query.awaitTermination()  # raises the error of the query
                     for progress in query.recentProgress:
-                        at, rows, _ = heard[query.id]
+                        at, rows, _ = states[query.id]
                         if progress.timestamp > at:
-                            heard[query.id] = (progress.timestamp, rows + progress.numInputRows, query_lag(progress))
-                lag = [each[2] for each in heard.values() if each[2] is not None]
-                on_progress(JobProgress(rows=sum(each[1] for each in heard.values()), lag=sum(lag) if lag else None))
+                            states[query.id] = (progress.timestamp, rows + progress.numInputRows, query_lag(progress))
+                lags = [each[2] for each in states.values() if each[2] is not None]
+                on_progress(JobProgress(rows=sum(each[1] for each in states.values()), lag=sum(lags) if lags else None))
                 if is_over:
-                    return sum(each[1] for each in heard.values())
+                    return sum(each[1] for each in states.values())
                 time.sleep(POLL_INTERVAL_S)
     except BaseException:
         for query in queries:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_OF_MESSAGES = frozenset(
+_MESSAGE_COLUMNS = frozenset(
     {"body", "topic", "queue_id", "keys", "tags", "properties", "msg_id", "sharding_key", "born_timestamp"}
 )
 
@@ -28,11 +28,11 @@ def to_messages(frame: DataFrame, sink: Sink) -> DataFrame:
         frame = frame.withColumn("keys", f.expr(f"CAST(({sink.key}) AS string)"))
     if "body" in frame.columns or "value" in frame.columns:
         return frame
-    of_row = [name for name in frame.columns if name not in _OF_MESSAGES]
-    if not of_row:
+    row_columns = [name for name in frame.columns if name not in _MESSAGE_COLUMNS]
+    if not row_columns:
         raise Refused(f"sink {sink.name!r} has no columns for the message body")
-    others = [name for name in frame.columns if name in _OF_MESSAGES]
-    return frame.select(f.to_json(f.struct(*of_row)).alias("body"), *others)
+    others = [name for name in frame.columns if name in _MESSAGE_COLUMNS]
+    return frame.select(f.to_json(f.struct(*row_columns)).alias("body"), *others)
 
 
 def write_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
@@ -43,7 +43,7 @@ def write_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
     if sink.console:
         frame.show(int(sink.options.get("numRows", 20)), truncate=False)
         return
-    _save(_formatted(frame, sink), pipeline, sink)
+    _save(_prepare(frame, sink), pipeline, sink)
 
 
 def _save(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
@@ -56,7 +56,7 @@ def _save(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
 
 def start_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
     """Start a streaming query that writes to the sink."""
-    frame = _formatted(frame, sink)
+    frame = _prepare(frame, sink)
     writer = frame.writeStream.queryName(f"{pipeline.name}.{sink.name}").outputMode(sink.mode)
     if pipeline.checkpoint is not None:
         writer = writer.option("checkpointLocation", f"{pipeline.checkpoint}/{sink.name}")
@@ -76,7 +76,7 @@ def start_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQue
     return writer.start(sink.parquet or sink.delta)
 
 
-def _formatted(frame: DataFrame, sink: Sink) -> DataFrame:
+def _prepare(frame: DataFrame, sink: Sink) -> DataFrame:
     return to_messages(frame, sink) if sink.topic is not None else frame
 
 

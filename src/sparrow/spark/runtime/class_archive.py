@@ -41,6 +41,8 @@ JAVA_BASE_ARCHIVES = ("lib/server/classes.jsa", "lib/server/classes_nocoops.jsa"
 
 
 class ClassArchiveFailed(StorageError):
+    """The class archive could not be built."""
+
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(path, why)
         self.path, self.why = path, why
@@ -58,6 +60,7 @@ def spark_home(environ: Mapping[str, str]) -> Path | None:
 
 
 def archive_path(java: Java, spark: Path, cache: Path) -> Path:
+    """Return the path of the archive for this Java and Spark."""
     jars = spark / "jars"
     changed_ns = jars.stat().st_mtime_ns if jars.is_dir() else 0
     key = hashlib.sha256(f"{spark.resolve()} {changed_ns}".encode()).hexdigest()[:12]
@@ -74,6 +77,7 @@ def options_to_use(java: Java, archive: Path) -> list[str]:
 
 
 def options_to_build(java: Java, archive: Path, draft: Path) -> list[str]:
+    """Return the Java options that write the archive at exit."""
     base = [f"-XX:SharedArchiveFile={path}" for path in _base(java, archive)]
     return [*base, f"-XX:ArchiveClassesAtExit={draft}", *QUIET_OPTIONS]
 
@@ -98,9 +102,9 @@ def build_class_archive(environ: Mapping[str, str] | None = None) -> Path:
     archive = archive_path(java, spark, cache)
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(archive.with_suffix(".lock")):
+        with _exclusive_lock(archive.with_suffix(".lock")):
             if not archive.is_file():
-                _make(java, archive, environ)
+                _build(java, archive, environ)
             remove_unused(cache, now_s=time.time(), keep=archive)
     except (OSError, subprocess.SubprocessError) as failure:
         raise ClassArchiveFailed(archive, str(failure)) from failure
@@ -119,7 +123,7 @@ def build_in_background() -> None:
         )
 
 
-def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
+def _build(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".making-") as folder:
         if not _has_own_base(java) and not archive.with_name(BASE_ARCHIVE_NAME).is_file():
             draft = Path(folder, BASE_ARCHIVE_NAME)
@@ -140,12 +144,12 @@ def _run(command: list[str], environ: Mapping[str, str], result: Path) -> None:
         command, env=dict(environ), capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
     )
     if ended.returncode != 0 or not result.is_file():
-        said = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
-        raise OSError(f"exit code {ended.returncode}: {said or 'no output'}")
+        output = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
+        raise OSError(f"exit code {ended.returncode}: {output or 'no output'}")
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _exclusive_lock(lock: Path) -> Iterator[None]:
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

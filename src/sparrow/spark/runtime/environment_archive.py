@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from sparrow.model.errors import SettingsError
+from sparrow.model.errors import Refused, SettingsError
 from sparrow.spark.runtime.tar_archive import extract
 
 DISTRIBUTION_NAME = "sparrowmq"
@@ -46,11 +46,15 @@ PackProgress = Callable[[int, int], None]  # bytes packed, total bytes
 
 
 class PackagedFile(NamedTuple):
+    """A file of the archive."""
+
     name: str  # relative to site-packages
     path: Path
 
 
 class PackagingFailed(SettingsError):
+    """An installed package cannot be packaged."""
+
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, None, "this Python environment", "an installation by pip")
         self.name, self.why = name, why
@@ -74,7 +78,9 @@ def build_environment_archive(out: Path, *, also: Sequence[str] = (), progress: 
             _add_text(archive, "bin/python3", launcher_script(), mode=0o755)
             done = 0
             for entry in entries:
-                archive.add(entry.path.resolve(), f"{SITE_PACKAGES}/{entry.name}", recursive=False, filter=_nobody)
+                archive.add(
+                    entry.path.resolve(), f"{SITE_PACKAGES}/{entry.name}", recursive=False, filter=_without_owner
+                )
                 done += entry.path.stat().st_size
                 if progress is not None:
                     progress(done, total)
@@ -97,8 +103,9 @@ def use_environment_archive(archive: Path, *, directory: Path | None = None) -> 
     home = directory / ENVIRONMENT_FOLDER
     if not (home / STAMP_FILE).is_file() or (home / STAMP_FILE).read_text() != stamp:
         if home.exists() and not (home / STAMP_FILE).is_file():
-            raise SettingsError(
-                ENVIRONMENT_FOLDER, str(home), "the driver's directory", "a directory without a folder of that name"
+            raise Refused(
+                f"cannot unpack the environment to {home}: a folder with this name exists and is not an unpacked "
+                "environment. Remove it, or run the driver in another directory"
             )
         draft = Path(tempfile.mkdtemp(dir=directory, prefix=f".{ENVIRONMENT_FOLDER}-"))
         extract(archive, draft)
@@ -139,7 +146,7 @@ def _add_text(archive: tarfile.TarFile, name: str, text: str, *, mode: int) -> N
     archive.addfile(member, io.BytesIO(data))
 
 
-def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
@@ -180,6 +187,7 @@ def requirement_name(requirement: str) -> str | None:
 
 
 def canonical_name(name: str) -> str:
+    """Return the canonical name of a distribution."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -202,11 +210,13 @@ def distribution_files(name: str) -> Iterator[PackagedFile]:
 
 
 def is_editable(installed: Distribution) -> bool:
+    """Return whether the distribution is installed in editable mode."""
     url = json.loads(installed.read_text("direct_url.json") or "{}")
     return bool(url.get("dir_info", {}).get("editable"))
 
 
 def package_files(package: str) -> Iterator[PackagedFile]:
+    """Yield the files of an importable package."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise PackagingFailed(package, "it cannot be imported")

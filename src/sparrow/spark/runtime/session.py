@@ -48,6 +48,8 @@ QUICK_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class PySparkNotInstalled(SettingsError):
+    """PySpark is missing in this Python environment."""
+
     def __init__(self) -> None:
         super().__init__("pyspark", None, "this Python environment", "sparrowmq[spark]")
 

@@ -27,13 +27,13 @@ def translate_spark_errors() -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     try:
-        with _without_traces():
+        with _quiet_failure_loggers():
             yield
     except (PySparkException, Py4JError) as cause:
         raise JobFailed(summarize_error(str(cause))) from cause
 
 
-_TELLERS = (
+_FAILURE_LOGGERS = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.sql.execution.datasources.v2.AppendDataExec",
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
@@ -44,7 +44,7 @@ _TELLERS = (
 
 
 @contextmanager
-def _without_traces() -> Iterator[None]:
+def _quiet_failure_loggers() -> Iterator[None]:
     from pyspark import SparkContext
 
     with suppress(Exception):  # logging must not fail the job
@@ -60,7 +60,7 @@ def _set_level(jvm: Any, level: str | None) -> None:
     """Set the level of these loggers; None resets it to the level of the root logger."""
     logging = jvm.org.apache.logging.log4j
     chosen = logging.Level.toLevel(level) if level else logging.LogManager.getRootLogger().getLevel()
-    for name in _TELLERS:
+    for name in _FAILURE_LOGGERS:
         logging.core.config.Configurator.setLevel(name, chosen)
 
 
@@ -80,13 +80,13 @@ def shorten_batch_errors(write: Callable[[DataFrame, int], None]) -> Callable[[D
     return write_batch
 
 
-_RAISED = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*): (?P<sentence>.+)", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*): (?P<sentence>.+)", re.MULTILINE)
 
 
-_OURS = re.compile(r"^sparrow\.[\w.]+: (?P<sentence>.+)", re.MULTILINE)
+_SPARROW_ERROR = re.compile(r"^sparrow\.[\w.]+: (?P<sentence>.+)", re.MULTILINE)
 
 
-_ENDED = re.compile(r"\A\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_STREAM_FAILED_PREFIX = re.compile(r"\A\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 
 
 _JAVA_FRAME = re.compile(r"^\s+at \S+\(.*$", re.MULTILINE)
@@ -95,15 +95,15 @@ _JAVA_FRAME = re.compile(r"^\s+at \S+\(.*$", re.MULTILINE)
 def summarize_error(trace: str) -> str:
     """Return the essential message: our own error if there is one, else the last Python error, else the first line."""
     trace = trace.split("\nJVM stacktrace:", maxsplit=1)[0]
-    ours = _OURS.findall(trace)
+    ours = _SPARROW_ERROR.findall(trace)
     if ours:
-        return _short(ours[-1])
+        return _truncate(ours[-1])
     _, is_python, python = trace.rpartition("Traceback (most recent call last):")
-    if is_python and (raised := _RAISED.search(python)):
-        return _short(f"{raised[1]}: {raised['sentence']}")
-    lines = [line.strip() for line in _JAVA_FRAME.sub("", _ENDED.sub("", trace)).splitlines()]
-    return _short(next((line for line in lines if line), "Spark gave no reason"))
+    if is_python and (raised := _PYTHON_ERROR.search(python)):
+        return _truncate(f"{raised[1]}: {raised['sentence']}")
+    lines = [line.strip() for line in _JAVA_FRAME.sub("", _STREAM_FAILED_PREFIX.sub("", trace)).splitlines()]
+    return _truncate(next((line for line in lines if line), "Spark gave no reason"))
 
 
-def _short(sentence: str) -> str:
+def _truncate(sentence: str) -> str:
     return sentence.strip()[:_SENTENCE_CHARS_MAX]

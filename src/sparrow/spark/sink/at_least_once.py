@@ -37,14 +37,16 @@ from sparrow.spark.sink.write_context import WriteContext
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns.batch import encode_batches
 
-_ANYWHERE_AT_ONCE = 4
+_CONCURRENT_ANY_QUEUE = 4
 """Concurrent batches of rows that may go to any queue."""
-_ALONE_AT_ONCE = 64
-_ALONE_COST_BYTES = 1024
+_CONCURRENT_SINGLES = 64
+_SINGLE_OVERHEAD_BYTES = 1024
 _RETRIES = 2
 
 
 class AtLeastOnceWriter:
+    """Sends rows in batches, and single messages where a broker requires it."""
+
     def __init__(self, work: WriteContext) -> None:
         self._work = work
         options = work.options
@@ -53,17 +55,17 @@ class AtLeastOnceWriter:
         )
         self._producer: Producer | None = None
         self._sends = OrderedSends(options.max_in_flight_bytes)
-        self._anywhere = cycle(range(_ANYWHERE_AT_ONCE))
-        self._alone = cycle(range(_ALONE_AT_ONCE))
+        self._any_queue_keys = cycle(range(_CONCURRENT_ANY_QUEUE))
+        self._single_keys = cycle(range(_CONCURRENT_SINGLES))
 
     def add(self, rows: MessageRows) -> None:
-        for topic, its in split_by_topic(rows, self._work.topic):
+        for topic, topic_rows in split_by_topic(rows, self._work.topic):
             route = self._work.routes[topic]
-            is_alone = find_unbatchable(its, in_lanes=bool(route.lane_brokers))
-            if is_alone.any():
-                self._send_alone(its.take(np.flatnonzero(is_alone)), route)
-                its = its.take(np.flatnonzero(~is_alone))
-            for piece in split_rows(its):
+            is_single = find_unbatchable(topic_rows, in_lanes=bool(route.lane_brokers))
+            if is_single.any():
+                self._send_singly(topic_rows.take(np.flatnonzero(is_single)), route)
+                topic_rows = topic_rows.take(np.flatnonzero(~is_single))
+            for piece in split_rows(topic_rows):
                 self._send(piece, route)
 
     def _send(self, rows: MessageRows, route: TopicRoute) -> None:
@@ -84,14 +86,14 @@ class AtLeastOnceWriter:
                 bytes_max=BATCH_BYTES_MAX,
             ):
                 payload = SendPayload(batch.data, is_batch=True)
-                lane = next(self._anywhere) if queue is None else queue
-                self._submit(lane, len(batch.data), partial(self._deliver, route.topic, payload, queue))
+                order_key = next(self._any_queue_keys) if queue is None else queue
+                self._submit(order_key, len(batch.data), partial(self._deliver, route.topic, payload, queue))
 
     async def _deliver(self, topic: str, payload: SendPayload, queue: QueueRef | None) -> object:
         timeout_ms = self._work.options.client.timeout_ms
         return await self._sender.send(topic, payload, queue=queue, timeout_ms=timeout_ms)
 
-    def _send_alone(self, rows: MessageRows, route: TopicRoute) -> None:
+    def _send_singly(self, rows: MessageRows, route: TopicRoute) -> None:
         if self._producer is None:
             self._producer = Producer(
                 group=self._work.options.group,
@@ -105,11 +107,13 @@ class AtLeastOnceWriter:
         for place, message in zip(places.tolist(), to_messages(rows, route.topic), strict=True):
             queue = None if place == ANY_QUEUE else route.write_queues[place]
             send = partial(self._producer.send, message, queue=queue)
-            lane = ("alone", next(self._alone) if queue is None else queue)
-            self._submit(lane, len(message.body) + _ALONE_COST_BYTES, send)
+            order_key = ("alone", next(self._single_keys) if queue is None else queue)
+            self._submit(order_key, len(message.body) + _SINGLE_OVERHEAD_BYTES, send)
 
-    def _submit(self, lane: Any, size: int, send: Callable[[], Any]) -> None:
-        self._work.client.run(self._sends.submit(lane, size, lambda: self._work.brokers.retry_while_unavailable(send)))
+    def _submit(self, order_key: Any, size: int, send: Callable[[], Any]) -> None:
+        self._work.client.run(
+            self._sends.submit(order_key, size, lambda: self._work.brokers.retry_while_unavailable(send))
+        )
 
     def finish(self) -> tuple[StagedRows, ...]:
         self._work.client.run(self._sends.finish())
@@ -153,8 +157,15 @@ def to_messages(rows: MessageRows, topic: str) -> list[Message]:
     values = [column.to_pylist() if column is not None else [None] * len(rows) for column in columns]
     made = []
     for body, properties, keys, tags, msg_id, deliver_ms in zip(*values, strict=True):
-        said = {PROPERTY_KEYS: keys, PROPERTY_TAGS: tags, PROPERTY_UNIQUE_KEY: msg_id, **dict(properties or ())}
+        all_properties = {
+            PROPERTY_KEYS: keys,
+            PROPERTY_TAGS: tags,
+            PROPERTY_UNIQUE_KEY: msg_id,
+            **dict(properties or ()),
+        }
         if deliver_ms is not None:
-            said[PROPERTY_TIMER_DELIVER_MS] = str(deliver_ms)
-        made.append(Message(topic=topic, body=body, properties={name: text for name, text in said.items() if text}))
+            all_properties[PROPERTY_TIMER_DELIVER_MS] = str(deliver_ms)
+        made.append(
+            Message(topic=topic, body=body, properties={name: text for name, text in all_properties.items() if text})
+        )
     return made

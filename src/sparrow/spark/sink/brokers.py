@@ -16,9 +16,8 @@ from typing import TypeVar
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce import staging
-from sparrow.client.aio.produce.sender import NoMaster
 from sparrow.client.topic_route import TopicRoute
-from sparrow.model.errors import NotPermitted, Refused, Unavailable, UnknownTopic
+from sparrow.model.errors import NoMaster, NotPermitted, Refused, Unavailable, UnknownTopic
 from sparrow.model.topic import validate_topic_name
 from sparrow.wire.codes import ResponseCode
 from sparrow.wire.error_codes import RemoteRefused
@@ -31,9 +30,9 @@ T = TypeVar("T")
 class SinkBrokers:
     """Calls to the brokers of a session, retried for a limited time."""
 
-    def __init__(self, session: ClientSession, *, patience_ms: int, topic_queues: int) -> None:
+    def __init__(self, session: ClientSession, *, retry_timeout_ms: int, topic_queues: int) -> None:
         self._session = session
-        self._patience_s = patience_ms / 1000
+        self._retry_timeout_s = retry_timeout_ms / 1000
         self._topic_queues = topic_queues
 
     async def route(self, topic: str, *, may_be_new: bool) -> TopicRoute:
@@ -89,7 +88,7 @@ class SinkBrokers:
     async def retry_while_unavailable(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Call until the result is not `Unavailable` or the timeout is over."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience_s
+        deadline = loop.time() + self._retry_timeout_s
         pause_s, tries = _PAUSE_MIN_S, 1
         while True:
             try:
@@ -97,7 +96,7 @@ class SinkBrokers:
             except Unavailable as error:
                 if loop.time() + pause_s >= deadline:
                     error.add_note(
-                        f"Gave up after {tries} attempts in {self._patience_s:g} s (option commitTimeoutMs)."
+                        f"Gave up after {tries} attempts in {self._retry_timeout_s:g} s (option commitTimeoutMs)."
                     )
                     raise
             await asyncio.sleep(pause_s)
@@ -123,13 +122,13 @@ class SinkBrokers:
         """Raise `Refused` if a broker of the topic does not support staging."""
         route = await self.route(topic, may_be_new=True)
         for broker in sorted({queue.broker_name for queue in route.write_queues}):
-            if route.masters.get(broker) not in _KNOWN_TO_STAGE:
-                await self.call(broker, topic, self._asked_for_ledger, may_be_new=True)
+            if route.masters.get(broker) not in _STAGING_BROKERS:
+                await self.call(broker, topic, self._check_ledger, may_be_new=True)
 
-    async def _asked_for_ledger(self, address: str) -> None:
+    async def _check_ledger(self, address: str) -> None:
         await staging.query_ledger(self._session, address, "sparrow")
-        _KNOWN_TO_STAGE.add(address)
+        _STAGING_BROKERS.add(address)
 
 
-_KNOWN_TO_STAGE: set[str] = set()
+_STAGING_BROKERS: set[str] = set()
 """Addresses of brokers that support staging. A stream creates a writer for every batch; this saves the check."""

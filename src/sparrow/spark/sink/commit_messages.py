@@ -28,7 +28,9 @@ class StagedRows(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    transaction: WriteId
+    """The commit message of one task."""
+
+    write_id: WriteId
     partition: int
     rows: int
     stages: tuple[StagedRows, ...] = ()

@@ -47,20 +47,20 @@ class LedgerState(NamedTuple):
     done: int | None
 
 
-def is_published(noted: Iterable[LedgerState], number: int, mark: int) -> bool:
-    """Return whether the batch is already published everywhere. `mark` is the hash of the current brokers.
+def is_published(states: Iterable[LedgerState], number: int, brokers_hash: int) -> bool:
+    """Return whether the batch is already published everywhere. `brokers_hash` is the hash of the current brokers.
 
     Raise `Refused` if it is published in part, on another set of brokers.
     """
-    noted = list(noted)
-    if any(each.done is not None and each.done >= number for each in noted):
+    states = list(states)
+    if any(each.done is not None and each.done >= number for each in states):
         return True
-    for each in noted:
+    for each in states:
         is_committed = each.committed is not None and each.committed >= number
         begun_with = each.begun & _HASH_MASK if each.begun is not None and each.begun >> _HASH_BITS == number else None
         if begun_with is None and is_committed:
             return True  # without a #begun entry the batch had one broker only
-        if begun_with is not None and begun_with != mark:
+        if begun_with is not None and begun_with != brokers_hash:
             raise Refused(
                 f"batch {number} was begun on other brokers than its topics have now, and some rows may be "
                 "published on them. Bring those brokers back, then restart the query"
@@ -73,69 +73,79 @@ def broker_set_hash(brokers: Iterable[str]) -> int:
     return zlib.crc32("\n".join(sorted(brokers)).encode())
 
 
-async def publish_stages(session: ClientSession, brokers: SinkBrokers, receipts: Sequence[TaskCommit]) -> bool:
+async def publish_stages(session: ClientSession, brokers: SinkBrokers, commits: Sequence[TaskCommit]) -> bool:
     """Publish the staged rows. Return False, and discard the stages, if the batch was published before."""
     stages: dict[str, list[StagedRows]] = {}
-    for receipt in sorted(receipts, key=lambda each: each.partition):
-        for staged in receipt.stages:
+    for commit in sorted(commits, key=lambda each: each.partition):
+        for staged in commit.stages:
             stages.setdefault(staged.broker, []).append(staged)
     if not stages:
         return True
-    (transaction,) = {receipt.transaction for receipt in receipts if receipt.stages}
-    finding = {broker: topic for receipt in receipts for broker, topic in receipt.routes}
-    if len(finding) == 1:
-        return await _publish_on_one(session, brokers, transaction, finding, stages)
-    return await _publish_on_several(session, brokers, transaction, finding, stages)
+    (write_id,) = {commit.write_id for commit in commits if commit.stages}
+    broker_topics = {broker: topic for commit in commits for broker, topic in commit.routes}
+    if len(broker_topics) == 1:
+        return await _publish_on_one(session, brokers, write_id, broker_topics, stages)
+    return await _publish_on_several(session, brokers, write_id, broker_topics, stages)
 
 
 async def _publish_on_one(
-    session: ClientSession, brokers: SinkBrokers, transaction: WriteId, finding: BrokerTopics, stages: StagesOfBrokers
+    session: ClientSession,
+    brokers: SinkBrokers,
+    write_id: WriteId,
+    broker_topics: BrokerTopics,
+    stages: StagesOfBrokers,
 ) -> bool:
-    ((broker, topic),) = finding.items()
+    ((broker, topic),) = broker_topics.items()
     tries = 0
 
     async def commit(address: str) -> bool:
         nonlocal tries
         tries += 1
-        return await staging.commit_stages(session, address, *transaction, [each.stage for each in stages[broker]])
+        return await staging.commit_stages(session, address, *write_id, [each.stage for each in stages[broker]])
 
     if await brokers.call(broker, topic, commit):
         return True
-    noted = await _noted(session, brokers, transaction.scope, broker, topic)
-    is_published([noted], transaction.number, broker_set_hash(finding))
+    states = await _read_ledger(session, brokers, write_id.scope, broker, topic)
+    is_published([states], write_id.number, broker_set_hash(broker_topics))
     # After a lost response, the ledger entry may be from our own commit.
     return tries > 1
 
 
 async def _publish_on_several(
-    session: ClientSession, brokers: SinkBrokers, transaction: WriteId, finding: BrokerTopics, stages: StagesOfBrokers
+    session: ClientSession,
+    brokers: SinkBrokers,
+    write_id: WriteId,
+    broker_topics: BrokerTopics,
+    stages: StagesOfBrokers,
 ) -> bool:
-    scope, number = transaction
-    mark = broker_set_hash(finding)
-    noted = await asyncio.gather(*(_noted(session, brokers, scope, *found) for found in finding.items()))
-    if is_published(noted, number, mark):
+    scope, number = write_id
+    brokers_hash = broker_set_hash(broker_topics)
+    states = await asyncio.gather(*(_read_ledger(session, brokers, scope, *found) for found in broker_topics.items()))
+    if is_published(states, number, brokers_hash):
         await discard_stages(session, brokers, [each for some in stages.values() for each in some])
         return False
 
     async def note(name: str, what: int) -> None:
         await _all(
             brokers.call(broker, topic, lambda address: staging.commit_stages(session, address, name, what, []))
-            for broker, topic in finding.items()
+            for broker, topic in broker_topics.items()
         )
 
     async def commit(broker: str, some: list[StagedRows]) -> bool:
         names = [each.stage for each in some]
         return await brokers.call(
-            broker, finding[broker], lambda address: staging.commit_stages(session, address, scope, number, names)
+            broker, broker_topics[broker], lambda address: staging.commit_stages(session, address, scope, number, names)
         )
 
-    await note(scope + _BEGUN, number << _HASH_BITS | mark)
+    await note(scope + _BEGUN, number << _HASH_BITS | brokers_hash)
     await _all(commit(broker, some) for broker, some in stages.items())
     await note(scope + _DONE, number)
     return True
 
 
-async def _noted(session: ClientSession, brokers: SinkBrokers, scope: str, broker: str, topic: str) -> LedgerState:
+async def _read_ledger(
+    session: ClientSession, brokers: SinkBrokers, scope: str, broker: str, topic: str
+) -> LedgerState:
     async def ask(address: str) -> LedgerState:
         return LedgerState(
             *[await staging.query_ledger(session, address, scope + suffix) for suffix in ("", _BEGUN, _DONE)]
@@ -144,9 +154,9 @@ async def _noted(session: ClientSession, brokers: SinkBrokers, scope: str, broke
     return await brokers.call(broker, topic, ask)
 
 
-async def _all(asked: Iterable[Awaitable[object]]) -> None:
+async def _all(calls: Iterable[Awaitable[object]]) -> None:
     """Await all of them, then raise the first error: no commit is cancelled half-way."""
-    for answer in await asyncio.gather(*asked, return_exceptions=True):
+    for answer in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(answer, BaseException):
             raise answer
 
@@ -156,10 +166,10 @@ async def discard_stages(session: ClientSession, brokers: SinkBrokers, stages: I
     by_broker: dict[str, list[StagedRows]] = {}
     for each in stages:
         by_broker.setdefault(each.broker, []).append(each)
-    for broker, its in by_broker.items():
-        names = [each.stage for each in its]
+    for broker, staged_rows in by_broker.items():
+        names = [each.stage for each in staged_rows]
         try:
-            route = await brokers.existing_route(its[0].topic)
+            route = await brokers.existing_route(staged_rows[0].topic)
             if broker in route.masters:
                 await staging.drop_stages(session, route.masters[broker], names)
         except SparrowError as error:

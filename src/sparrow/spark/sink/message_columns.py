@@ -32,6 +32,8 @@ STRING_MAP_TYPE, KAFKA_HEADERS_TYPE = "map<string,string>", "array<struct<key:st
 
 
 class MessageColumn(NamedTuple):
+    """A column that the sink understands."""
+
     name: str
     alias: str | None
     types: tuple[str, ...]
@@ -134,8 +136,8 @@ class MessageRows(msgspec.Struct, frozen=True):
         offsets = np.asarray(self.properties.offsets)
         hits = hits[(hits >= offsets[0]) & (hits < offsets[-1])]
         rows = np.searchsorted(offsets[1:], hits, "right").tolist()
-        said = (column.take(pa.array(hits)).to_pylist() for column in (self.properties.keys, self.properties.items))
-        return [(row, name, value or "") for row, name, value in zip(rows, *said, strict=True)]
+        found = (column.take(pa.array(hits)).to_pylist() for column in (self.properties.keys, self.properties.items))
+        return [(row, name, value or "") for row, name, value in zip(rows, *found, strict=True)]
 
 
 _ARRAYS = tuple(name for name in MessageRows.__struct_fields__ if name not in ("first", "taken"))
@@ -311,5 +313,5 @@ def _check_all_there(column: pa.Array, what: str, first: int, so: str) -> None:
         raise Refused(f"row {row} of its partition has a null {what}, {so}")
 
 
-def _or(words: Sequence[str]) -> str:
-    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+def _or(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

@@ -15,12 +15,16 @@ from sparrow.wire.compression import Compression
 
 
 class DeliveryGuarantee(StrEnum):
+    """Values of the option `delivery`."""
+
     EXACTLY_ONCE = "exactlyOnce"
     IDEMPOTENT = "idempotent"
     AT_LEAST_ONCE = "atLeastOnce"
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The parsed options of `SINK_OPTIONS`."""
+
     client: ClientOptions
     topic: str | None
     delivery: DeliveryGuarantee
@@ -37,20 +41,20 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: str
 
 
-def _delivery(value: str) -> DeliveryGuarantee:
+def _parse_delivery(value: str) -> DeliveryGuarantee:
     return DeliveryGuarantee(kinds.choice_parser(*DeliveryGuarantee)(value))
 
 
-def _is_by_broker(value: str) -> bool:
+def _parse_checksum(value: str) -> bool:
     return kinds.choice_parser("client", "broker")(value) == "broker"
 
 
-def _compression(value: str) -> Compression | None:
-    word = kinds.choice_parser("none", "zlib", "zstd")(value)
-    return None if word == "none" else Compression[word.upper()]
+def _parse_compression(value: str) -> Compression | None:
+    choice = kinds.choice_parser("none", "zlib", "zstd")(value)
+    return None if choice == "none" else Compression[choice.upper()]
 
 
-def _name(value: str) -> str:
+def _parse_name(value: str) -> str:
     if not 0 < len(value) <= _NAME_CHARS_MAX or set("/#") & set(value) or not value.isprintable():
         raise ValueError(f"use a name of 1 to {_NAME_CHARS_MAX} characters, without '/' and '#'")
     return value
@@ -75,7 +79,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "delivery",
         "delivery",
-        _delivery,
+        _parse_delivery,
         DeliveryGuarantee.EXACTLY_ONCE,
         "`exactlyOnce`: rows are staged on the brokers and published when Spark commits the batch or the job. "
         "`idempotent`: rows are appended at once and repeated chunks are dropped; exact as long as a recomputed "
@@ -86,7 +90,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "sinkName",
         "sink_name",
-        _name,
+        _parse_name,
         None,
         "Distinguishes two writes of one `foreachBatch`. Do not change it once the query has run.",
         "the topic, or `default`",
@@ -94,7 +98,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "jobKey",
         "job_key",
-        _name,
+        _parse_name,
         None,
         "Identifies a batch job: running it again under the same key writes nothing.",
         "none: every run writes",
@@ -110,12 +114,12 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "checksum",
         "fills_checksum",
-        _is_by_broker,
+        _parse_checksum,
         True,
         "Who computes the checksums of bodies: the `broker` on arrival, or the `client`.",
         "broker",
     ),
-    Option("compress", "compression", _compression, None, "`none`, `zlib` or `zstd`.", "none"),
+    Option("compress", "compression", _parse_compression, None, "`none`, `zlib` or `zstd`.", "none"),
     Option(
         "compressMinBytes",
         "compress_min_bytes",
@@ -153,27 +157,27 @@ SINK_OPTIONS: tuple[Option, ...] = (
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse the options and check that they fit together."""
-    said = kinds.parse_options(SINK_OPTIONS, given)
-    name_servers = said.pop("name_servers")
+    parsed = kinds.parse_options(SINK_OPTIONS, given)
+    name_servers = parsed.pop("name_servers")
     if name_servers is None:
         raise Refused(
             "the option 'nameserver' is missing: set it to the address of a name server, such as 127.0.0.1:9876"
         )
-    if said["topic"] is not None:
-        validate_topic_name(said["topic"])
-    if said["delivery"] is DeliveryGuarantee.AT_LEAST_ONCE:
-        if said["compression"] is not None:
+    if parsed["topic"] is not None:
+        validate_topic_name(parsed["topic"])
+    if parsed["delivery"] is DeliveryGuarantee.AT_LEAST_ONCE:
+        if parsed["compression"] is not None:
             raise Refused(
                 "the option 'compress' needs delivery=exactlyOnce or idempotent: batches of ordinary messages cannot "
                 "mix compressed and plain bodies"
             )
-        if said["job_key"] is not None:
+        if parsed["job_key"] is not None:
             raise Refused(
                 "the option 'jobKey' needs delivery=exactlyOnce or idempotent: with atLeastOnce every run writes"
             )
-    said["sink_name"] = said["sink_name"] or said["topic"] or "default"
-    if said["job_key"] is not None and len(said["job_key"]) + len(said["sink_name"]) > _NAMES_CHARS_MAX:
+    parsed["sink_name"] = parsed["sink_name"] or parsed["topic"] or "default"
+    if parsed["job_key"] is not None and len(parsed["job_key"]) + len(parsed["sink_name"]) > _NAMES_CHARS_MAX:
         raise Refused(
             f"the options 'jobKey' and 'sinkName' are too long: at most {_NAMES_CHARS_MAX} characters together"
         )
-    return SinkOptions(client=parse_client_options(name_servers, given), **said)
+    return SinkOptions(client=parse_client_options(name_servers, given), **parsed)

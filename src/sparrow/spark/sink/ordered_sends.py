@@ -22,9 +22,11 @@ class OrderedSends:
         if self._failure is not None:
             self._budget.release(size)
             raise self._failure
-        self._last[order_key] = asyncio.create_task(self._sent(self._last.get(order_key), size, send))
+        self._last[order_key] = asyncio.create_task(self._send_after(self._last.get(order_key), size, send))
 
-    async def _sent(self, before: asyncio.Task[None] | None, size: int, send: Callable[[], Awaitable[object]]) -> None:
+    async def _send_after(
+        self, before: asyncio.Task[None] | None, size: int, send: Callable[[], Awaitable[object]]
+    ) -> None:
         try:
             if before is not None:
                 await before

@@ -42,18 +42,18 @@ def write_partition(
     work = WriteContext.open(task, layout.topic, options, client)
     if options.delivery is DeliveryGuarantee.IDEMPOTENT:
         batches = rechunk(batches, options.chunk_rows)
-    writing = _WRITINGS[options.delivery](work)
+    writer = _WRITERS[options.delivery](work)
     rows = 0
     try:
         for batch in batches:
             if batch.num_rows:
-                writing.add(layout.rows(batch, first=rows))
+                writer.add(layout.rows(batch, first=rows))
                 rows += batch.num_rows
-        stages = writing.finish()
+        stages = writer.finish()
     except BaseException:
-        writing.abandon()
+        writer.abandon()
         raise
-    return TaskCommit(task.transaction, task.partition, rows, stages, work.routes.brokers())
+    return TaskCommit(task.write_id, task.partition, rows, stages, work.routes.brokers())
 
 
 def rechunk(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -67,13 +67,13 @@ def rechunk(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
             waiting.append(part)
             count += part.num_rows
             if count == rows:
-                yield _joined(waiting)
+                yield _concatenate(waiting)
                 waiting, count = [], 0
     if waiting:
-        yield _joined(waiting)
+        yield _concatenate(waiting)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
@@ -84,7 +84,7 @@ class RecordWriter(ABC):
         self._work = work
         self._encoder = RecordEncoder(work.options, work.ids, clock.now_ms)
         self._sends = OrderedSends(work.options.max_in_flight_bytes)
-        self._gathered: dict[str, BlobBuilder] = {}
+        self._builders: dict[str, BlobBuilder] = {}
         """By broker."""
 
     @abstractmethod
@@ -92,21 +92,21 @@ class RecordWriter(ABC):
         """Send the next blob to a broker. May be called again with the same blob."""
 
     def add(self, rows: MessageRows) -> None:
-        for topic, its in split_by_topic(rows, self._work.topic):
+        for topic, topic_rows in split_by_topic(rows, self._work.topic):
             queues = self._work.routes[topic].write_queues
-            for piece in split_rows(its):
-                for broker, portion in self._encoder.portions(piece, queues, select_queues(piece, len(queues))):
-                    gathered = self._gathered.setdefault(broker, BlobBuilder(topic))
-                    if (blob := gathered.add(portion)) is not None:
-                        self._submit(broker, gathered, blob)
+            for piece in split_rows(topic_rows):
+                for broker, batch in self._encoder.encode_batches(piece, queues, select_queues(piece, len(queues))):
+                    builder = self._builders.setdefault(broker, BlobBuilder(topic))
+                    if (blob := builder.add(batch)) is not None:
+                        self._submit(broker, builder, blob)
 
     def _flush(self) -> None:
-        for broker, gathered in self._gathered.items():
-            if (blob := gathered.take()) is not None:
-                self._submit(broker, gathered, blob)
+        for broker, builder in self._builders.items():
+            if (blob := builder.take()) is not None:
+                self._submit(broker, builder, blob)
 
-    def _submit(self, broker: str, gathered: BlobBuilder, blob: bytes) -> None:
-        number, topic = gathered.blobs - 1, gathered.topic
+    def _submit(self, broker: str, builder: BlobBuilder, blob: bytes) -> None:
+        number, topic = builder.blobs - 1, builder.topic
 
         def send() -> Awaitable[object]:
             return self._work.brokers.call(broker, topic, lambda address: self._send(broker, address, number, blob))
@@ -133,26 +133,26 @@ class ExactlyOnceWriter(RecordWriter):
 
     def finish(self) -> tuple[StagedRows, ...]:
         self._flush()
-        return self._work.client.run(self._sealed())
+        return self._work.client.run(self._seal_all())
 
-    async def _sealed(self) -> tuple[StagedRows, ...]:
+    async def _seal_all(self) -> tuple[StagedRows, ...]:
         await self._sends.finish()
-        return tuple([await self._seal(broker) for broker in sorted(self._gathered)])
+        return tuple([await self._seal(broker) for broker in sorted(self._builders)])
 
     async def _seal(self, broker: str) -> StagedRows:
-        gathered, name, session = self._gathered[broker], self._stage(broker), self._work.client.session
+        builder, name, session = self._builders[broker], self._stage(broker), self._work.client.session
         sealed = await self._work.brokers.call(
-            broker, gathered.topic, lambda address: staging.seal_stage(session, address, name, gathered.blobs)
+            broker, builder.topic, lambda address: staging.seal_stage(session, address, name, builder.blobs)
         )
-        if sealed.rows != gathered.rows:
+        if sealed.rows != builder.rows:
             raise SparrowError(
-                f"broker {broker!r} has staged {sealed.rows} rows, but {gathered.rows} were sent: the write is aborted"
+                f"broker {broker!r} has staged {sealed.rows} rows, but {builder.rows} were sent: the write is aborted"
             )
-        return StagedRows(broker, gathered.topic, name, sealed.rows, sealed.bytes)
+        return StagedRows(broker, builder.topic, name, sealed.rows, sealed.bytes)
 
     def abandon(self) -> None:
         super().abandon()
-        staged = [StagedRows(broker, each.topic, self._stage(broker), 0, 0) for broker, each in self._gathered.items()]
+        staged = [StagedRows(broker, each.topic, self._stage(broker), 0, 0) for broker, each in self._builders.items()]
         self._work.client.run(discard_stages(self._work.client.session, self._work.brokers, staged))
 
 
@@ -166,8 +166,8 @@ class IdempotentWriter(RecordWriter):
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
         if number >> CHUNK_NUMBER_BITS:
             raise Refused(f"a partition has more than {1 << CHUNK_NUMBER_BITS} chunks: increase the option chunkRows")
-        batch, session = self._work.task.transaction.number, self._work.client.session
-        scope = f"{self._work.task.transaction.scope}/{self._work.task.partition}"
+        batch, session = self._work.task.write_id.number, self._work.client.session
+        scope = f"{self._work.task.write_id.scope}/{self._work.task.partition}"
         fills_checksum = self._work.options.fills_checksum
         return staging.append_once(
             session, address, scope, batch << CHUNK_NUMBER_BITS | number, blob, fills_checksum=fills_checksum
@@ -178,7 +178,7 @@ class IdempotentWriter(RecordWriter):
         return ()
 
 
-_WRITINGS: dict[DeliveryGuarantee, type[PartitionWriter]] = {
+_WRITERS: dict[DeliveryGuarantee, type[PartitionWriter]] = {
     DeliveryGuarantee.EXACTLY_ONCE: ExactlyOnceWriter,
     DeliveryGuarantee.IDEMPOTENT: IdempotentWriter,
     DeliveryGuarantee.AT_LEAST_ONCE: AtLeastOnceWriter,

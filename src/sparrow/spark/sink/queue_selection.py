@@ -32,8 +32,8 @@ QueueIndexes = NDArray[np.int64]
 
 def select_queues(rows: MessageRows, queues: int, *, allows_any_queue: bool = False) -> QueueIndexes:
     """Return the index of the write queue of each row, or `ANY_QUEUE` if `allows_any_queue`."""
-    places = np.full(len(rows), ANY_QUEUE, np.int64)
-    is_open = np.ones(len(rows), np.bool_)
+    indexes = np.full(len(rows), ANY_QUEUE, np.int64)
+    is_unassigned = np.ones(len(rows), np.bool_)
     if rows.queue_id is not None:
         is_given = rows.queue_id.is_valid().to_numpy(zero_copy_only=False)
         given = rows.queue_id.fill_null(ANY_QUEUE).to_numpy(zero_copy_only=False)
@@ -43,21 +43,21 @@ def select_queues(rows: MessageRows, queues: int, *, allows_any_queue: bool = Fa
                 f"row {rows.row_number(at)} of its partition has queue_id {given[at]}, but its topic has {queues} "
                 f"write queues: use 0 to {queues - 1}"
             )
-        places[is_given] = given[is_given]
-        is_open &= ~is_given
+        indexes[is_given] = given[is_given]
+        is_unassigned &= ~is_given
     for texts in (rows.sharding_key, rows.keys, None if allows_any_queue else rows.msg_id):
-        if texts is not None and is_open.any():
-            is_said = is_open & _has_text(texts)
-            if is_said.any():
-                places[is_said] = _chosen(java_hashes(texts), queues)[is_said]
-                is_open &= ~is_said
-    if not allows_any_queue and is_open.any():
-        bodies = rows.body if is_open.all() else rows.body.filter(pa.array(is_open))
-        places[is_open] = body_crcs(bodies).astype(np.int64) % queues
-    return places
+        if texts is not None and is_unassigned.any():
+            has_key = is_unassigned & _has_text(texts)
+            if has_key.any():
+                indexes[has_key] = _indexes_of_hashes(java_hashes(texts), queues)[has_key]
+                is_unassigned &= ~has_key
+    if not allows_any_queue and is_unassigned.any():
+        bodies = rows.body if is_unassigned.all() else rows.body.filter(pa.array(is_unassigned))
+        indexes[is_unassigned] = body_crcs(bodies).astype(np.int64) % queues
+    return indexes
 
 
-def _chosen(hashes: NDArray[Any], queues: int) -> QueueIndexes:
+def _indexes_of_hashes(hashes: NDArray[Any], queues: int) -> QueueIndexes:
     # The absolute value after widening, so that -2^31 has one too, as in `client/queue_selection`.
     chosen: QueueIndexes = np.abs(hashes.astype(np.int64)) % queues
     return chosen
@@ -68,14 +68,14 @@ def _has_text(texts: pa.Array) -> NDArray[np.bool_]:
     return lengths > 0
 
 
-def sort_by_queue(places: QueueIndexes) -> tuple[NDArray[Any], list[tuple[int, slice]]]:
+def sort_by_queue(indexes: QueueIndexes) -> tuple[NDArray[Any], list[tuple[int, slice]]]:
     """Return the stable sort order of rows by queue, and the slice of each queue."""
     # NumPy sorts 16-bit integers by counting, which is faster.
-    is_narrow = not len(places) or int(places.max()) < 0x7FFF
-    order = np.argsort(places.astype(np.int16) if is_narrow else places, kind="stable")
-    found, firsts = np.unique(places[order], return_index=True)
-    bounds = pairwise([*firsts.tolist(), len(places)])
-    return order, [(place, slice(*two)) for place, two in zip(found.tolist(), bounds, strict=True)]
+    is_narrow = not len(indexes) or int(indexes.max()) < 0x7FFF
+    order = np.argsort(indexes.astype(np.int16) if is_narrow else indexes, kind="stable")
+    found, firsts = np.unique(indexes[order], return_index=True)
+    bounds = pairwise([*firsts.tolist(), len(indexes)])
+    return order, [(index, slice(*two)) for index, two in zip(found.tolist(), bounds, strict=True)]
 
 
 def split_by_topic(rows: MessageRows, topic: str | None) -> Iterator[tuple[str, MessageRows]]:

@@ -57,6 +57,7 @@ class RowIds:
         self._next = 0
 
     def make(self, count: int) -> pa.Array:
+        """Return this many new ids."""
         base = self._make()
         # Time and counter form one number: when the counter overflows, ids of the next millisecond are used.
         first = max(int(base[-_TAIL_CHARS:], 16), self._next)
@@ -93,15 +94,15 @@ class RecordEncoder:
             born_host if len(born_host) == len(PACKED_LOOPBACK) else PACKED_LOOPBACK
         )  # the columnar encoder supports IPv4 only
 
-    def portions(
-        self, rows: MessageRows, queues: tuple[QueueRef, ...], places: NDArray[Any]
+    def encode_batches(
+        self, rows: MessageRows, queues: tuple[QueueRef, ...], indexes: NDArray[Any]
     ) -> Iterator[tuple[str, QueueBatch]]:
         """Yield the records of one topic's rows, queue by queue, with the name of the broker."""
         refuse_delayed(rows, self._options, self._now_ms())
-        order, shares = sort_by_queue(places)
+        order, shares = sort_by_queue(indexes)
         if len(shares) > 1:
             rows = rows.take(order)
-            places = places[order]
+            indexes = indexes[order]
         body, sys_flag = rows.body, 0
         if self._options.compression is not None:
             body, sys_flag = compress_bodies(body, self._options.compression, self._options.compress_min_bytes)
@@ -109,7 +110,7 @@ class RecordEncoder:
         encoded = encode(
             body,
             topic=queues[0].topic,
-            queue_id=numbers[places],
+            queue_id=numbers[indexes],
             keys=rows.keys,
             tags=rows.tags,
             msg_ids=self._ids.fill(rows.msg_id, len(rows)) if rows.properties_raw is None else None,
@@ -123,8 +124,8 @@ class RecordEncoder:
             checksum=not self._options.fills_checksum,
         )
         data, ends = byte_view(encoded.data), np.cumsum(encoded.sizes, dtype=np.int64)
-        for place, share in shares:
-            queue = queues[place]
+        for index, share in shares:
+            queue = queues[index]
             for start, stop in _cut(ends, share):
                 start_byte = int(ends[start - 1]) if start else 0
                 view = data[start_byte : int(ends[stop - 1])]
@@ -157,25 +158,25 @@ class BlobBuilder:
     def __init__(self, topic: str) -> None:
         """Start with no records. The route of `topic` contains the broker."""
         self.topic = topic
-        self._portions: list[QueueBatch] = []
+        self._batches: list[QueueBatch] = []
         self._bytes = 0
         self.rows = self.blobs = 0
         """Rows added and blobs taken so far."""
 
-    def add(self, portion: QueueBatch) -> bytes | None:
+    def add(self, batch: QueueBatch) -> bytes | None:
         """Add records; return the blob of those before, if these would make it too large."""
-        full = self.take() if self._bytes + len(portion.data) > BLOB_BYTES_MAX else None
-        self._portions.append(portion)
-        self._bytes += len(portion.data)
-        self.rows += len(portion.sizes)
+        full = self.take() if self._bytes + len(batch.data) > BLOB_BYTES_MAX else None
+        self._batches.append(batch)
+        self._bytes += len(batch.data)
+        self.rows += len(batch.sizes)
         return full
 
     def take(self) -> bytes | None:
         """Return the blob of the collected records, or None if there are none."""
-        if not self._portions:
+        if not self._batches:
             return None
-        blob = queue_batches.encode(self._portions)
-        self._portions, self._bytes = [], 0
+        blob = queue_batches.encode(self._batches)
+        self._batches, self._bytes = [], 0
         self.blobs += 1
         return blob
 

@@ -24,7 +24,10 @@ class PartitionWriter(Protocol):
     """Delivers the rows of one partition."""
 
     def __init__(self, work: WriteContext) -> None: ...
-    def add(self, rows: MessageRows) -> None: ...
+    def add(self, rows: MessageRows) -> None:
+        """Write rows. Returns while they are still in flight."""
+        ...
+
     def finish(self) -> tuple[StagedRows, ...]:
         """Wait until all rows are delivered, and return the stages."""
         ...
@@ -56,13 +59,13 @@ class TaskRoutes:
 class WriteTask(NamedTuple):
     """The partition of a write that one task handles."""
 
-    transaction: WriteId
+    write_id: WriteId
     partition: int
     can_create_topics: bool
     """False if the topic existed before: its broker may be unavailable, and rows must not go to another one."""
 
 
-def _finder(
+def _route_finder(
     task: WriteTask, options: SinkOptions, brokers: SinkBrokers
 ) -> Callable[[str], Coroutine[Any, Any, TopicRoute]]:
     """Return the function by which a task finds the route of a topic."""
@@ -85,8 +88,11 @@ class WriteContext(NamedTuple):
 
     @classmethod
     def open(cls, task: WriteTask, topic: str | None, options: SinkOptions, client: PooledClient) -> WriteContext:
-        brokers = SinkBrokers(client.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
-        routes = TaskRoutes(client, _finder(task, options, brokers))
+        """Create the context of a task."""
+        brokers = SinkBrokers(
+            client.session, retry_timeout_ms=options.commit_timeout_ms, topic_queues=options.topic_queues
+        )
+        routes = TaskRoutes(client, _route_finder(task, options, brokers))
         own_ip = ip_address(client.session.client_id.partition("@")[0]).packed
         ids = RowIds(UniqueIdGenerator(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
         return cls(task, topic, options, client, brokers, routes, ids)

@@ -40,26 +40,26 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     """Return the writer of `df.write.format("sparrow").mode("append")`."""
     if overwrite:
         raise Refused("a topic cannot be overwritten, only appended to: use mode('append')")
-    said = parse_sink_options(options)
-    return TopicBatchWriter(said, _checked(said, schema))
+    parsed = parse_sink_options(options)
+    return TopicBatchWriter(parsed, _check(parsed, schema))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicStreamWriter:
     """Return the writer of `df.writeStream.format("sparrow")`."""
     if overwrite:
         raise Refused("a topic cannot be overwritten, only appended to: use outputMode('append')")
-    said = parse_sink_options(options)
-    if said.job_key is not None:
+    parsed = parse_sink_options(options)
+    if parsed.job_key is not None:
         raise Refused("the option 'jobKey' is for batch jobs, a stream is identified by its checkpoint: remove it")
     try:
-        return TopicStreamWriter(said, _checked(said, schema))
+        return TopicStreamWriter(parsed, _check(parsed, schema))
     except UnknownTopic:
         # The topic is new, or its brokers are unavailable. A writer is created for every batch; the tasks find out
         # which batch it is.
-        return TopicStreamWriter(said, _layout(said, schema))
+        return TopicStreamWriter(parsed, _layout(parsed, schema))
 
 
-def _checked(options: SinkOptions, schema: StructType) -> ColumnLayout:
+def _check(options: SinkOptions, schema: StructType) -> ColumnLayout:
     layout = _layout(options, schema)
     if options.topic is not None:
         client = CLIENT_POOL.get(options.client)
@@ -76,42 +76,42 @@ def _layout(options: SinkOptions, schema: StructType) -> ColumnLayout:
 
 
 def _brokers(client: PooledClient, options: SinkOptions) -> SinkBrokers:
-    return SinkBrokers(client.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+    return SinkBrokers(client.session, retry_timeout_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
 
 
-class _Sink:
+class _TopicWriter:
     """Common parts of both writers. Spark pickles them, so they hold values only."""
 
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options, self._layout = options, layout
 
-    def _written(self, batches: Iterator[pa.RecordBatch], transaction: WriteId, partition: int) -> TaskCommit:
+    def _write_partition(self, batches: Iterator[pa.RecordBatch], write_id: WriteId, partition: int) -> TaskCommit:
         client = CLIENT_POOL.get(self._options.client)
-        task = partition_writer.WriteTask(transaction, partition, can_create_topics=transaction.number == 0)
+        task = partition_writer.WriteTask(write_id, partition, can_create_topics=write_id.number == 0)
         return partition_writer.write_partition(batches, self._layout, self._options, task, client)
 
-    def _of_stream(self, context: TaskContext) -> WriteId | None:
+    def _stream_write_id(self, context: TaskContext) -> WriteId | None:
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
             return None
         return WriteId(f"{query}/{self._options.sink_name}", int(batch))
 
-    def _published(self, messages: CommitMessages) -> bool:
+    def _publish(self, messages: CommitMessages) -> bool:
         """Publish the staged rows; return False if they were published before."""
-        receipts = _receipts(messages)
-        if not any(receipt.stages for receipt in receipts):
+        commits = _task_commits(messages)
+        if not any(commit.stages for commit in commits):
             return True
         client = CLIENT_POOL.get(self._options.client)
-        return client.run(driver_commit.publish_stages(client.session, _brokers(client, self._options), receipts))
+        return client.run(driver_commit.publish_stages(client.session, _brokers(client, self._options), commits))
 
-    def _dropped(self, messages: CommitMessages) -> None:
-        stages = [staged for receipt in _receipts(messages) for staged in receipt.stages]
+    def _discard(self, messages: CommitMessages) -> None:
+        stages = [staged for commit in _task_commits(messages) for staged in commit.stages]
         if stages:
             client = CLIENT_POOL.get(self._options.client)
             client.run(driver_commit.discard_stages(client.session, _brokers(client, self._options), stages))
 
 
-class TopicBatchWriter(_Sink, DataSourceArrowWriter):
+class TopicBatchWriter(_TopicWriter, DataSourceArrowWriter):
     """Writer of a batch job. Pickled copies of one object run in all tasks and in the driver's commit."""
 
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
@@ -120,15 +120,15 @@ class TopicBatchWriter(_Sink, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         context = _context()
-        of_stream = self._of_stream(context)
-        if of_stream is not None and self._options.job_key is not None:
+        stream_write_id = self._stream_write_id(context)
+        if stream_write_id is not None and self._options.job_key is not None:
             raise Refused(
                 "inside foreachBatch the batch is identified by its query and the sinkName: remove the option 'jobKey'"
             )
-        return self._written(iterator, of_stream or self._job, context.partitionId())
+        return self._write_partition(iterator, stream_write_id or self._job, context.partitionId())
 
     def commit(self, messages: CommitMessages) -> None:
-        if self._published(messages):
+        if self._publish(messages):
             return
         if self._options.job_key is not None:
             log.warning(
@@ -144,31 +144,31 @@ class TopicBatchWriter(_Sink, DataSourceArrowWriter):
             )
 
     def abort(self, messages: CommitMessages) -> None:
-        self._dropped(messages)
+        self._discard(messages)
 
 
-class TopicStreamWriter(_Sink, DataSourceStreamArrowWriter):
+class TopicStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
     """Writer of a stream. Spark creates one for every batch, and another one for its commit."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         context = _context()
-        transaction = self._of_stream(context)
-        if transaction is None:
+        write_id = self._stream_write_id(context)
+        if write_id is None:
             raise Refused(
                 f"the task has no query id: Spark has set neither {_QUERY} nor {_BATCH}. Use writeStream, or a batch "
                 "write inside foreachBatch"
             )
-        return self._written(iterator, transaction, context.partitionId())
+        return self._write_partition(iterator, write_id, context.partitionId())
 
     def commit(self, messages: CommitMessages, batchId: int) -> None:
-        assert all(receipt.transaction.number == batchId for receipt in _receipts(messages)), (
+        assert all(commit.write_id.number == batchId for commit in _task_commits(messages)), (
             "all tasks belong to this batch"
         )
-        if not self._published(messages):
+        if not self._publish(messages):
             log.info("batch %d of sink %r was written before", batchId, self._options.sink_name)
 
     def abort(self, messages: CommitMessages, batchId: int) -> None:
-        self._dropped(messages)
+        self._discard(messages)
 
 
 def _context() -> TaskContext:
@@ -177,5 +177,5 @@ def _context() -> TaskContext:
     return context
 
 
-def _receipts(messages: CommitMessages) -> list[TaskCommit]:
+def _task_commits(messages: CommitMessages) -> list[TaskCommit]:
     return [message for message in messages if isinstance(message, TaskCommit)]

@@ -31,7 +31,7 @@ class TopicBatchReader(DataSourceReader):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(given)
-        self._shape = make_projection(schema, kafka=self._options.kafka_schema)
+        self._projection = make_projection(schema, kafka=self._options.kafka_schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
@@ -44,10 +44,10 @@ class TopicBatchReader(DataSourceReader):
         return [RangePartition(task) for task in planned] or [RangePartition(())]
 
     def _ranges(self) -> list[OffsetRange]:
-        options, places = self._options, open_metadata(self._options)
-        extents = offset_resolution.fetch_extents_with_retries(options, places)
-        first = offset_resolution.resolve_starting_offsets(options, places, extents, default="earliest")
-        last = offset_resolution.resolve_ending_offsets(options, places, extents)
+        options, metadata = self._options, open_metadata(self._options)
+        extents = offset_resolution.fetch_extents_with_retries(options, metadata)
+        first = offset_resolution.resolve_starting_offsets(options, metadata, extents, default="earliest")
+        last = offset_resolution.resolve_ending_offsets(options, metadata, extents)
         ranges = []
         for queue, extent in extents.items():
             start, end = first[queue], last[queue]
@@ -65,4 +65,4 @@ class TopicBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition), "partitions() returns RangePartition only"
-        return read_task(partition.task, self._options, self._shape)
+        return read_task(partition.task, self._options, self._projection)

@@ -28,6 +28,8 @@ QueueExtents = dict[QueueRef, SizedQueueBounds]
 
 
 class SourceMetadata(Protocol):
+    """Queries about topics, queues and groups."""
+
     def topics(self) -> list[str]:
         """Return the names of all topics."""
         ...
@@ -58,13 +60,14 @@ class SourceMetadata(Protocol):
 
 
 def open_metadata(options: SourceOptions) -> SourceMetadata:
+    """Return the metadata of brokers or of store files, as the options say."""
     if options.access == "files":
         assert options.path is not None, "SourceOptions.parse requires path with access=files"
         return StoreFilesMetadata(options.path)
     return BrokerMetadata(CLIENT_POOL.get(options.client))
 
 
-def select_topics(options: SourceOptions, places: SourceMetadata) -> list[str]:
+def select_topics(options: SourceOptions, metadata: SourceMetadata) -> list[str]:
     """Return the topics that the options select. Names of `subscribe` and `assign` need not exist."""
     if options.subscribe is not None:
         return list(options.subscribe)
@@ -72,18 +75,18 @@ def select_topics(options: SourceOptions, places: SourceMetadata) -> list[str]:
         return list(options.assign)
     assert options.pattern is not None, "SourceOptions.parse requires one of subscribe, subscribePattern, assign"
     pattern = re.compile(options.pattern)
-    return [name for name in places.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
+    return [name for name in metadata.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
 
 
 def fetch_extents(
-    options: SourceOptions, places: SourceMetadata, *, is_fresh: bool, without_absent: bool = False
+    options: SourceOptions, metadata: SourceMetadata, *, is_fresh: bool, without_absent: bool = False
 ) -> QueueExtents:
     """Return the extents of the queues that the options select."""
-    topics = select_topics(options, places)
-    found = places.extents(topics, is_fresh=is_fresh, without_absent=without_absent)
+    topics = select_topics(options, metadata)
+    found = metadata.extents(topics, is_fresh=is_fresh, without_absent=without_absent)
     if options.topic_missing == "error" and options.pattern is None:
         for name in topics:
-            if not places.has(name):
+            if not metadata.has(name):
                 raise UnknownTopic(name)
     if options.assign is None:
         return found
@@ -92,9 +95,9 @@ def fetch_extents(
 
 def _assigned(assign: dict[str, dict[str, list[int]]], found: QueueExtents) -> list[QueueRef]:
     queues = [QueueRef(t, b, number) for t, brokers in assign.items() for b, ids in brokers.items() for number in ids]
-    there = {queue.topic for queue in found}
+    found_topics = {queue.topic for queue in found}
     for queue in queues:
-        if queue not in found and queue.topic in there:
+        if queue not in found and queue.topic in found_topics:
             known = sorted({(each.broker_name, each.queue_id) for each in found if each.topic == queue.topic})
             raise Refused(
                 f"topic {queue.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r}. Its queues: "
@@ -121,11 +124,11 @@ class BrokerMetadata:
 
     async def _extents(self, topics: list[str], is_fresh: bool, without_absent: bool) -> QueueExtents:
         session = self._client.session
-        there = await asyncio.gather(*(self._is_there(name, is_fresh) for name in topics))
-        names = [name for name, is_there in zip(topics, there, strict=True) if is_there]
+        found_topics = await asyncio.gather(*(self._exists(name, is_fresh) for name in topics))
+        names = [name for name, exists in zip(topics, found_topics, strict=True) if exists]
         return await fetch_queue_bounds(session, names, without_absent=without_absent)
 
-    async def _is_there(self, topic: str, is_fresh: bool) -> bool:
+    async def _exists(self, topic: str, is_fresh: bool) -> bool:
         try:
             await self._client.session.route(topic, is_fresh=is_fresh)
         except UnknownTopic:
@@ -145,11 +148,11 @@ class BrokerMetadata:
 
     def commit(self, group: str, offsets: dict[QueueRef, int]) -> None:
         if group not in self._groups:
-            self._client.run(self._make_group(group))
+            self._client.run(self._create_group(group))
             self._groups.add(group)
         self._client.run(BrokerOffsetStore(self._client.session, group).save(offsets))
 
-    async def _make_group(self, group: str) -> None:
+    async def _create_group(self, group: str) -> None:
         """Create the group and its retry topic.
 
         A broker creates both when a consumer joins the group. A query never joins, and `mqadmin consumerProgress` shows
@@ -157,7 +160,7 @@ class BrokerMetadata:
         """
         if group not in await self._admin.groups():
             await self._admin.create_group(Group(name=group))
-        if not await self._is_there(f"{RETRY_TOPIC_PREFIX}{group}", is_fresh=False):
+        if not await self._exists(f"{RETRY_TOPIC_PREFIX}{group}", is_fresh=False):
             await self._admin.create_topic(f"{RETRY_TOPIC_PREFIX}{group}", queues=1)
 
 

@@ -18,6 +18,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def rows(self) -> int:
+        """Number of offsets in the range."""
         return self.end - self.start
 
 
@@ -72,11 +73,11 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     return [OffsetRange(whole.queue, start, end) for start, end in itertools.pairwise(edges)]
 
 
-def _joined(ranges: Sequence[OffsetRange], room: int, *, joins_max: int) -> list[TaskRanges]:
+def _joined(ranges: Sequence[OffsetRange], rows_max: int, *, joins_max: int) -> list[TaskRanges]:
     joined: list[TaskRanges] = []
     rows = 0
     for each in ranges:
-        if joined and rows + each.rows <= room and joins_max > 0:
+        if joined and rows + each.rows <= rows_max and joins_max > 0:
             joined[-1] += (each,)
             rows += each.rows
             joins_max -= 1

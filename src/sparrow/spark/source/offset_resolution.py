@@ -12,11 +12,11 @@ from sparrow.wire.bodies import QueueRef
 ResolvedOffsets = dict[QueueRef, int]
 
 
-def fetch_extents_with_retries(options: SourceOptions, places: SourceMetadata) -> QueueExtents:
+def fetch_extents_with_retries(options: SourceOptions, metadata: SourceMetadata) -> QueueExtents:
     """Call `fetch_extents`, and retry while a broker is unavailable."""
     for left in range(options.offset_retries, -1, -1):
         try:
-            return fetch_extents(options, places, is_fresh=True)
+            return fetch_extents(options, metadata, is_fresh=True)
         except (Unavailable, TimeoutError):
             if not left:
                 raise
@@ -25,7 +25,7 @@ def fetch_extents_with_retries(options: SourceOptions, places: SourceMetadata) -
 
 
 def resolve_starting_offsets(
-    options: SourceOptions, places: SourceMetadata, extents: QueueExtents, *, default: str
+    options: SourceOptions, metadata: SourceMetadata, extents: QueueExtents, *, default: str
 ) -> ResolvedOffsets:
     """Return the first offset to read of each queue. Timestamps take precedence over offsets."""
     if options.starting_ms is not None or options.starting_times is not None:
@@ -33,11 +33,11 @@ def resolve_starting_offsets(
         for queue, extent in extents.items():
             wanted = options.starting_ms
             if options.starting_times is not None:
-                wanted = _said(options.starting_times, queue, extents)
+                wanted = _entry_of(options.starting_times, queue, extents)
             if wanted is None:
                 found[queue] = extent.end if default == "latest" else extent.first
                 continue
-            at = places.offset_at(queue, wanted)
+            at = metadata.offset_at(queue, wanted)
             if at >= extent.end and extent.end > extent.first and options.starting_time_strategy == "error":
                 raise Refused(
                     f"no message of {format_queue_name(queue)} was stored at or after {wanted} ms. Set "
@@ -45,44 +45,44 @@ def resolve_starting_offsets(
                 )
             found[queue] = min(max(at, extent.first), extent.end)
         return found
-    return _by_offsets(options.starting_offsets or default, places, extents)
+    return _by_offsets(options.starting_offsets or default, metadata, extents)
 
 
-def resolve_ending_offsets(options: SourceOptions, places: SourceMetadata, extents: QueueExtents) -> ResolvedOffsets:
+def resolve_ending_offsets(options: SourceOptions, metadata: SourceMetadata, extents: QueueExtents) -> ResolvedOffsets:
     """Return the first offset not to read of each queue."""
     if options.ending_ms is not None or options.ending_times is not None:
         found = {}
         for queue, extent in extents.items():
             wanted = options.ending_ms
             if options.ending_times is not None:
-                wanted = _said(options.ending_times, queue, extents)
-            found[queue] = extent.end if wanted is None else min(places.offset_at(queue, wanted), extent.end)
+                wanted = _entry_of(options.ending_times, queue, extents)
+            found[queue] = extent.end if wanted is None else min(metadata.offset_at(queue, wanted), extent.end)
         return found
-    return _by_offsets(options.ending_offsets or "latest", places, extents)
+    return _by_offsets(options.ending_offsets or "latest", metadata, extents)
 
 
-def _by_offsets(said: str | OffsetsByQueue, places: SourceMetadata, extents: QueueExtents) -> ResolvedOffsets:
-    if said == "earliest":
+def _by_offsets(given: str | OffsetsByQueue, metadata: SourceMetadata, extents: QueueExtents) -> ResolvedOffsets:
+    if given == "earliest":
         return {queue: extent.first for queue, extent in extents.items()}
-    if said == "latest":
+    if given == "latest":
         return {queue: extent.end for queue, extent in extents.items()}
-    if isinstance(said, str):
-        committed = places.committed(said.removeprefix(GROUP_PREFIX), extents)
+    if isinstance(given, str):
+        committed = metadata.committed(given.removeprefix(GROUP_PREFIX), extents)
         return {queue: committed.get(queue, extent.first) for queue, extent in extents.items()}
     found = {}
     for queue, extent in extents.items():
-        offset = _said(said, queue, extents)
+        offset = _entry_of(given, queue, extents)
         if offset is None:
             raise Refused(
                 f"the offsets have no entry for queue {format_queue_name(queue)}: list every queue; -2 means "
                 "earliest, -1 latest"
             )
         found[queue] = {EARLIEST_OFFSET: extent.first, LATEST_OFFSET: extent.end}.get(offset, offset)
-    _no_strangers(said, extents)
+    _refuse_unread_topics(given, extents)
     return found
 
 
-def _said(table: OffsetsByQueue, queue: QueueRef, extents: QueueExtents) -> int | None:
+def _entry_of(table: OffsetsByQueue, queue: QueueRef, extents: QueueExtents) -> int | None:
     """Return the entry of a queue in the JSON: by broker and queue id, or by queue id if the topic has one broker."""
     of_topic = table.get(queue.topic, {})
     of_broker = of_topic.get(queue.broker_name)
@@ -96,26 +96,27 @@ def _said(table: OffsetsByQueue, queue: QueueRef, extents: QueueExtents) -> int 
     return None
 
 
-def _no_strangers(table: OffsetsByQueue, extents: QueueExtents) -> None:
-    strangers = sorted(set(table) - {queue.topic for queue in extents})
-    if strangers:
-        raise Refused(f"the offsets contain topic {strangers[0]!r}, which the query does not read: remove it")
+def _refuse_unread_topics(table: OffsetsByQueue, extents: QueueExtents) -> None:
+    unread = sorted(set(table) - {queue.topic for queue in extents})
+    if unread:
+        raise Refused(f"the offsets contain topic {unread[0]!r}, which the query does not read: remove it")
 
 
 def format_queue_name(queue: QueueRef) -> str:
+    """Return `topic/broker/queue id`."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
 class MessagesGone(SparrowError):
     """The store no longer holds messages that a query has to read."""
 
-    def __init__(self, queue: QueueRef, asked: int, first: int, end: int) -> None:
-        super().__init__(queue, asked, first, end)
-        self.queue, self.asked, self.first, self.end = queue, asked, first, end
+    def __init__(self, queue: QueueRef, offset: int, first: int, end: int) -> None:
+        super().__init__(queue, offset, first, end)
+        self.queue, self.offset, self.first, self.end = queue, offset, first, end
 
     def __str__(self) -> str:
         return (
-            f"{format_queue_name(self.queue)} no longer holds offset {self.asked}; it holds {self.first} to "
+            f"{format_queue_name(self.queue)} no longer holds offset {self.offset}; it holds {self.first} to "
             f"{self.end}. Retention deleted the messages, or the topic was created again. Set failOnDataLoss=false "
             "to skip them"
         )

@@ -23,34 +23,38 @@ OffsetsOfQueues = Mapping[QueueRef, int]
 
 
 class SourceOffsets(msgspec.Struct, frozen=True):
+    """The position of a streaming query in all its queues."""
+
     next: dict[QueueRef, int]
     """The next offset to read of each queue."""
     first_offsets: dict[QueueRef, int] = {}
     """The first offset of queues that were not in the offset before."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"v": OFFSETS_VERSION, "q": _written(self.next), "from": _written(self.first_offsets)}
+        """Return the offset as Spark stores it."""
+        return {"v": OFFSETS_VERSION, "q": _to_names(self.next), "from": _to_names(self.first_offsets)}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> SourceOffsets:
+    def from_json(cls, given: Mapping[str, Any]) -> SourceOffsets:
         """Parse an offset of a checkpoint, which may come from another source or a later version."""
-        if said.get("v") != OFFSETS_VERSION or not isinstance(said.get("q"), dict):
+        if given.get("v") != OFFSETS_VERSION or not isinstance(given.get("q"), dict):
             raise Refused(
-                f"the checkpoint belongs to another source or a newer version (offset {str(said)[:200]}): use a "
+                f"the checkpoint belongs to another source or a newer version (offset {str(given)[:200]}): use a "
                 "new checkpoint location for this query"
             )
-        return cls(_read(said["q"]), _read(said.get("from") or {}))
+        return cls(_from_names(given["q"]), _from_names(given.get("from") or {}))
 
 
-def _written(positions: OffsetsOfQueues) -> dict[str, int]:
+def _to_names(positions: OffsetsOfQueues) -> dict[str, int]:
     return {f"{q.topic}/{q.broker_name}/{q.queue_id}": positions[q] for q in sorted(positions)}
 
 
-def _read(said: Mapping[str, int]) -> dict[QueueRef, int]:
-    return {parse_queue_name(name): offset for name, offset in said.items()}
+def _from_names(given: Mapping[str, int]) -> dict[QueueRef, int]:
+    return {parse_queue_name(name): offset for name, offset in given.items()}
 
 
 def parse_queue_name(name: str) -> QueueRef:
+    """Parse `topic/broker/queue id`."""
     topic, _, rest = name.partition("/")
     broker, _, queue_id = rest.rpartition("/")
     if not (topic and broker and queue_id.isdigit()):

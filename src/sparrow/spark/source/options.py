@@ -330,19 +330,19 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Parse the options and check that they fit together."""
-        said: dict[str, Any] = parse_options(SOURCE_OPTIONS, given)
-        chosen = [name for name in ("subscribe", "pattern", "assign") if said[name] is not None]
+        parsed: dict[str, Any] = parse_options(SOURCE_OPTIONS, given)
+        chosen = [name for name in ("subscribe", "pattern", "assign") if parsed[name] is not None]
         if len(chosen) != 1:
             raise Refused("set exactly one of the options 'subscribe', 'subscribePattern' and 'assign'")
-        if said["access"] == "auto":
-            said["access"] = "files" if said["path"] is not None and _is_store(said["path"]) else "pull"
-        if said["access"] == "files" and said["path"] is None:
+        if parsed["access"] == "auto":
+            parsed["access"] = "files" if parsed["path"] is not None and _is_store(parsed["path"]) else "pull"
+        if parsed["access"] == "files" and parsed["path"] is None:
             raise Refused("access=files needs the option 'path': the directory of a store")
-        if said["access"] == "pull" and said["name_servers"] is None:
+        if parsed["access"] == "pull" and parsed["name_servers"] is None:
             raise Refused(
                 "the option 'nameserver' is missing: set it to the address of a name server, such as 127.0.0.1:9876"
             )
-        return cls(client=parse_client_options(said["name_servers"] or "", given), **said)
+        return cls(client=parse_client_options(parsed["name_servers"] or "", given), **parsed)
 
 
 def _is_store(path: str) -> bool:

@@ -50,14 +50,15 @@ class PushdownBatchReader(TopicBatchReader):
         self._times_ms: tuple[int | None, int | None] = (None, None)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow the plan, and yield the filters that Spark has to evaluate itself."""
         names = _KAFKA if self._options.kafka_schema else _PLAIN
         for term in filters:
             attribute: tuple[str, ...] = getattr(term, "attribute", ())
             what = names.get(attribute[0]) if len(attribute) == 1 else None
-            if what is None or not self._takes(what, term):
+            if what is None or not self._apply(what, term):
                 yield term
 
-    def _takes(self, what: str, term: Filter) -> bool:
+    def _apply(self, what: str, term: Filter) -> bool:
         """Narrow the plan by this filter, and return whether the plan satisfies it exactly."""
         values = _values_of(term)
         if what in ("topic", "queue_id") and values is not None:
@@ -69,12 +70,12 @@ class PushdownBatchReader(TopicBatchReader):
                 self._options = msgspec.structs.replace(self._options, tags=" || ".join(sorted(wanted)))
                 return True
         if what == "offset":
-            return self._takes_offset(term)
+            return self._apply_offset(term)
         if what == "time":
             self._narrow_time(term)
         return False
 
-    def _takes_offset(self, term: Filter) -> bool:
+    def _apply_offset(self, term: Filter) -> bool:
         first, end = self._offsets
         match term:
             case EqualTo(_, int(value)):
@@ -105,7 +106,7 @@ class PushdownBatchReader(TopicBatchReader):
         self._times_ms = (first, last)
 
     def _ranges(self) -> list[OffsetRange]:
-        places = open_metadata(self._options)
+        metadata = open_metadata(self._options)
         ranges = []
         for each in super()._ranges():
             queue, start, end = each
@@ -116,9 +117,9 @@ class PushdownBatchReader(TopicBatchReader):
             start, end = max(start, self._offsets[0]), min(end, self._offsets[1])
             first_ms, last_ms = self._times_ms
             if start < end and first_ms is not None:
-                start = max(start, places.offset_at(queue, first_ms))
+                start = max(start, metadata.offset_at(queue, first_ms))
             if start < end and last_ms is not None:
-                end = min(end, places.offset_at(queue, last_ms + 1))
+                end = min(end, metadata.offset_at(queue, last_ms + 1))
             if start < end:
                 ranges.append(OffsetRange(queue, start, end))
         return ranges

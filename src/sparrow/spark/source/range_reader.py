@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 ANONYMOUS_READER_GROUP = "SPARROW_SPARK"
 """The consumer group of pulls when the query has no `groupId`. Nothing is committed to it."""
 _PULL_COUNT = 65_536
-_TRY_AGAIN_S = 0.2
+_RETRY_DELAY_S = 0.2
 
 
 class FetchedRecords(NamedTuple):
@@ -48,20 +48,25 @@ class FetchedRecords(NamedTuple):
     """The offset after the last record examined."""
 
 
-def read_task(task: TaskRanges, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
+def read_task(task: TaskRanges, options: SourceOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, range by range."""
     for each in task:
-        yield from read_range(each, options, shape)
+        yield from read_range(each, options, projection)
 
 
-def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
+def read_range(wanted: OffsetRange, options: SourceOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one range."""
     subscription = Subscription.of(wanted.queue.topic, options.tags, version_ms=clock.now_ms())
     tags = subscription.tags
-    needs = tuple(dict.fromkeys((*shape.needs, "tags"))) if tags else shape.needs
-    found = _from_files(wanted, options, tags) if options.access == "files" else _pulled(wanted, options, subscription)
+    needs = tuple(dict.fromkeys((*projection.needs, "tags"))) if tags else projection.needs
+    found = (
+        _from_files(wanted, options, tags)
+        if options.access == "files"
+        else _from_brokers(wanted, options, subscription)
+    )
     expected = wanted.start
     for records in found:
-        expected = _without_holes(records, expected, wanted, options, is_filtered=bool(tags))
+        expected = _check_offsets(records, expected, wanted, options, is_filtered=bool(tags))
         for at in range(0, len(records.starts), options.arrow_batch_rows):
             decoded = codec.decode(
                 records.buf,
@@ -70,12 +75,12 @@ def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -
                 verify_crc=options.verify_checksum,
                 expand=options.decompress,
             )
-            yield shape.to_batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
+            yield projection.to_batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
     if expected < wanted.end:
-        _lost(wanted, options, expected, wanted.end)
+        _report_gap(wanted, options, expected, wanted.end)
 
 
-def _without_holes(
+def _check_offsets(
     records: FetchedRecords, expected: int, wanted: OffsetRange, options: SourceOptions, *, is_filtered: bool
 ) -> int:
     """Check that no offset is missing or repeated, and return the next expected offset."""
@@ -87,11 +92,11 @@ def _without_holes(
     missing = records.next_offset - expected - len(offsets)
     if missing and not is_filtered:
         at = int(np.argmax(offsets != np.arange(expected, expected + len(offsets))))
-        _lost(wanted, options, expected + at, expected + at + missing)
+        _report_gap(wanted, options, expected + at, expected + at + missing)
     return records.next_offset
 
 
-def _lost(wanted: OffsetRange, options: SourceOptions, start: int, end: int) -> None:
+def _report_gap(wanted: OffsetRange, options: SourceOptions, start: int, end: int) -> None:
     if options.fail_on_data_loss:
         raise MessagesGone(wanted.queue, start, end, wanted.end)
     log.warning(
@@ -128,9 +133,9 @@ def _from_files(wanted: OffsetRange, options: SourceOptions, tags: tuple[str, ..
 # -- from brokers -----------------------------------------------------------------------------------------------------
 
 
-def _pulled(wanted: OffsetRange, options: SourceOptions, subscription: Subscription) -> Iterator[FetchedRecords]:
+def _from_brokers(wanted: OffsetRange, options: SourceOptions, subscription: Subscription) -> Iterator[FetchedRecords]:
     client = CLIENT_POOL.get(options.client)
-    pulls = _Pulls(client.session, wanted, options, subscription)
+    pulls = _PullPrefetch(client.session, wanted, options, subscription)
     client.run(pulls.start())
     try:
         while (answer := client.run(pulls.next())) is not None:
@@ -138,19 +143,21 @@ def _pulled(wanted: OffsetRange, options: SourceOptions, subscription: Subscript
                 starts = codec.find_starts(answer.records)
             else:
                 starts = codec.starts_from_sizes(np.frombuffer(answer.sizes, ">i4").astype(np.int64))
-            yield FetchedRecords(*_within(answer.records, starts, wanted.end), min(answer.next_offset, wanted.end))
+            yield FetchedRecords(
+                *_cut_to_range(answer.records, starts, wanted.end), min(answer.next_offset, wanted.end)
+            )
     finally:
         client.run(pulls.stop())
 
 
-def _within(buf: Any, starts: Any, end: int) -> tuple[Any, Any]:
+def _cut_to_range(buf: Any, starts: Any, end: int) -> tuple[Any, Any]:
     """Drop records after the range: with a filter, a broker counts matching messages only."""
     if len(starts) and read_queue_offsets(buf, starts[-1:])[0] >= end:
         starts = starts[read_queue_offsets(buf, starts) < end]
     return buf, starts
 
 
-class _Pulls:
+class _PullPrefetch:
     """The pull responses of one range, with one pull in advance."""
 
     def __init__(
@@ -201,8 +208,8 @@ class _Pulls:
                         f"cannot read {format_queue_name(wanted.queue)} from offset {offset}: {cause}. Gave up "
                         f"after {options.pull_timeout_ms} ms (option pullTimeoutMs)"
                     ) from cause
-                await asyncio.sleep(_TRY_AGAIN_S)
-                await self._look_for_it()
+                await asyncio.sleep(_RETRY_DELAY_S)
+                await self._refresh_route()
                 continue
             deadline = 0.0
             if answer.status is PullStatus.OFFSET_MOVED:
@@ -238,7 +245,7 @@ class _Pulls:
             with_sizes=True,
         )
 
-    async def _look_for_it(self) -> None:
+    async def _refresh_route(self) -> None:
         try:
             await self._session.route(self._wanted.queue.topic, is_fresh=True)
         except (Unavailable, UnknownTopic, TimeoutError):

@@ -64,7 +64,7 @@ KAFKA_COLUMN_TYPES = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-_KAFKA_FROM = {
+_KAFKA_SOURCES = {
     "key": "keys",
     "value": "body",
     "partition": "queue_id",
@@ -72,7 +72,7 @@ _KAFKA_FROM = {
     "timestamp": "store_timestamp",
     "headers": "properties",
 }
-_TEXT_TOO = frozenset({"body", "value"})
+_STRING_ALLOWED = frozenset({"body", "value"})
 _LOG_APPEND_TIME = 1
 """Kafka's timestampType for a timestamp that the broker assigned."""
 
@@ -103,22 +103,22 @@ class Projection(NamedTuple):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _column(self, name: str, decoded: pa.RecordBatch, queue: QueueRef) -> pa.Array:
-        make = (_KAFKA_MADE if self.kafka else _MADE).get(name)
-        if make is not None:
-            return make(decoded, queue)
-        array = decoded.column(_KAFKA_FROM.get(name, name) if self.kafka else name)
+        compute = (_KAFKA_COMPUTED if self.kafka else _COMPUTED).get(name)
+        if compute is not None:
+            return compute(decoded, queue)
+        array = decoded.column(_KAFKA_SOURCES.get(name, name) if self.kafka else name)
         if name in self.as_text:
             return _as_text(array, decoded, queue)
         return array
 
 
-_Make = Callable[[pa.RecordBatch, "QueueRef"], pa.Array]
-_MADE: dict[str, _Make] = {
+_Compute = Callable[[pa.RecordBatch, "QueueRef"], pa.Array]
+_COMPUTED: dict[str, _Compute] = {
     "topic": lambda batch, queue: pa.repeat(queue.topic, batch.num_rows),
     "broker": lambda batch, queue: pa.repeat(queue.broker_name, batch.num_rows),
 }
-_KAFKA_MADE: dict[str, _Make] = {
-    "topic": _MADE["topic"],
+_KAFKA_COMPUTED: dict[str, _Compute] = {
+    "topic": _COMPUTED["topic"],
     "key": lambda batch, _: batch.column("keys").cast(pa.binary()),
     "timestampType": lambda batch, _: pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), batch.num_rows),
     "headers": lambda batch, _: _headers(batch.column("properties")),
@@ -168,12 +168,12 @@ def make_projection(schema: StructType, *, kafka: bool, extra: Sequence[str] = (
         wanted = types.get(field.name)
         if wanted is None:
             raise Refused(f"unknown column {field.name!r}. Columns of a topic: {', '.join(types)}")
-        if kind == "string" and field.name in _TEXT_TOO:
+        if kind == "string" and field.name in _STRING_ALLOWED:
             as_text.append(field.name)
         elif kind != wanted:
             raise Refused(f"the column {field.name!r} has the type {wanted}, not {kind}: change the schema")
     names = tuple(field.name for field in schema.fields)
-    sources = [_KAFKA_FROM.get(name, name) if kafka else name for name in names]
+    sources = [_KAFKA_SOURCES.get(name, name) if kafka else name for name in names]
     needs = [name for name in (*sources, *extra) if name in codec.COLUMN_DECODERS and name != "topic"]
     if as_text or not needs:
         needs.append("queue_offset")  # needed for the error message, and the cheapest column to count rows

@@ -33,9 +33,9 @@ from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 
-_USUAL_BYTES = 1024
+_DEFAULT_RECORD_BYTES = 1024
 """Assumed record size where the broker does not report one."""
-_COMPLAIN_S = 30.0
+_WARNING_INTERVAL_S = 30.0
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -43,22 +43,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(given)
-        self._shape = make_projection(schema, kafka=self._options.kafka_schema)
-        self._watch: MicroBatchPlanner | None = None
+        self._projection = make_projection(schema, kafka=self._options.kafka_schema)
+        self._planner: MicroBatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_shape": self._shape, "_watch": None}  # only the driver plans
+        return {"_options": self._options, "_shape": self._projection, "_watch": None}  # only the driver plans
 
     @property
-    def _seen(self) -> MicroBatchPlanner:
-        if self._watch is None:
-            self._watch = MicroBatchPlanner(self._options, open_metadata(self._options))
-        return self._watch
+    def _active_planner(self) -> MicroBatchPlanner:
+        if self._planner is None:
+            self._planner = MicroBatchPlanner(self._options, open_metadata(self._options))
+        return self._planner
 
     # -- planning, in the driver --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._seen.initial().to_json()
+        return self._active_planner.initial_offsets().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.batch_rows_max:
@@ -70,15 +70,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch. Commit `start` to the group: all before it is processed."""
         known = SourceOffsets.from_json(start)
-        self._seen.done(known)
-        planned = self._seen.planned(known, limit)
+        self._active_planner.commit_progress(known)
+        planned = self._active_planner.plan(known, limit)
         return start if planned is None else planned.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._seen.freeze()
+        self._active_planner.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        extents = self._seen.latest()
+        extents = self._active_planner.latest_extents()
         return SourceOffsets({queue: extent.end for queue, extent in extents.items()}).to_json() if extents else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -99,7 +99,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition), "partitions() returns RangePartition only"
-        return read_task(partition.task, self._options, self._shape)
+        return read_task(partition.task, self._options, self._projection)
 
 
 def ranges_between(start: SourceOffsets, end: SourceOffsets) -> list[OffsetRange]:
@@ -120,76 +120,78 @@ def ranges_between(start: SourceOffsets, end: SourceOffsets) -> list[OffsetRange
 class MicroBatchPlanner:
     """Plans the micro-batches of a running query."""
 
-    def __init__(self, options: SourceOptions, places: SourceMetadata) -> None:
-        self._options, self._places = options, places
+    def __init__(self, options: SourceOptions, metadata: SourceMetadata) -> None:
+        self._options, self._metadata = options, metadata
         self._extents: QueueExtents = {}
-        self._seen_s = self._refreshed_s = float("-inf")
+        self._polled_s = self._refreshed_s = float("-inf")
         self._frozen: QueueExtents | None = None
         self._first: SourceOffsets | None = None
         self._waiting_s: float | None = None
-        self._told: dict[QueueRef, int] = {}
-        self._complained_s = float("-inf")
+        self._committed: dict[QueueRef, int] = {}
+        self._warned_s = float("-inf")
 
-    def initial(self) -> SourceOffsets:
+    def initial_offsets(self) -> SourceOffsets:
         """Return the starting offsets, the same at every call before the first batch."""
         if self._first is None:
-            extents = offset_resolution.fetch_extents_with_retries(self._options, self._places)
+            extents = offset_resolution.fetch_extents_with_retries(self._options, self._metadata)
             self._first = SourceOffsets(
-                offset_resolution.resolve_starting_offsets(self._options, self._places, extents, default="latest")
+                offset_resolution.resolve_starting_offsets(self._options, self._metadata, extents, default="latest")
             )
         return self._first
 
-    def latest(self) -> QueueExtents:
+    def latest_extents(self) -> QueueExtents:
         """Return the extents, at most `offsetPollIntervalMs` old. An idle query asks 100 times a second."""
         now = time.monotonic()
-        if now - self._seen_s < self._options.offset_poll_ms / 1000:
+        if now - self._polled_s < self._options.offset_poll_ms / 1000:
             return self._extents
         is_fresh = now - self._refreshed_s >= self._options.metadata_refresh_ms / 1000
         try:
-            self._extents = fetch_extents(self._options, self._places, is_fresh=is_fresh, without_absent=True)
+            self._extents = fetch_extents(self._options, self._metadata, is_fresh=is_fresh, without_absent=True)
         except (Unavailable, UnknownTopic, TimeoutError) as cause:
             # An unavailable broker loses no messages; its queues just have nothing new. Its topics may be unknown
             # meanwhile, too.
-            if now - self._complained_s > _COMPLAIN_S:
-                self._complained_s = now
+            if now - self._warned_s > _WARNING_INTERVAL_S:
+                self._warned_s = now
                 log.warning("cannot fetch end offsets from the brokers; will retry: %s", cause)
         else:
             self._refreshed_s = now if is_fresh else self._refreshed_s
-        self._seen_s = now
+        self._polled_s = now
         return self._extents
 
     def freeze(self) -> None:
         """Fix the current ends, up to which a query with the trigger AvailableNow reads."""
-        self._frozen = offset_resolution.fetch_extents_with_retries(self._options, self._places)
+        self._frozen = offset_resolution.fetch_extents_with_retries(self._options, self._metadata)
 
-    def planned(self, start: SourceOffsets, limit: ReadLimit) -> SourceOffsets | None:
+    def plan(self, start: SourceOffsets, limit: ReadLimit) -> SourceOffsets | None:
         """Return the end of the next micro-batch; None if there is nothing to read yet."""
-        extents = self._frozen if self._frozen is not None else self.latest()
-        self._same_topics(start)
-        position, first_offsets = self._checked(start, extents)
+        extents = self._frozen if self._frozen is not None else self.latest_extents()
+        self._check_topics(start)
+        position, first_offsets = self._check_positions(start, extents)
         backlogs = {
             queue: extent.end - position[queue] for queue, extent in extents.items() if extent.end > position[queue]
         }
         if not backlogs and not first_offsets and position == start.next:
             self._waiting_s = None
             return None
-        if self._frozen is None and not self._is_enough(sum(backlogs.values()), limit):
+        if self._frozen is None and not self._has_enough_rows(sum(backlogs.values()), limit):
             return None
-        shares = self._admitted(backlogs, extents, limit)
+        shares = self._limit_rows(backlogs, extents, limit)
         return SourceOffsets({queue: at + shares.get(queue, 0) for queue, at in position.items()}, first_offsets)
 
-    def _same_topics(self, start: SourceOffsets) -> None:
+    def _check_topics(self, start: SourceOffsets) -> None:
         if self._options.pattern is not None:
             return
         wanted = set(self._options.subscribe or self._options.assign or ())
-        strangers = sorted({queue.topic for queue in start.next} - wanted)
-        if strangers:
+        foreign = sorted({queue.topic for queue in start.next} - wanted)
+        if foreign:
             raise Refused(
-                f"the checkpoint contains offsets of topic {strangers[0]!r}, but the query reads "
+                f"the checkpoint contains offsets of topic {foreign[0]!r}, but the query reads "
                 f"{', '.join(sorted(wanted))}: use a separate checkpoint location for each query"
             )
 
-    def _checked(self, start: SourceOffsets, extents: QueueExtents) -> tuple[dict[QueueRef, int], dict[QueueRef, int]]:
+    def _check_positions(
+        self, start: SourceOffsets, extents: QueueExtents
+    ) -> tuple[dict[QueueRef, int], dict[QueueRef, int]]:
         """Return the position of every queue, and the first offsets of new ones. Skip or refuse deleted messages."""
         position, first_offsets = {}, {}
         for queue, at in start.next.items():
@@ -213,7 +215,7 @@ class MicroBatchPlanner:
                 position[queue] = first_offsets[queue] = extent.first
         return position, first_offsets
 
-    def _is_enough(self, rows: int, limit: ReadLimit) -> bool:
+    def _has_enough_rows(self, rows: int, limit: ReadLimit) -> bool:
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.batch_rows_min
         if least is None or rows >= least:
             self._waiting_s = None
@@ -225,7 +227,9 @@ class MicroBatchPlanner:
         self._waiting_s = None
         return True
 
-    def _admitted(self, backlogs: dict[QueueRef, int], extents: QueueExtents, limit: ReadLimit) -> dict[QueueRef, int]:
+    def _limit_rows(
+        self, backlogs: dict[QueueRef, int], extents: QueueExtents, limit: ReadLimit
+    ) -> dict[QueueRef, int]:
         """Return how many rows of each backlog the micro-batch takes."""
         if isinstance(limit, ReadMaxRows):
             backlogs = apportion(backlogs, limit.max_rows)
@@ -234,20 +238,20 @@ class MicroBatchPlanner:
             most = self._options.batch_bytes_max  # Spark applies one limit only; here both apply
         if most is None:
             return backlogs
-        sizes = {queue: extents[queue].mean_bytes or _USUAL_BYTES for queue in backlogs}
+        sizes = {queue: extents[queue].mean_bytes or _DEFAULT_RECORD_BYTES for queue in backlogs}
         in_bytes = apportion({queue: rows * sizes[queue] for queue, rows in backlogs.items()}, most)
         return {queue: max(1, size // sizes[queue]) for queue, size in in_bytes.items()}
 
-    def done(self, offsets: SourceOffsets) -> None:
+    def commit_progress(self, offsets: SourceOffsets) -> None:
         """Commit the position of the query to its group. This only shows progress, so a failure is logged."""
         group = self._options.group
         if group is None:
             return
-        news = {queue: at for queue, at in offsets.next.items() if self._told.get(queue) != at}
-        if not news:
+        changed = {queue: at for queue, at in offsets.next.items() if self._committed.get(queue) != at}
+        if not changed:
             return
-        self._told.update(news)
+        self._committed.update(changed)
         try:
-            self._places.commit(group, news)
+            self._metadata.commit(group, changed)
         except SparrowError as cause:
             log.warning("cannot commit the progress of the query to group %s: %s", group, cause)

@@ -1,11 +1,11 @@
-"""Copies topics, groups, offsets and tokens from one store to another, whichever engines they have.
+"""The copier: copies topics, groups, offsets and tokens from one store to another, whatever their engines.
 
-1. Messages of a queue arrive in their order. Offsets start at 0 in the target: where retention has taken the start of
-   a queue they shift, and what groups have committed shifts with them.
-2. A copy that was interrupted goes on where it stopped, and doubles nothing: how many messages a queue of the target
-   holds says how far it got. Two marks for each queue say where it began, and up to where every message is known to be
-   ours; what lies behind that, one batch at most, is compared.
-3. Nobody else may send to the topics in the target meanwhile. It is noticed if somebody does.
+1. Messages of a queue keep their order. Offsets start at 0 in the target: if retention has deleted the first messages,
+   offsets shift, and committed offsets shift with them.
+2. An interrupted copy resumes where it stopped, without duplicates: the end of the target queue is the progress. Two
+   marks per queue store the first offset copied, and the offset up to which all messages are known to be copied; later
+   ones, at most one batch, are compared with the source.
+3. No other producer may send to the target topics meanwhile. The copier detects it and stops.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRODUCER = PROPERTY_PRODUCER_ID.encode() + b"\x01"
 
 
 class CopyReport(msgspec.Struct, frozen=True):
-    """What was done this time."""
+    """What one run has copied."""
 
     topics: int
     messages: int
@@ -37,20 +37,20 @@ class CopyReport(msgspec.Struct, frozen=True):
     offsets: int
     tokens: int
     notes: list[str]
-    """What whoever asked should know."""
+    """Remarks for the user."""
 
 
 class _QueueCopy(msgspec.Struct):
-    """How far a queue is copied."""
+    """The progress of one queue."""
 
     source: Queue
     target: Queue
     base: int
-    """The offset in the source of what is offset 0 in the target."""
+    """The source offset of the message with target offset 0."""
     at: int
-    """How many messages the target has."""
+    """The number of messages in the target queue."""
     end: int
-    """Where the source ended when we began."""
+    """The end of the source queue when the copy began."""
 
 
 async def copy_store(
@@ -60,15 +60,15 @@ async def copy_store(
     source_name: str,
     chosen: Collection[str] = (),
     renames: Mapping[str, str] | None = None,
-    checked: Callable[[str], object] = lambda name: name,
+    check_name: Callable[[str], object] = lambda name: name,
     progress: Callable[[int, int, str], None] = lambda done, total, topic: None,
 ) -> CopyReport:
-    """Copy the chosen topics, or all, and what goes with them.
+    """Copy the chosen topics, or all, with their groups and offsets, and all tokens.
 
-    `source_name` tells one source from another when a copy is resumed. `checked` raises `IllegalName` for a topic that
-    the target cannot have. `progress` is told how many messages are copied, of how many, and which topic is at hand.
+    `source_name` identifies the source when a copy is resumed. `check_name` raises `IllegalName` for a name that the
+    target does not allow. `progress` is called with the number of messages copied, their total, and the current topic.
     """
-    plan = await plan_copy(source, chosen=chosen, renames=renames or {}, checked=checked)
+    plan = await plan_copy(source, chosen=chosen, renames=renames or {}, check_name=check_name)
     return await _Copier(source, target, plan, source_name, progress).run(all_groups=not chosen)
 
 
@@ -83,35 +83,42 @@ class _Copier:
     ) -> None:
         self._source, self._target, self._plan, self._progress = source, target, plan, progress
         self._name = sha256(source_name.encode()).hexdigest()[:12]
-        self._standalone = ReferenceResolver(source, {move.topic.name: move.to for move in plan.moves})
+        self._references = ReferenceResolver(
+            source, {topic_copy.topic.name: topic_copy.target_name for topic_copy in plan.topics}
+        )
         self._notes: list[str] = []
 
     async def run(self, *, all_groups: bool) -> CopyReport:
-        if self._plan.left_out:
+        if self._plan.skipped:
             self._notes.append(
-                f"not copied, for they are a broker's own: {', '.join(self._plan.left_out)}"
-                " (messages that wait for their time or for the end of a transaction are in there)"
+                f"system topics not copied: {', '.join(self._plan.skipped)}"
+                " (they contain delayed messages and open transactions)"
             )
-        laps = [lap for move in self._plan.moves for lap in await self._laps(move)]
-        total, done = sum(max(0, lap.end - lap.base) for lap in laps), sum(lap.at for lap in laps)
+        queue_copies = [
+            queue_copy for topic_copy in self._plan.topics for queue_copy in await self._queue_copies(topic_copy)
+        ]
+        total, done = (
+            sum(max(0, queue_copy.end - queue_copy.base) for queue_copy in queue_copies),
+            sum(queue_copy.at for queue_copy in queue_copies),
+        )
         begun = done
-        for lap in laps:
-            async for count in self._rest(lap):
+        for queue_copy in queue_copies:
+            async for count in self._copy_rest(queue_copy):
                 done += count
-                self._progress(done, total, lap.source.topic)
+                self._progress(done, total, queue_copy.source.topic)
         self._progress(done, max(done, total), "")
-        self._say_shifts(laps)
-        self._notes += self._standalone.notes()
-        groups, offsets = await self._groups(laps, all_groups=all_groups)
-        return CopyReport(len(self._plan.moves), done - begun, groups, offsets, await self._tokens(), self._notes)
+        self._note_shifts(queue_copies)
+        self._notes += self._references.notes()
+        groups, offsets = await self._groups(queue_copies, all_groups=all_groups)
+        return CopyReport(len(self._plan.topics), done - begun, groups, offsets, await self._tokens(), self._notes)
 
-    # -- where we are -------------------------------------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------------------------------
 
-    async def _laps(self, move: TopicCopy) -> list[_QueueCopy]:
-        place = await create_target_topic(self._target, move)
-        return [await self._lap(queue, place(queue.id)) for queue in move.queues]
+    async def _queue_copies(self, topic_copy: TopicCopy) -> list[_QueueCopy]:
+        place = await create_target_topic(self._target, topic_copy)
+        return [await self._queue_copy(queue, place(queue.id)) for queue in topic_copy.queues]
 
-    async def _lap(self, source: Queue, target: Queue) -> _QueueCopy:
+    async def _queue_copy(self, source: Queue, target: Queue) -> _QueueCopy:
         first, end = await self._source.bounds(source)
         at = (await self._target.bounds(target)).end
         if at == 0:
@@ -123,48 +130,54 @@ class _Copier:
         ours_to = await self._target.marks.get(self._mark(target, "to"))
         if base is None or ours_to is None or not ours_to <= at <= ours_to + BATCH_MESSAGES or base + at > end:
             raise _not_ours(target)
-        if base + at < first:  # retention was quicker
-            self._notes.append(f"{source}: {first - base - at:,} messages were gone before they could be copied")
+        if base + at < first:  # retention has deleted messages since the last run
+            self._notes.append(f"{source}: retention deleted {first - base - at:,} messages before they were copied")
             base = first - at
             await self._target.marks.put(self._mark(target, "from"), base)
-        lap = _QueueCopy(source, target, base, ours_to, end)
-        await self._check_tail(lap, at)
-        lap.at = at
-        return lap
+        queue_copy = _QueueCopy(source, target, base, ours_to, end)
+        await self._check_tail(queue_copy, at)
+        queue_copy.at = at
+        return queue_copy
 
-    async def _check_tail(self, lap: _QueueCopy, at: int) -> None:
-        """Behind the mark lies what we copied before it could be put, or what somebody else has sent."""
-        while lap.at < at:
-            ours = await self._drafts(lap, at - lap.at)
+    async def _check_tail(self, queue_copy: _QueueCopy, at: int) -> None:
+        """Compare messages behind the mark: an earlier run copied them, or another producer sent them."""
+        while queue_copy.at < at:
+            ours = await self._drafts(queue_copy, at - queue_copy.at)
             if not ours:
                 continue
-            found = await self._target.read(lap.target, lap.at, count_max=len(ours), bytes_max=8 * BATCH_BYTES)
+            found = await self._target.read(
+                queue_copy.target, queue_copy.at, count_max=len(ours), bytes_max=8 * BATCH_BYTES
+            )
             theirs = [record.draft_from_record(raw) for raw in found.records()] if isinstance(found, Slice) else []
-            if not theirs or any(_gist(a) != _gist(b) for a, b in zip(ours, theirs, strict=False)):
-                raise _not_ours(lap.target)
-            lap.at += len(theirs)
+            if not theirs or any(_identity(a) != _identity(b) for a, b in zip(ours, theirs, strict=False)):
+                raise _not_ours(queue_copy.target)
+            queue_copy.at += len(theirs)
 
     def _mark(self, target: Queue, word: str) -> str:
         return f"copy:{self._name}:{target}:{word}"
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    async def _rest(self, lap: _QueueCopy) -> AsyncIterator[int]:
-        """Copy what is missing, batch by batch; how many messages each had."""
-        while lap.base + lap.at < lap.end:
-            drafts = await self._drafts(lap, min(BATCH_MESSAGES, lap.end - lap.base - lap.at))
+    async def _copy_rest(self, queue_copy: _QueueCopy) -> AsyncIterator[int]:
+        """Copy missing messages batch by batch, and yield the size of each batch."""
+        while queue_copy.base + queue_copy.at < queue_copy.end:
+            drafts = await self._drafts(
+                queue_copy, min(BATCH_MESSAGES, queue_copy.end - queue_copy.base - queue_copy.at)
+            )
             if drafts:
-                await self._append(lap, drafts)
-                lap.at += len(drafts)
-                await self._target.marks.put(self._mark(lap.target, "to"), lap.at)
+                await self._append(queue_copy, drafts)
+                queue_copy.at += len(drafts)
+                await self._target.marks.put(self._mark(queue_copy.target, "to"), queue_copy.at)
                 yield len(drafts)
 
-    async def _drafts(self, lap: _QueueCopy, count: int) -> list[Draft]:
-        """The next messages, as the target is to have them; none if all that was looked at cannot be read."""
-        place = lap.base + lap.at
-        found = await self._source.read(lap.source, place, count_max=count, bytes_max=BATCH_BYTES)
+    async def _drafts(self, queue_copy: _QueueCopy, count: int) -> list[Draft]:
+        """Return the next messages as drafts for the target; none if all records examined are unreadable."""
+        place = queue_copy.base + queue_copy.at
+        found = await self._source.read(queue_copy.source, place, count_max=count, bytes_max=BATCH_BYTES)
         if isinstance(found, AtEnd) or (isinstance(found, Moved) and found.to <= place):
-            raise Refused(f"{lap.source} ends at {place} all at once: it was changed meanwhile; run the copy again")
+            raise Refused(
+                f"{queue_copy.source} now ends at {place}: it was changed during the copy; run the copy again"
+            )
         records = list(found.records()) if isinstance(found, Slice) else []
         start = (
             record.queue_offset_of(records[0])
@@ -174,49 +187,50 @@ class _Copier:
             else found.next_offset
         )
         if start > place:
-            # Damage in a log, a hole in a table, or retention was quicker. What follows moves up.
-            self._notes.append(f"{lap.source}: {start - place:,} messages from {place:,} on are not there")
-            lap.base += start - place
-            await self._target.marks.put(self._mark(lap.target, "from"), lap.base)
-        return [await self._standalone.draft(raw, lap.source.topic) for raw in _without_holes(records)]
+            # Damage in a log, a gap in a table, or retention. Later messages topic_copy up.
+            self._notes.append(f"{queue_copy.source}: {start - place:,} messages from offset {place:,} on are missing")
+            queue_copy.base += start - place
+            await self._target.marks.put(self._mark(queue_copy.target, "from"), queue_copy.base)
+        return [await self._references.draft(raw, queue_copy.source.topic) for raw in _without_holes(records)]
 
-    async def _append(self, lap: _QueueCopy, drafts: Sequence[Draft]) -> None:
-        appended = await self._target.append(lap.target, drafts)
-        if (appended.queue, appended.offset) == (lap.target, lap.at):
+    async def _append(self, queue_copy: _QueueCopy, drafts: Sequence[Draft]) -> None:
+        appended = await self._target.append(queue_copy.target, drafts)
+        if (appended.queue, appended.offset) == (queue_copy.target, queue_copy.at):
             return
         if len(drafts) == 1 and _PRODUCER in drafts[0].properties:
-            # The store takes it for a repeat of what the same producer sent before: of a retry, that is the original.
-            words = properties.decode(drafts[0].properties)
-            words = {
-                name: value for name, value in words.items() if name not in (PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE)
+            # The store takes a retry for a duplicate of its original, which the same producer sent.
+            values = properties.decode(drafts[0].properties)
+            values = {
+                name: value for name, value in values.items() if name not in (PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE)
             }
-            plain = msgspec.structs.replace(drafts[0], properties=properties.encode(words))
-            appended = await self._target.append(lap.target, [plain])
-        if (appended.queue, appended.offset) != (lap.target, lap.at):
-            raise _not_ours(lap.target)
+            plain = msgspec.structs.replace(drafts[0], properties=properties.encode(values))
+            appended = await self._target.append(queue_copy.target, [plain])
+        if (appended.queue, appended.offset) != (queue_copy.target, queue_copy.at):
+            raise _not_ours(queue_copy.target)
 
-    def _say_shifts(self, laps: list[_QueueCopy]) -> None:
-        for lap in laps:
-            if lap.base and lap.end > lap.base:
+    def _note_shifts(self, queue_copies: list[_QueueCopy]) -> None:
+        for queue_copy in queue_copies:
+            if queue_copy.base and queue_copy.end > queue_copy.base:
                 self._notes.append(
-                    f"{lap.source} began at {lap.base:,}: offset {lap.base:,} is 0 now, and groups have moved with it"
+                    f"{queue_copy.source} began at offset {queue_copy.base:,}, now 0 in the target;"
+                    " committed offsets are shifted"
                 )
 
-    # -- what goes with them ------------------------------------------------------------------------------------------
+    # -- groups and tokens --------------------------------------------------------------------------------------------
 
-    async def _groups(self, laps: list[_QueueCopy], *, all_groups: bool) -> tuple[int, int]:
-        by_queue = {lap.source: lap for lap in laps}
+    async def _groups(self, queue_copies: list[_QueueCopy], *, all_groups: bool) -> tuple[int, int]:
+        by_queue = {queue_copy.source: queue_copy for queue_copy in queue_copies}
         offsets, groups = 0, set(await self._source.catalog.list_groups()) if all_groups else set()
         for (topic, group), places in (await self._source.offsets.all()).items():
             for queue_id, offset in places.items():
-                lap = by_queue.get(Queue(topic, queue_id))
-                if lap is None:
+                queue_copy = by_queue.get(Queue(topic, queue_id))
+                if queue_copy is None:
                     continue
                 groups.add(group)
-                wanted = min(max(offset - lap.base, 0), lap.at)
-                known = await self._target.offsets.committed(group, lap.target)
+                wanted = min(max(offset - queue_copy.base, 0), queue_copy.at)
+                known = await self._target.offsets.committed(group, queue_copy.target)
                 if known is None or known < wanted:
-                    await self._target.offsets.commit(group, lap.target, wanted)
+                    await self._target.offsets.commit(group, queue_copy.target, wanted)
                     offsets += 1
         there = await self._target.catalog.list_groups()
         new = [
@@ -239,24 +253,24 @@ class _Copier:
                 await self._target.tokens.put(there[name])
                 copied += 1
             elif (there[name].kind, there[name].secret) != (token.kind, token.secret):
-                self._notes.append(f"token {name!r} is there already, and another one: it was left as it is")
+                self._notes.append(f"token {name!r} exists in the target with another secret or kind: not copied")
         return copied
 
 
 def _without_holes(records: list[memoryview]) -> list[memoryview]:
-    """Up to the first hole: what follows it is read again, and the hole is noticed."""
+    """Return the records up to the first gap; the next read starts behind it and reports the gap."""
     for count, raw in enumerate(records):
         if record.queue_offset_of(raw) != record.queue_offset_of(records[0]) + count:
             return records[:count]
     return records
 
 
-def _gist(draft: Draft) -> tuple[bytes, int, int]:
+def _identity(draft: Draft) -> tuple[bytes, int, int]:
     return bytes(draft.body), draft.born_ms, draft.reconsume_times
 
 
 def _not_ours(queue: Queue) -> Refused:
     return Refused(
-        f"{queue} in the target holds messages that were not copied from here: copy the topic under another name"
-        f" (--rename {queue.topic}=...), or delete it there first"
+        f"{queue} in the target has messages that were not copied from this source: copy the topic under another name"
+        f" (--rename {queue.topic}=...), or delete it in the target first"
     )

@@ -1,6 +1,6 @@
-"""What is copied from one store to another, under which names, and into which queues.
+"""The plan of a copy: which topics are copied, under which names, and into which queues.
 
-Everything that can be refused is refused here, before anything is copied.
+Everything that can be refused is refused here, before the first message is copied.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic, is_system_topic
 from sparrow.store.spi import Store
 
-_MADE_BY_ROCKETMQ = frozenset({"BenchmarkTest", "DefaultHeartBeatSyncerTopic"})
-"""In every store of its brokers, used or not, and with a thousand queues."""
+_ROCKETMQ_TOPICS = frozenset({"BenchmarkTest", "DefaultHeartBeatSyncerTopic"})
+"""RocketMQ creates them in every store, used or not, with a thousand queues."""
 
 
 class TopicCopy(NamedTuple):
-    """A topic, and what it is called where it goes."""
+    """A topic, and its name in the target."""
 
     topic: Topic
-    to: str
+    target_name: str
 
     @property
     def queues(self) -> list[Queue]:
@@ -35,56 +35,58 @@ class TopicCopy(NamedTuple):
 
 
 class CopyPlan(NamedTuple):
-    moves: list[TopicCopy]
-    left_out: list[str]
-    """The broker's own topics: another broker has its own."""
+    topics: list[TopicCopy]
+    skipped: list[str]
+    """System topics, which are not copied: every broker has its own."""
 
 
 async def plan_copy(
-    source: Store, *, chosen: Collection[str], renames: Mapping[str, str], checked: Callable[[str], object]
+    source: Store, *, chosen: Collection[str], renames: Mapping[str, str], check_name: Callable[[str], object]
 ) -> CopyPlan:
-    """The topics to be copied, all if none are chosen. `checked` raises `IllegalName` where a name may not go."""
+    """Plan the topics to be copied, all if none are chosen. `check_name` raises `IllegalName` for an illegal name."""
     known = await source.catalog.list_topics()
     for name in (*chosen, *renames):
         if name not in known:
             raise UnknownTopic(name)
-    moves, left_out = [], []
+    topics, skipped = [], []
     for name, topic in sorted(known.items()):
         if chosen and name not in chosen:
             continue
         if await _is_system(source, topic):
-            left_out.append(name)
+            skipped.append(name)
         else:
-            moves.append(TopicCopy(topic, renames.get(name, name)))
-    taken = [move.to for move in moves]
+            topics.append(TopicCopy(topic, renames.get(name, name)))
+    taken = [topic_copy.target_name for topic_copy in topics]
     if twice := sorted({name for name in taken if taken.count(name) > 1}):
-        raise Refused(f"two topics would both be called {', '.join(map(repr, twice))}: nothing was copied")
-    _check_names(moves, checked)
-    return CopyPlan(moves, left_out)
+        raise Refused(f"nothing copied: two topics would get the name {', '.join(map(repr, twice))}")
+    _check_names(topics, check_name)
+    return CopyPlan(topics, skipped)
 
 
 async def _is_system(source: Store, topic: Topic) -> bool:
     if is_system_topic(topic.name):
         return True
-    # A broker's name and its cluster's are topics, too: others inherit from them, and nobody sends there.
-    if not topic.permission & PERM_INHERIT and topic.name not in _MADE_BY_ROCKETMQ:
+    # The names of a broker and of its cluster are topics, from which others inherit and which have no messages.
+    if not topic.permission & PERM_INHERIT and topic.name not in _ROCKETMQ_TOPICS:
         return False
     return not any([(await source.bounds(queue)).end for queue in TopicCopy(topic, topic.name).queues])
 
 
-def _check_names(moves: list[TopicCopy], checked: Callable[[str], object]) -> None:
+def _check_names(topics: list[TopicCopy], check_name: Callable[[str], object]) -> None:
     refused: list[tuple[TopicCopy, IllegalName]] = []
-    for move in moves:
+    for topic_copy in topics:
         try:
-            checked(move.to)
+            check_name(topic_copy.target_name)
         except IllegalName as error:
-            refused.append((move, error))
+            refused.append((topic_copy, error))
     if refused:
-        names = ", ".join(repr(move.to) for move, _ in refused)
-        words = " ".join(f"--rename {move.topic.name}={_suggested(move.to)}" for move, _ in refused)
+        names = ", ".join(repr(topic_copy.target_name) for topic_copy, _ in refused)
+        options = " ".join(
+            f"--rename {topic_copy.topic.name}={_suggested(topic_copy.target_name)}" for topic_copy, _ in refused
+        )
         raise Refused(
-            f"nothing was copied, for these topics cannot be called so there: {names} ({refused[0][1].rule});"
-            f" give them other names: {words}"
+            f"nothing copied: the target does not allow the topic names {names} ({refused[0][1].rule});"
+            f" give them other names: {options}"
         )
 
 
@@ -92,26 +94,32 @@ def _suggested(name: str) -> str:
     return re.sub(r"[^a-z0-9_-]", "-", name.lower()).lstrip("_-")[:40] or "topic"
 
 
-async def create_target_topic(target: Store, move: TopicCopy) -> Callable[[int], Queue]:
-    """Create the topic where it goes, with room for all its queues; which queue goes into which."""
-    wanted = msgspec.structs.replace(move.topic, name=move.to)
+async def create_target_topic(target: Store, topic_copy: TopicCopy) -> Callable[[int], Queue]:
+    """Create the topic in the target with enough queues; return the mapping of source to target queues."""
+    wanted = msgspec.structs.replace(topic_copy.topic, name=topic_copy.target_name)
     had_lanes = bool(wanted.sys_flag & LANES_SYS_FLAG)
-    known = (await target.catalog.list_topics()).get(move.to)
+    known = (await target.catalog.list_topics()).get(topic_copy.target_name)
     if known is None:
         await target.catalog.put_topic(wanted)
-        known = (await target.catalog.list_topics())[move.to]
+        known = (await target.catalog.list_topics())[topic_copy.target_name]
     has_lanes = bool(known.sys_flag & LANES_SYS_FLAG)
     if had_lanes and not has_lanes:
-        raise Refused(f"topic {move.to!r} is there already, without the three priorities that this one has")
+        raise Refused(
+            f"topic {topic_copy.target_name!r} exists in the target without priorities, which the source has:"
+            f" use another name (--rename {topic_copy.topic.name}=...)"
+        )
 
-    def place(queue_id: int) -> Queue:
-        # Without priorities everything was equal: that is what the middle is.
-        return Queue(move.to, read_queue_id(queue_id, Priority.MIDDLE) if has_lanes and not had_lanes else queue_id)
+    def target_queue(queue_id: int) -> Queue:
+        # Messages of a topic without priorities get the middle priority.
+        return Queue(
+            topic_copy.target_name,
+            read_queue_id(queue_id, Priority.MIDDLE) if has_lanes and not had_lanes else queue_id,
+        )
 
-    count = len(move.queues)
+    count = len(topic_copy.queues)
     parts = -(-count // LANE_COUNT) if had_lanes else count
-    room = known.read_queues // LANE_COUNT if has_lanes else known.read_queues
-    if room < (parts if has_lanes else count):
+    available = known.read_queues // LANE_COUNT if has_lanes else known.read_queues
+    if available < (parts if has_lanes else count):
         await target.catalog.put_topic(
             msgspec.structs.replace(
                 known,
@@ -119,4 +127,4 @@ async def create_target_topic(target: Store, move: TopicCopy) -> Callable[[int],
                 read_queues=parts * LANE_COUNT if has_lanes else max(count, known.read_queues),
             )
         )
-    return place
+    return target_queue

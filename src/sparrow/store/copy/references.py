@@ -1,7 +1,7 @@
-"""References become messages of their own when they leave their store.
+"""Resolution of references in a copy: a reference becomes a complete message.
 
-A reference (a record of a retry topic that says where the original lies, see `docs/delivery.md`) means something only
-in the store it was written to. In another it would point at a wrong message, or at none.
+A reference (a record of a retry topic that contains the position of the original, see `docs/delivery.md`) is valid only
+in its own store. In another store it would point to a wrong message, or to none.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from sparrow.wire.properties import property_value, set_properties
 
 _MARK = PROPERTY_REFERENCE.encode() + b"\x01"
 _NOWHERE = str(1 << 62)
-"""No record of any store lies there."""
+"""A physical offset that no store has."""
 
 
 class ReferenceResolver:
-    """Makes drafts of records: such as mean the same in every store."""
+    """Turns records into drafts that are valid in every store."""
 
     def __init__(self, source: Store, names: Mapping[str, str]) -> None:
         self._source = source
         self._renamed = {old: new for old, new in names.items() if old != new}
-        self._made = self._gone = 0
+        self._resolved_count = self._missing_count = 0
 
     async def draft(self, raw: bytes | memoryview, topic: str) -> Draft:
         made = record.draft_from_record(raw)
@@ -56,26 +56,28 @@ class ReferenceResolver:
             or message.topic != property_value(reference.properties, PROPERTY_RETRY_TOPIC)
             or message.unique_key != property_value(reference.properties, PROPERTY_UNIQUE_KEY)
         ):
-            # It keeps its place in the queue; readers pass over it as they did before.
-            self._gone += 1
+            # The original is gone. The reference keeps its place in the queue, and readers skip it as before.
+            self._missing_count += 1
             reference.properties = set_properties(reference.properties, {PROPERTY_REFERENCE: _NOWHERE})
             return reference
-        self._made += 1
+        self._resolved_count += 1
         whole = record.draft_from_record(original)
         whole.reconsume_times = reference.reconsume_times
-        words = {PROPERTY_RETRY_TOPIC: message.topic, PROPERTY_RESENT: "true"}
+        values = {PROPERTY_RETRY_TOPIC: message.topic, PROPERTY_RESENT: "true"}
         if PROPERTY_ORIGIN_MESSAGE_ID not in message.properties:
-            words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
+            values[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
         try:
-            whole.properties = set_properties(whole.properties, words)
-        except Refused:  # no room for what we have to say about it: the message itself is more important
+            whole.properties = set_properties(whole.properties, values)
+        except Refused:  # the properties are full: the message itself is more important
             pass
         return whole
 
     def notes(self) -> list[str]:
-        told = []
-        if self._made:
-            told.append(f"{self._made:,} messages that were to be resent are copies now, not references")
-        if self._gone:
-            told.append(f"{self._gone:,} messages that were to be resent are gone from the store")
-        return told
+        notes = []
+        if self._resolved_count:
+            notes.append(
+                f"{self._resolved_count:,} references in retry topics were replaced by copies of their messages"
+            )
+        if self._missing_count:
+            notes.append(f"{self._missing_count:,} references in retry topics point to messages that no longer exist")
+        return notes

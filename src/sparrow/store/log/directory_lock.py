@@ -1,4 +1,4 @@
-"""The store's folder: one process at a time, and a sign of whether the last one left in order."""
+"""The lock of a store directory: one process at a time, and a file that tells whether the last one closed cleanly."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sparrow.store.log.recovery.checkpoint import ABORT_FILE, LOCK_FILE
 
 
 class DirectoryLock:
-    """Holds RocketMQ's lock (the first byte of `lock`) and its `abort` file, so that a Java broker keeps out too."""
+    """Holds RocketMQ's lock (the first byte of `lock`) and its `abort` file, so that Java brokers respect it too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self._name = path.resolve()
-        # POSIX locks do not keep a process out of its own files; worse, closing any handle of the file gives them up.
+        # POSIX locks do not exclude the process that holds them, and closing any handle of the file releases them.
         if self._name in _held_here:
             raise StoreInUse(path, str(os.getpid()))
         self._lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -30,7 +30,7 @@ class DirectoryLock:
         os.pwrite(self._lock, b"lock", 0)
 
     def mark_open(self) -> None:
-        """From here on, only `left` means that all was well."""
+        """Create the `abort` file: until `release(is_clean=True)`, a stop counts as a crash."""
         (self.path / ABORT_FILE).write_text(str(os.getpid()))
 
     def release(self, *, is_clean: bool) -> None:

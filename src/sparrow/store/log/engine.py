@@ -1,9 +1,8 @@
-"""The log store: one commit log, and the views that are read from it.
+"""The log store: one commit log, and the views (consume queues, key index, state) that are built from it.
 
-`append_nowait` and `read_nowait` are plain functions: the broker's hot path. The awaiting methods are the store SPI,
-and add
+`append_nowait` and `read_nowait` are plain functions: the broker's hot path. The coroutines of the store interface add
 what may take time: waiting for the disk, and cold reads in threads. Every change happens under one lock, held briefly;
-slow work (file creation, sync, index, deletion) is the flusher's and the keeper's, in threads of their own.
+slow work (file creation, sync, index, deletion) runs in the threads of the flusher and of the maintenance tasks.
 """
 
 from __future__ import annotations
@@ -27,38 +26,40 @@ from sparrow.settings import LogSettings, Watermark
 from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.log import search
 from sparrow.store.log.append.atomic_append import AtomicAppends
-from sparrow.store.log.append.encoded_runs import EncodedRun, check_body_sizes
-from sparrow.store.log.append.flusher import Flusher
-from sparrow.store.log.append.writer import GrowthListener, LogWriter
+from sparrow.store.log.append.writer import GrowthListener
 from sparrow.store.log.commit_log.log_scan import DamagedRange
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.directory_lock import DirectoryLock
 from sparrow.store.log.group_progress import consumed_to
 from sparrow.store.log.maintenance import LogMaintenance, disk_ratio
+from sparrow.store.log.parts import build_parts
 from sparrow.store.log.periodic_tasks import PeriodicTask, PeriodicTaskThread
-from sparrow.store.log.reader import LogReader
-from sparrow.store.log.recovery import checkpoint as files
-from sparrow.store.log.recovery.recovery import rebuild_views, recover
+from sparrow.store.log.recovery.recovery import recover
+from sparrow.store.log.recovery.truncation import truncate_log
 from sparrow.store.log.state.catalog import LogCatalog
 from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.marks import LogMarks
-from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.tokens import LogTokens
 from sparrow.store.log.state.updates import StateUpdate
-from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult
-from sparrow.wire import record
+from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult, StoreFiles
 
 log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _COLD_READERS = 4
-_NOTHING = QueueBounds(QueueOffset(0), QueueOffset(0))
-_UNFILED_BYTES = 64 << 20
-"""Runs that may wait for the key index; past it, whoever appends helps it to catch up."""
+_EMPTY = QueueBounds(QueueOffset(0), QueueOffset(0))
+_KEY_BACKLOG_BYTES_MAX = 64 << 20
+"""Memory for keys of encoded runs that are not in the key index yet; beyond it, the appending thread indexes them."""
 
 
 class LogStore:
-    """A store directory, open. One process at a time may have it open."""
+    """An open store directory. Only one process at a time can open it."""
+
+    assigns_offsets_at_once = True
+    deduplicates_sends = False
+    remembers_tokens = False
+    records_store_host = True
+    all_topics_have_lanes = False
 
     def __init__(
         self,
@@ -71,19 +72,19 @@ class LogStore:
         now_ms: Callable[[], int] = clock.now_ms,
         disk_ratio: Callable[[Path], float] = disk_ratio,
     ) -> None:
-        """Open or create the store, and repair what the last stop left undone. Takes its time; not for the event loop.
+        """Open or create the store, and repair what the last stop left incomplete. Blocks; not for the event loop.
 
-        `store_host` is the address written into message ids. `on_growth` is told when readers may see more of a queue,
-        in the thread that made it so. `archived_to` says up to which physical offset an archive holds everything (None:
-        there is no archive).
+        `store_host` is the address written into message ids. `on_growth` is called when readers may see more of a
+        queue, in the thread that appended or flushed. `archived_to` returns the physical offset up to which an archive
+        has everything (None: there is no archive).
         """
         self.path, self.settings = Path(path), settings or LogSettings()
         self._is_closed = False
-        self._folder = DirectoryLock(self.path)
+        self._directory_lock = DirectoryLock(self.path)
         try:
             self._open(store_host, on_growth, archived_to, now_ms, disk_ratio)
         except BaseException:
-            self._folder.release(is_clean=False)
+            self._directory_lock.release(is_clean=False)
             raise
         self._flusher.start()
         self._maintenance_thread.start()
@@ -99,94 +100,79 @@ class LogStore:
     ) -> None:
         found = recover(self.path, self.settings)
         self.damage: list[DamagedRange] = found.damage
-        """What could not be saved when the store was opened."""
+        """Ranges of the log that recovery could not read."""
         self._log, self._queues, self._index = found.log, found.queues, found.index
-        self._writer = LogWriter(
-            self._log,
-            store_host=record.pack_host(store_host),
-            message_bytes_max=self.settings.message_bytes_max,
-            visible_after=self.settings.visible_after,
-            now_ms=now_ms,
-            on_growth=on_growth,
-        )
-        self._reader = LogReader(self._log, hot_bytes=self.settings.hot_bytes, checked_from=found.checked_from)
-        self._flusher = Flusher(
-            self._writer,
-            interval_s=self.settings.flush_interval_ms / 1000,
-            timeout_s=self.settings.flush_timeout_ms / 1000,
-            failed=self._failed,
-        )
-        self._state = StateStore(
+        parts = build_parts(
             self.path,
-            self._queues,
-            self._writer,
-            self._reader,
-            now_ms,
-            ledger_retention_days=self.settings.ledger_retention_days,
+            self.settings,
+            found,
+            store_host=store_host,
+            on_growth=on_growth,
+            now_ms=now_ms,
+            on_failure=self._failed,
         )
+        self._parts, self._writer, self._reader = parts, parts.writer, parts.reader
+        self._flusher, self._state = parts.flusher, parts.state
         self.catalog = LogCatalog(self._state, self._wait_durable, self._delete_topic)
         self.tokens, self.marks = LogTokens(self._state, self._wait_durable), LogMarks(self._state)
         self.offsets = LogGroupOffsets(self._state.tables, self._writer.lock)
-        self._atomic_appends = AtomicAppends(self._writer, self._state, self._failed)
-        self._maintenance = LogMaintenance(
-            self.path,
-            self.settings,
-            commit_log=self._log,
-            queues=self._queues,
-            index=self._index,
-            memory=self._state,
-            writer=self._writer,
-            sync_log=self._flusher.sync,
-            now_ms=now_ms,
-            archived_to=archived_to,
-            disk_ratio=disk_ratio,
-        )
-        self._maintenance_thread = PeriodicTaskThread("keeper", self._maintenance.tasks())
-        # Its own thread: pages must be ready in time, and waiters told, whatever else there is to do.
+        self._atomic_appends = AtomicAppends(self._writer, self._state, self._appendable, self._failed)
+        self._maintenance = LogMaintenance(parts, now_ms=now_ms, archived_to=archived_to, disk_ratio=disk_ratio)
+        self._maintenance_thread = PeriodicTaskThread("maintenance", self._maintenance.tasks())
+        # A thread of its own: pages must be ready and timeouts reported in time, however busy maintenance is.
         self._segment_thread = PeriodicTaskThread(
-            "warmer",
+            "segments",
             [
                 PeriodicTask("prepare segments", 0.05, self._log.prepare),
-                PeriodicTask("expire", 0.05, self._flusher.expire),
+                PeriodicTask("expire flush timeouts", 0.05, self._flusher.expire),
             ],
         )
         self._log.on_pages_low = functools.partial(self._segment_thread.run_soon, "prepare segments")
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
-        self._writer.newest_ms = found.newest_ms
         if found.is_unchanged:
             self._maintenance.trust_checkpoint()
         self._state.reload()
-        self._folder.mark_open()
+        self._directory_lock.mark_open()
         self._maintenance.watch_disk()
         self._maintenance.checkpoint()
 
     # -- the hot path: plain functions --------------------------------------------------------------------------------
 
     def append_nowait(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
-        """Append a batch. It is written; `durable` tells when it is as safe as the policy promises."""
+        """Append a batch. It is written at once; `when_durable` tells when it is as safe as the policy promises."""
         return self._writer.append(self._appendable(queue), drafts)
 
     @property
     def message_bytes_max(self) -> int:
         return self.settings.message_bytes_max
 
+    @property
+    def encoded_appender(self) -> LogStore:
+        """The store itself."""
+        return self
+
+    @property
+    def files(self) -> StoreFiles:
+        """The directory, its settings, and the range of the log on disk."""
+        return StoreFiles(self.path, self.settings, self.first, self.watermark("durable"))
+
     def append_encoded_nowait(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> AppendResult:
-        """Append records that `wire.columns.encode` laid out. `verify_crc=False` is for bytes of our own making."""
-        self._hurry_keys()
+        """Append records that `wire.columns.encode` laid out; `verify_crc=False` if this process encoded them."""
+        self._index_keys_soon()
         return self._writer.append_encoded(
             self._appendable(queue), memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
         )
 
     def read_nowait(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
-        """What `read` answers, if that needs no disk; else None."""
+        """Return what `read` returns, or None if that needs the disk."""
         if self._is_closed:
             raise Closed(f"the store {self.path}")
         return self._reader.read(self._queues.get(queue), offset, hot_only=True, **limits)
 
     def when_durable(self, end: int) -> asyncio.Future[None] | None:
-        """Done once the log is on disk up to `end`. None: there is nothing to wait for, by policy or because it is."""
+        """Return a future that is done once the log is on disk up to `end`; None if the policy needs no wait."""
         return None if self.settings.flush == "async" else self._flusher.when_durable(end)
 
     def _appendable(self, queue: Queue) -> ConsumeQueue:
@@ -195,26 +181,26 @@ class LogStore:
             if queue.topic not in self._state.tables.topics:
                 raise UnknownTopic(queue.topic)
             if not 0 <= queue.id < 1 << 31:
-                raise Refused(f"{queue.id} is no queue id: they start at 0")
+                raise Refused(f"queue id {queue.id} is out of range: use 0 to {(1 << 31) - 1}")
             with self._writer.lock:
                 found = self._queues.get_or_create(queue)
         if found.is_internal:
-            raise Refused(f"topic {queue.topic!r} is the store's own")
+            raise Refused(f"topic {queue.topic!r} is internal to the store: send to another topic")
         return found
 
-    def _hurry_keys(self) -> None:
-        """Runs wait for the key index in memory: call the keeper in time, and help when it cannot follow."""
+    def _index_keys_soon(self) -> None:
+        """Start indexing of keys that wait in memory; do it in this thread if there are too many."""
         held_bytes = self._writer.key_backlog.held_bytes
-        if held_bytes > _UNFILED_BYTES:
-            self._file_keys()
+        if held_bytes > _KEY_BACKLOG_BYTES_MAX:
+            self._index_keys()
         elif held_bytes:
-            self._maintenance_thread.run_soon("file keys")
+            self._maintenance_thread.run_soon("index keys")
 
-    def _file_keys(self) -> None:
+    def _index_keys(self) -> None:
         with self._maintenance_thread.paused():
             self._maintenance.catch_up_key_index()
 
-    # -- the store SPI ------------------------------------------------------------------------------------------------
+    # -- the store interface ------------------------------------------------------------------------------------------
 
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         appended = self.append_nowait(queue, drafts)
@@ -224,38 +210,24 @@ class LogStore:
     async def append_atomically(
         self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
-        """While its records are copied, every other append waits."""
+        """See `Store.append_atomically`. Other appends wait while the records are copied."""
         checked_scope(scope)
         checked_number(number)
         if self._state.ledger_covers(scope, number):
             end = None
         else:
-            end = await self._in_thread(self._append_group, scope, number, portions, verify_crc=verify_crc)
-        # Refused or not: what the answer tells must be as safe as if it were the first.
+            end = await self._in_thread(self._append_atomically, scope, number, portions, verify_crc=verify_crc)
+        # A repeated call must not return before the first append is as safe as the policy says.
         await self._wait_durable(self._state.tables.ledger_record_at(scope) + 1 if end is None else end)
         return end is not None
 
-    def _append_group(
+    def _append_atomically(
         self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool
     ) -> int | None:
-        self._hurry_keys()
-        runs: list[EncodedRun] = []
-        held_bytes = 0
-        for queue, data, sizes in portions:
-            if len(sizes) == 0 and len(data) == 0:
-                continue
-            run = self._writer.parse_run(
-                self._appendable(queue),
-                memoryview(data).cast("B"),
-                sizes,
-                verify_crc=verify_crc,
-                keeps_keys=held_bytes <= _UNFILED_BYTES,
-            )
-            check_body_sizes(run, self.settings.message_bytes_max)
-            held_bytes += run.keys.held_bytes if run.keys is not None else 0
-            runs.append(run)
+        self._index_keys_soon()
+        runs = self._atomic_appends.parse(portions, verify_crc=verify_crc, keys_bytes_max=_KEY_BACKLOG_BYTES_MAX)
         end = self._atomic_appends.append(scope, number, runs)
-        self._hurry_keys()
+        self._index_keys_soon()
         return end
 
     async def ledger(self, scope: str) -> int | None:
@@ -283,7 +255,7 @@ class LogStore:
 
     def bounds_nowait(self, queue: Queue) -> QueueBounds:
         found = self._queues.get(queue)
-        return found.bounds if found is not None else _NOTHING
+        return found.bounds if found is not None else _EMPTY
 
     async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
         found = self._queues.get(queue)
@@ -338,7 +310,7 @@ class LogStore:
     # -- retention and replication ------------------------------------------------------------------------------------
 
     async def trim(self) -> int:
-        """Delete, now, what is older than it need be; how many bytes of log went."""
+        """Delete expired segments now, and return how many bytes of log were deleted."""
         return await self._in_thread(self._trim)
 
     def _trim(self) -> int:
@@ -355,47 +327,29 @@ class LogStore:
         return self._log.written
 
     def watermark(self, name: Watermark) -> int:
-        """How far the log is written, durable or replicated."""
+        """Return the physical offset up to which the log is written, durable or replicated."""
         return {"written": self._log.written, "durable": self._writer.durable, "replicated": self._writer.replicated}[
             name
         ]
 
     def replicated_to(self, physical_offset: int) -> None:
-        """Enough replicas have everything below the offset: said by whoever ships the log."""
+        """Move the `replicated` watermark: enough replicas have everything below the offset."""
         self._writer.advance_watermark("replicated", min(physical_offset, self._log.written))
 
     def raw(self, physical_offset: int, length_max: int) -> bytes:
-        """The log's own bytes, from one segment: what a replica is sent."""
+        """Return bytes of the log as they are stored, from one segment."""
         return self._log.raw(physical_offset, length_max)
 
     def truncate(self, end: int) -> None:
-        """Cut the log at the end of a record; every view follows. Takes its time; not for the event loop.
+        """Truncate the log at the end of a record, and every view with it. Blocks; not for the event loop.
 
-        A group that would lose its end goes whole: the log then ends where it began.
-        Whoever cuts must not cut off what retention has said again since: it is the only word on that state.
+        An atomic append that would lose its end is removed completely. Do not truncate below state updates that
+        retention has rewritten since: they are the only copy.
         """
         with self._maintenance_thread.paused(), self._segment_thread.paused(), self._writer.lock:
-            if not self._log.first <= end <= self._log.written:
-                raise Refused(f"the log reaches from {self._log.first} to {self._log.written}; it cannot end at {end}")
-            end = self._state.truncation_point(end)
-            self._maintenance.flush_queues()
-            (self.path / files.CHECKPOINT_FILE).unlink(missing_ok=True)
-            (self.path / files.STATE_SNAPSHOT_FILE).unlink(missing_ok=True)
-            comes_back = self._state.deletes_topic_after(end)
-            self._log.truncate(end)
-            self._writer.truncate(end)
-            self._flusher.truncate(end)
-            if comes_back:
-                rebuild_views(self._log, self._queues, self._index)
-            else:
-                for queue in self._queues:
-                    queue.truncate(end)
-                self._index.truncate(end)
-            self._state.reload()
-            self._maintenance.after_truncate()
-            self._maintenance.checkpoint()
+            truncate_log(self._parts, self._maintenance, end)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- failure and close --------------------------------------------------------------------------------------------
 
     def _failed(self, cause: Exception) -> SparrowError:
         error = StoreFailed(self.path, str(cause))
@@ -407,25 +361,25 @@ class LogStore:
         await asyncio.to_thread(self.close_blocking)
 
     def close_blocking(self) -> None:
-        """Everything written is on disk when this returns, and the next start has nothing to repair."""
+        """Write everything to disk and close the files; the next start then has nothing to repair."""
         if self._is_closed:
             return
         self._is_closed = True
         self._maintenance_thread.stop()
         self._segment_thread.stop()
         self._threads.shutdown()
-        in_order = not isinstance(self._writer.refusal, StoreFailed)
+        is_clean = not isinstance(self._writer.refusal, StoreFailed)
         try:
-            if in_order:
+            if is_clean:
                 self._finish()
         except (OSError, SparrowError) as cause:
-            in_order = False
-            log.error("the store could not be closed in order", extra={"cause": str(cause)})
+            is_clean = False
+            log.error("store not closed cleanly; the next start repairs it", extra={"cause": str(cause)})
         finally:
             self._writer.refusal = Closed(f"the store {self.path}")
             self._flusher.stop()
             self._log.close()
-            self._folder.release(is_clean=in_order)
+            self._directory_lock.release(is_clean=is_clean)
 
     def _finish(self) -> None:
         with self._writer.lock:

@@ -1,4 +1,4 @@
-"""How much of the log a group has behind it."""
+"""The progress of a consumer group in the commit log, for retention that waits for an archive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 
 
 def consumed_to(written: int, queues: Iterable[ConsumeQueue], offsets: Mapping[str, Mapping[int, int]]) -> int:
-    """The physical offset below which the group, which is at these offsets (topic -> queue -> next), needs nothing.
+    """Return the physical offset below which a group with these offsets (topic -> queue -> next) needs nothing.
 
-    `written` must be taken before the offsets and queues are looked at: what comes in meanwhile is then not passed.
-    All queues of a topic count once the group has read one of them: it has not come to the others yet. Messages that
-    readers may not see yet count as well.
+    Read `written` before offsets and queues: messages appended meanwhile then do not count as consumed. Once the group
+    has read one queue of a topic, all queues of the topic count. Messages that readers may not see yet count as well.
     """
     passed = written
     for queue in queues:
@@ -22,6 +21,6 @@ def consumed_to(written: int, queues: Iterable[ConsumeQueue], offsets: Mapping[s
         at = max(its.get(queue.queue.id, 0), queue.first)
         if at < queue.end:
             place = queue.physical_offset_at(at)
-            # A damaged entry tells no place. The group will pass it; until then nothing of the queue goes.
+            # A damaged entry has no physical offset: nothing counts as consumed until the group has passed it.
             passed = min(passed, 0 if place is None else place)
     return passed

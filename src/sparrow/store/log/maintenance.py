@@ -1,4 +1,4 @@
-"""The chores of a log store: what its keeper does off the event loop, one at a time."""
+"""Maintenance of a log store: checkpoints, retention, queue files, key index and disk checks, as periodic tasks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from sparrow.model.errors import StoreFailed, StoreFull
-from sparrow.settings import LogSettings
 from sparrow.store.log import retention, search
-from sparrow.store.log.append.writer import LogWriter
-from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
-from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.key_index.key_backlog import BacklogItem, KeyedRun
-from sparrow.store.log.key_index.key_index import KeyIndex
+from sparrow.store.log.parts import LogParts
 from sparrow.store.log.periodic_tasks import PeriodicTask
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint, RocketMQCheckpoint
 from sparrow.store.log.recovery.recovery import first_store_ms, index_record_keys
-from sparrow.store.log.state.state_store import StateStore
 
 log = logging.getLogger(__name__)
 
@@ -32,55 +27,48 @@ _RECORDS_AT_ONCE = 8192
 
 
 def disk_ratio(path: Path) -> float:
-    """How full the disk is, of what an ordinary user may fill."""
+    """Return how full the disk is, as a fraction of what unprivileged users may fill."""
     usage = shutil.disk_usage(path)
     return usage.used / (usage.used + usage.free)
 
 
 class LogMaintenance:
-    """Holds the parts a chore needs. Every method may take its time; none is called on the event loop."""
+    """Periodic tasks over the parts of a store. Every method may block; none is called on the event loop."""
 
     def __init__(
         self,
-        path: Path,
-        settings: LogSettings,
+        parts: LogParts,
         *,
-        commit_log: CommitLog,
-        queues: ConsumeQueueTable,
-        index: KeyIndex,
-        memory: StateStore,
-        writer: LogWriter,
-        sync_log: Callable[[], None],
         now_ms: Callable[[], int],
         archived_to: Callable[[], int | None],
         disk_ratio: Callable[[Path], float],
     ) -> None:
-        self._path, self._settings = path, settings
-        self._log, self._queues, self._index, self._state, self._writer = commit_log, queues, index, memory, writer
-        self._sync_log = sync_log
+        self._path, self._settings, self._sync_log = parts.path, parts.settings, parts.flusher.sync
+        self._log, self._queues, self._index = parts.log, parts.queues, parts.index
+        self._state, self._writer = parts.state, parts.writer
         self._now_ms, self._archived_to, self._disk_ratio = now_ms, archived_to, disk_ratio
         self._checkpointed = -1
         self._busy: set[ConsumeQueue] = set()
-        """Queues that hold entries in memory."""
+        """Queues with entries in memory."""
         self._queues_full: StoreFull | None = None
-        # Before anybody reads: what had expired when the store was closed does not come back for a moment.
+        # Before the first read: dead letters that had expired before must not become visible again.
         self.expire_dead_letters()
 
     def trust_checkpoint(self) -> None:
-        """Opening the store changed nothing: the checkpoint of its last stop still tells the truth."""
+        """Keep the checkpoint of the last stop, because opening the store changed nothing."""
         self._checkpointed = self._log.written
 
     def after_truncate(self) -> None:
-        """The log was cut: what was known of the disk no longer holds."""
+        """Forget the last checkpoint, and compute expired dead letters again."""
         self._checkpointed = -1
         self.expire_dead_letters()
 
     def tasks(self) -> list[PeriodicTask]:
         settings = self._settings
         return [
-            PeriodicTask("file keys", 0.2, self.catch_up_key_index),
-            PeriodicTask("say offsets", settings.offset_flush_interval_ms / 1000, self._state.flush_offsets),
-            PeriodicTask("write queues out", 0.2, self.flush_queues),
+            PeriodicTask("index keys", 0.2, self.catch_up_key_index),
+            PeriodicTask("flush offsets", settings.offset_flush_interval_ms / 1000, self._state.flush_offsets),
+            PeriodicTask("flush queues", 0.2, self.flush_queues),
             PeriodicTask("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
             PeriodicTask("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
             PeriodicTask("retention", 10.0, self.apply_retention),
@@ -91,7 +79,7 @@ class LogMaintenance:
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def watch_disk(self) -> None:
-        """Refuse writes before the disk is full to the brim; take them again once there is room."""
+        """Refuse writes before the disk is completely full; accept them again once there is space."""
         ratio = self._disk_ratio(self._path)
         writer = self._writer
         with writer.lock:
@@ -121,30 +109,30 @@ class LogMaintenance:
         except OSError as cause:
             if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            # Entries stay in memory, which must not grow without end: no new messages until there is room.
+            # Entries stay in memory, which must not grow without limit: refuse messages until there is space.
             self._queues_full = StoreFull(self._path, "queue files could not be written")
             self.watch_disk()
             raise
         self._queues_full = None
 
     def catch_up_key_index(self) -> None:
-        """Let the key index catch up with the log."""
+        """Add the keys of all appended records to the key index."""
         with self._writer.lock:
-            portions = self._writer.key_backlog.take()
-        for number, part in enumerate(portions):
+            items = self._writer.key_backlog.take()
+        for number, item in enumerate(items):
             try:
-                self._file_portion(part)
+                self._index_item(item)
             except OSError:
                 with self._writer.lock:
-                    self._writer.key_backlog.put_back(portions[number:])
+                    self._writer.key_backlog.put_back(items[number:])
                 raise
 
-    def _file_portion(self, part: BacklogItem) -> None:
-        if isinstance(part, KeyedRun):
-            rows, hashes = part.keys.hashes()
-            self._index.put(hashes, part.places[rows], np.broadcast_to(np.int64(part.store_ms), len(rows)))
+    def _index_item(self, item: BacklogItem) -> None:
+        if isinstance(item, KeyedRun):
+            rows, hashes = item.keys.hashes()
+            self._index.put(hashes, item.places[rows], np.broadcast_to(np.int64(item.store_ms), len(rows)))
             return
-        places = np.array(part, np.int64)  # a copy: an array that is looked into cannot grow, and this one may have to
+        places = np.array(item, np.int64)  # a copy: an array with an exported buffer cannot grow
         while len(places):
             segment = self._log.segment_at(int(places[0]))
             count = len(places) if segment is None else int(np.searchsorted(places, segment.end))
@@ -160,12 +148,12 @@ class LogMaintenance:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Make log and views durable up to here, so that the next start reads only what comes after."""
+        """Make log and views durable, so that the next start replays only later records."""
         if self._log.written == self._checkpointed:
             return
         with self._writer.lock:
             if isinstance(self._writer.refusal, StoreFailed):
-                return  # only the next start can say what is whole
+                return  # after a failure only recovery can tell what is complete
             end, newest_ms = self._log.written, self._writer.newest_ms
             ends, emptied = self._queues.ends(), self._queues.emptied()
         self._sync_log()
@@ -183,13 +171,13 @@ class LogMaintenance:
     # -- retention ----------------------------------------------------------------------------------------------------
 
     def apply_retention(self) -> None:
-        """Delete old segments if it is time to."""
+        """Delete expired segments if retention is due."""
         ratio = self._disk_ratio(self._path)
         if retention.is_due(self._settings, now_ms=self._now_ms(), disk_ratio=ratio, was_asked=False):
             self.trim()
 
     def trim(self) -> int:
-        """Delete what is older than it need be; how many bytes went."""
+        """Delete expired segments, and return how many bytes of log were deleted."""
         self.expire_dead_letters()
         first = self._log.first
         keep = retention.keep_from(
@@ -201,7 +189,7 @@ class LogMaintenance:
         )
         if keep is None:
             return 0
-        # State whose newest word goes with those segments is said again first, and must be safe before they go.
+        # State whose newest update is in those segments is appended again, and must be durable before they go.
         with self._writer.lock, self._writer.allowing_full_disk():
             self._state.rewrite_before(keep, self._emptied_by(keep))
         self._sync_log()
@@ -215,12 +203,11 @@ class LogMaintenance:
                 queue.advance_first(self._log.first)
             queue.drop_files_before(self._log.first)
         self._index.drop_files_before(self._log.first)
-        log.info("old segments deleted", extra={"from": first, "to": self._log.first})
+        log.info("expired segments deleted", extra={"from": first, "to": self._log.first})
         return self._log.first - first
 
     def expire_dead_letters(self) -> None:
-        """Their queues begin behind those that are too old. Nothing is written down: the log and the clock say it all,
-        and their bytes go with the segment they lie in, as everybody's do."""
+        """Hide dead letters that are too old. Nothing is written: their bytes are deleted with their segment."""
         from_ms = retention.dead_letter_cutoff_ms(self._settings, now_ms=self._now_ms())
         for queue in self._queues.dead_letter_queues():
             offset = search.offset_at(self._log, queue, from_ms, upper=False)
@@ -228,7 +215,7 @@ class LogMaintenance:
                 queue.expired_to = offset
 
     def _emptied_by(self, keep: int) -> list[ConsumeQueue]:
-        """Queues of which nothing will be left: their ends would be forgotten with their last message."""
+        """Return queues that lose their last message: their ends must be stored as state."""
         return [
             queue
             for queue in self._queues
@@ -236,7 +223,7 @@ class LogMaintenance:
         ]
 
     def _ages(self) -> list[retention.SegmentAge]:
-        """Of the segments behind the active one. A segment is no younger than the first record after it."""
+        """Return the ages of all but the active segment. A segment is at least as old as the first record after it."""
         ages = []
         newest_ms = self._writer.newest_ms
         for segment, following in reversed(list(pairwise(self._log.segments))):

@@ -1,4 +1,4 @@
-"""What has to be done again and again, off the event loop: a thread that does its chores one at a time."""
+"""Periodic tasks, and a thread that runs them one at a time, off the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BEAT_S = 0.05
 
 
 class PeriodicTask(NamedTuple):
-    """Something to do every so often. What it raises is logged, and it is tried again next time."""
+    """A function to call every so often. An exception is logged, and the task runs again next time."""
 
     name: str
     every_s: float
@@ -22,13 +22,13 @@ class PeriodicTask(NamedTuple):
 
 
 class PeriodicTaskThread:
-    """Runs chores when they are due. `paused()` keeps them out while the store is cut or closed."""
+    """Runs tasks when they are due. `paused()` keeps them from running while the store is truncated or closed."""
 
-    def __init__(self, name: str, chores: Sequence[PeriodicTask]) -> None:
-        self._due = {chore: time.monotonic() + chore.every_s for chore in chores}
+    def __init__(self, name: str, tasks: Sequence[PeriodicTask]) -> None:
+        self._due = {task: time.monotonic() + task.every_s for task in tasks}
         self._working = threading.RLock()
         self._wake = threading.Event()
-        self._hurried: set[str] = set()
+        self._requested: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sparrow-{name}", daemon=True)
         self._failing: set[str] = set()
@@ -37,13 +37,13 @@ class PeriodicTaskThread:
         self._thread.start()
 
     def paused(self) -> threading.RLock:
-        """A lock: while it is held no chore runs."""
+        """Return a lock; no task runs while it is held."""
         return self._working
 
     def run_soon(self, name: str) -> None:
-        """Do this chore next, due or not."""
-        if name not in self._hurried:
-            self._hurried.add(name)
+        """Run a task next, due or not."""
+        if name not in self._requested:
+            self._requested.add(name)
             self._wake.set()
 
     def stop(self) -> None:
@@ -56,21 +56,21 @@ class PeriodicTaskThread:
         while not self._stopping.is_set():
             self._wake.wait(_BEAT_S)
             self._wake.clear()
-            for chore, due in self._due.items():
+            for task, due in self._due.items():
                 if self._stopping.is_set():
                     return
-                if chore.name in self._hurried or time.monotonic() >= due:
-                    self._hurried.discard(chore.name)
+                if task.name in self._requested or time.monotonic() >= due:
+                    self._requested.discard(task.name)
                     with self._working:
-                        self._try(chore)
-                    self._due[chore] = time.monotonic() + chore.every_s
+                        self._try(task)
+                    self._due[task] = time.monotonic() + task.every_s
 
-    def _try(self, chore: PeriodicTask) -> None:
+    def _try(self, task: PeriodicTask) -> None:
         try:
-            chore.do()
-        except Exception as cause:  # a chore that fails must not take the others with it
-            if chore.name not in self._failing:
-                self._failing.add(chore.name)
-                log.exception("a chore of the store failed", extra={"chore": chore.name, "cause": str(cause)})
+            task.do()
+        except Exception as cause:  # a failed task must not stop the others
+            if task.name not in self._failing:
+                self._failing.add(task.name)
+                log.exception("periodic task of the store failed", extra={"task": task.name, "cause": str(cause)})
         else:
-            self._failing.discard(chore.name)
+            self._failing.discard(task.name)

@@ -1,7 +1,7 @@
-"""Reading queues and records: hot ones straight from the mapping, all others from the file, and checked.
+"""The reader: reads records of queues, hot ones from the mapping, all others from the files with a check.
 
-Bytes this process wrote, or checked when it opened the store, are served as they lie in memory. Everything older is
-read without holding up the event loop, and a record whose structure, place or checksum is wrong is left out.
+Bytes that this process wrote, or checked when it opened the store, are returned as they are in memory. Everything older
+is read in threads, and a record whose structure, position or checksum is wrong is skipped.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Ints = npt.NDArray[np.int64]
 
 _FEW_ENTRIES = 1024
 _EXAMINED_MIN = 800
-"""Entries one read looks at, at least, when a tag filter lets few through."""
+"""Entries that one read examines at least when it filters by tags."""
 _SAMPLED = 64
-"""Entries that tell how many more an answer has room for."""
+"""Entries from which the mean record size is estimated."""
 
 
 class LogReader:
-    """Reads below whatever end the queue makes visible."""
+    """Reads records up to the visible end of a queue."""
 
     def __init__(self, commit_log: CommitLog, *, hot_bytes: int, checked_from: int) -> None:
         self._log, self._hot_bytes = commit_log, hot_bytes
         self.checked_from = checked_from
         self.damaged: set[int] = set()
-        """Physical offsets of records found damaged while reading."""
+        """Physical offsets of damaged records that reads have met."""
 
     def read(
         self,
@@ -50,13 +50,13 @@ class LogReader:
         bytes_max: int = 256 * 1024,
         tags_codes: frozenset[int] | None = None,
     ) -> ReadResult | None:
-        """Records from `offset` on. With `hot_only`, None means: not without waiting for the disk."""
+        """Read records from `offset` on. With `hot_only`, return None if that needs the disk."""
         bounds = queue.bounds if queue is not None else _EMPTY
         if offset == bounds.end:
             return AtEnd(bounds)
         if not bounds.first <= offset < bounds.end:
             return Moved(bounds.first if offset < bounds.first else bounds.end, bounds)
-        assert queue is not None, "an unknown queue holds nothing"
+        assert queue is not None, "an unknown queue is empty"
         is_warm = queue.is_warm(offset)
         if hot_only and not is_warm:
             return None
@@ -78,11 +78,11 @@ class LogReader:
         return max(self.checked_from, self._log.written - self._hot_bytes)
 
     def _views(self, places: list[int], sizes: list[int]) -> list[memoryview]:
-        """The records as they lie in memory, those that lie back to back as one view."""
+        """Return views of records in the mapping; records that lie back to back share one view."""
         if not places:
             return []
         first, end = places[0], places[-1] + sizes[-1]
-        if end - first == sum(sizes):  # nothing in between
+        if end - first == sum(sizes):  # back to back
             return [self._view(first, end)]
         segment = self._log.segment_at(first)
         if segment is not None and end <= segment.end:
@@ -92,7 +92,7 @@ class LogReader:
 
     def _view(self, start: int, end: int) -> memoryview:
         segment = self._log.segment_at(start)
-        assert segment is not None, "what this process wrote lies in a segment it has"
+        assert segment is not None, "hot records are in an open segment"
         return segment.view[start - segment.base : end - segment.base]
 
     def _checked(
@@ -104,20 +104,20 @@ class LogReader:
         bytes_max: int,
         tags_codes: frozenset[int] | None,
     ) -> ReadResult:
-        """Read many, and leave out what is not sound, not as large as the queue said, or not of this queue."""
+        """Read records, and skip those that are damaged, of another size than the entry says, or of another queue."""
         bounds = queue.bounds
         rows, next_offset = _choose_many(raw, offset, count_max, bytes_max, tags_codes)
         entries = np.frombuffer(raw, columns.QUEUE_ENTRY_DTYPE)[rows]
         places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
         if len(places) and 0 <= places[0] < self._log.first and bounds.first > offset:
-            return Moved(bounds.first, bounds)  # retention is just taking it
+            return Moved(bounds.first, bounds)  # retention is deleting it at this moment
         is_there = self._log.holds(places, sizes)
         self._report(queue.queue, places[~is_there].tolist())
         places, sizes, offsets = places[is_there], sizes[is_there], (rows + offset)[is_there]
         data, starts = self._gathered(places, sizes), columns.starts_from_sizes(sizes)
         is_sound = (sizes >= RECORD_BYTES_MIN) & _is_at_home(data, starts, sizes, places, offsets, queue.queue.id)
         if len(places) and places.min() < self.checked_from:
-            # Older than this process: nobody has looked at the bytes since they came from the disk.
+            # Older than this process: the bytes were not checked since they were read from the disk.
             is_sound &= columns.find_valid(data, starts, base=places - starts, topic=queue.topic_bytes)
         if is_sound.all():
             return Slice([memoryview(data)], sizes.tolist(), QueueOffset(next_offset), bounds)
@@ -127,7 +127,7 @@ class LogReader:
         return Slice(views, sizes[kept].tolist(), QueueOffset(next_offset), bounds)
 
     def _gathered(self, places: Ints, sizes: Ints) -> memoryview:
-        """The records end to end, from the mapping if they share a segment."""
+        """Return the records end to end, from the mapping if they are in one segment."""
         ends = places + sizes
         segment = self._log.segment_at(int(places[0])) if len(places) else None
         if segment is None or places.min() < segment.base or ends.max() > segment.end:
@@ -138,10 +138,10 @@ class LogReader:
         for at in physical_offsets:
             if at not in self.damaged:
                 self.damaged.add(at)
-                log.error("a damaged record is left out", extra={"queue": str(queue), "physical_offset": at})
+                log.error("damaged record skipped", extra={"queue": str(queue), "physical_offset": at})
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """The sound record that starts exactly there."""
+        """Return the sound record that starts exactly at the offset, else None."""
         size = self._log.size_at(physical_offset) if physical_offset >= 0 else None
         segment = self._log.segment_at(physical_offset)
         if size is None or segment is None:
@@ -152,7 +152,7 @@ class LogReader:
 
 
 def _fitting(queue: ConsumeQueue, offset: int, bytes_max: int) -> int:
-    """About how many entries fill an answer, by the first of them: the others would be looked at in vain."""
+    """Estimate from the first entries how many fill an answer, so that no more are examined."""
     sizes = np.frombuffer(queue.entries(offset, _SAMPLED), columns.QUEUE_ENTRY_DTYPE)["size"]
     usual = int(sizes.mean()) if len(sizes) else 0
     return _SAMPLED + bytes_max // max(usual, RECORD_BYTES_MIN)
@@ -161,9 +161,9 @@ def _fitting(queue: ConsumeQueue, offset: int, bytes_max: int) -> int:
 def _choose_few(
     raw: bytes, offset: int, count_max: int, bytes_max: int, tags_codes: frozenset[int] | None
 ) -> tuple[list[int], list[int], int]:
-    """Places and sizes of the records that are wanted and fit, and the offset behind the last entry looked at."""
+    """Return offsets and sizes of records that match and fit, and the queue offset after the last entry examined."""
     if tags_codes is None and raw:
-        # The usual pull: everything is wanted and fits.
+        # The usual pull: everything matches and fits.
         every_place, every_size, _ = zip(*ENTRY.iter_unpack(raw), strict=True)
         if len(every_size) <= count_max and FILLER_SIZE not in every_size and sum(every_size) <= bytes_max:
             return list(every_place), list(every_size), offset + len(every_size)
@@ -184,13 +184,13 @@ def _choose_few(
 def _choose_many(
     raw: bytes, offset: int, count_max: int, bytes_max: int, tags_codes: frozenset[int] | None
 ) -> tuple[Ints, int]:
-    """The same for any number: which entries, and the offset behind the last one looked at."""
+    """Do the same for many entries: return which ones, and the queue offset after the last one examined."""
     entries = np.frombuffer(raw, columns.QUEUE_ENTRY_DTYPE)
     is_wanted = entries["size"] != FILLER_SIZE
     if tags_codes is not None:
         is_wanted &= np.isin(entries["tags_code"], np.fromiter(tags_codes, np.int64, len(tags_codes)))
     rows = np.flatnonzero(is_wanted)
-    # A size of a damaged entry may be anything; as none at all it costs no room, and is found out later.
+    # The size in a damaged entry may be negative: count it as 0 here, the check of the record rejects it later.
     taken = np.cumsum(np.maximum(entries["size"][rows], 0), dtype=np.int64)
     count = max(1, min(count_max, int(np.searchsorted(taken, bytes_max, side="right"))))
     looked_at = int(rows[count]) if count < len(rows) else len(entries)
@@ -200,7 +200,7 @@ def _choose_many(
 def _is_at_home(
     data: memoryview, starts: Ints, sizes: Ints, places: Ints, offsets: Ints, queue_id: int
 ) -> npt.NDArray[np.bool_]:
-    """Which records are, by their own word, those that the queue means."""
+    """Return which records have the size, queue id and offsets that their queue entries say."""
     if len(data) < RECORD_BYTES_MIN:
         return np.zeros(len(starts), np.bool_)
     fits = np.minimum(starts, len(data) - RECORD_BYTES_MIN)
@@ -218,7 +218,7 @@ def _is_at_home(
 
 
 def _runs(places: Ints, sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Stretches of the log in which the records lie back to back."""
+    """Yield the ranges of the log in which records lie back to back."""
     if not len(places):
         return
     ends = places + sizes

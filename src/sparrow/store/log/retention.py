@@ -1,4 +1,4 @@
-"""Which segments may go, and which dead letters. Pure: what is on disk and what time it is are arguments."""
+"""The retention policy: which segments and dead letters have expired. Pure: files and time are arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOUR_MS = 3_600_000
 
 
 class SegmentAge(NamedTuple):
-    """A whole segment: its range, and the store time of its newest record."""
+    """The range of a segment, and the store time of its newest record."""
 
     base: int
     end: int
@@ -20,7 +20,7 @@ class SegmentAge(NamedTuple):
 
 
 def is_due(settings: LogSettings, *, now_ms: int, disk_ratio: float, was_asked: bool) -> bool:
-    """Whether old segments are to be deleted now."""
+    """Return whether expired segments are to be deleted now."""
     return (
         was_asked
         or disk_ratio > settings.disk_clean_ratio
@@ -36,10 +36,10 @@ def keep_from(
     disk_ratio: float,
     archived_to: int | None,
 ) -> int | None:
-    """The physical offset the log should start at, or None to keep everything.
+    """Return the physical offset at which the log should start; None to keep everything.
 
-    `segments` are those behind the active one, oldest first. What a configured archive has not taken (`archived_to`,
-    None where there is no archive) stays, however full the disk is: refusing writes is better than losing data.
+    `segments` are all but the active one, oldest first. Segments that a configured archive does not have yet
+    (`archived_to`, None without an archive) stay, however full the disk is: refused writes are better than lost data.
     """
     keep: int | None = None
     is_forced = disk_ratio > settings.disk_force_ratio
@@ -50,12 +50,12 @@ def keep_from(
         if not is_archived or not (is_expired or is_forced):
             break
         keep = segment.end
-        # Forced out before its time: one a look, since the disk may be well again after it.
+        # Before its time, because the disk is full: delete only one, which may be enough.
         if not is_expired:
             break
     return keep
 
 
 def dead_letter_cutoff_ms(settings: LogSettings, *, now_ms: int) -> int:
-    """Dead letters stored before this time are no longer read."""
+    """Return the store time before which dead letters have expired."""
     return int(now_ms - settings.dead_letter_retention_hours * _HOUR_MS) + 1

@@ -1,4 +1,4 @@
-"""Finding messages by time and by key."""
+"""Search for messages by store time and by key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CANDIDATES_MAX = 1024
 
 
 def offset_at(log: CommitLog, queue: ConsumeQueue, time_ms: int, *, upper: bool) -> QueueOffset:
-    """The first offset stored at or after the time; with `upper` the last one stored at or before it."""
+    """Return the first offset stored at or after a time; with `upper` the last one stored at or before it."""
     first, end = queue.bounds
 
     def is_older(physical_offset: int, _size: int) -> bool:
@@ -43,7 +43,7 @@ def _store_ms(log: CommitLog, physical_offset: int) -> int | None:
 
 
 def _is_visible(queues: ConsumeQueueTable, message: StoredMessage) -> bool:
-    """Whether its queue shows it: the topic may have been deleted since, or the message not be safe enough yet."""
+    """Return whether readers of the queue see it: the topic may be deleted, or the message not be durable yet."""
     queue = queues.get(message.queue)
     if queue is None or not queue.bounds.first <= message.queue_offset < queue.visible_end:
         return False
@@ -61,7 +61,7 @@ def find_by_key(
     begin_ms: int,
     end_ms: int,
 ) -> list[bytes]:
-    """The newest records that carry the key, oldest first. Hashes collide, so each is looked at."""
+    """Return the newest records with the key, oldest first. Hashes collide, so each record is checked."""
     found: dict[int, bytes] = {}
     for at in index.candidates(index_hash(topic, key), begin_ms, end_ms, _CANDIDATES_MAX):
         if len(found) >= limit:

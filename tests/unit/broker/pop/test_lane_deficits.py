@@ -31,15 +31,15 @@ STRICT = (HIGH, MIDDLE, LOW)
     ],
 )
 def test_only_lanes_that_a_batch_does_not_get_to_may_starve(waiting, starve):
-    assert starvation_candidates(waiting, places=10) == starve
+    assert starvation_candidates(waiting, slots=10) == starve
 
 
 def test_without_starving_the_order_is_strict_and_nothing_is_kept():
-    assert plan_batch(accrue_deficits({LOW: 500}, [], places=10), places=10) == LanePlan(STRICT, {})
+    assert plan_batch(accrue_deficits({LOW: 500}, [], slots=10), slots=10) == LanePlan(STRICT, {})
 
 
 def test_a_lane_that_starves_has_its_tenths_kept_in_every_batch():
-    chosen = plan_batch(accrue_deficits({}, [MIDDLE, LOW], places=10), places=10)
+    chosen = plan_batch(accrue_deficits({}, [MIDDLE, LOW], slots=10), slots=10)
     assert chosen == LanePlan(STRICT, {MIDDLE: 2, LOW: 1})
     assert [chosen.reserved_after(lane) for lane in (None, HIGH, MIDDLE, LOW)] == [3, 3, 1, 0]
 
@@ -47,8 +47,8 @@ def test_a_lane_that_starves_has_its_tenths_kept_in_every_batch():
 def test_in_batches_of_one_a_lane_that_starves_is_the_first_in_one_of_ten():
     deficits, firsts = {}, []
     for _ in range(20):
-        deficits = accrue_deficits(deficits, [LOW], places=1)
-        chosen = plan_batch(deficits, places=1)
+        deficits = accrue_deficits(deficits, [LOW], slots=1)
+        chosen = plan_batch(deficits, slots=1)
         firsts.append(chosen.order[0])
         deficits = repay_deficit(deficits, chosen.order[0], count=1)
     assert firsts == ([HIGH] * 9 + [LOW]) * 2
@@ -57,16 +57,16 @@ def test_in_batches_of_one_a_lane_that_starves_is_the_first_in_one_of_ten():
 def test_a_lane_that_got_nothing_for_long_is_the_first_and_then_no_more_than_that():
     deficits = {}
     for _ in range(1_000):
-        deficits = accrue_deficits(deficits, [LOW], places=32)
-    assert plan_batch(deficits, places=32).order == (LOW, HIGH, MIDDLE)
+        deficits = accrue_deficits(deficits, [LOW], slots=32)
+    assert plan_batch(deficits, slots=32).order == (LOW, HIGH, MIDDLE)
     assert (
         sum(
-            plan_batch(deficits, places=32).order[0] is LOW
+            plan_batch(deficits, slots=32).order[0] is LOW
             for deficits in [deficits, repay_deficit(deficits, LOW, count=32)]
         )
         == 2
     )
-    assert plan_batch(repay_deficit(deficits, LOW, count=64), places=32).order == STRICT
+    assert plan_batch(repay_deficit(deficits, LOW, count=64), slots=32).order == STRICT
 
 
 def filled(chosen: LanePlan, waiting: dict[Priority, int], places: int) -> dict[Priority, int]:
@@ -83,8 +83,8 @@ def test_whatever_the_batches_are_who_starves_gets_a_share_and_high_gets_most(ba
     """With more in every lane than can be taken."""
     deficits, got, promised = {}, dict.fromkeys(Priority, 0), 0
     for places in batches:
-        deficits = accrue_deficits(deficits, starving, places=places)
-        taken = filled(plan_batch(deficits, places=places), dict.fromkeys(Priority, 1_000), places)
+        deficits = accrue_deficits(deficits, starving, slots=places)
+        taken = filled(plan_batch(deficits, slots=places), dict.fromkeys(Priority, 1_000), places)
         assert sum(taken.values()) == places
         promised += places
         for lane, count in taken.items():

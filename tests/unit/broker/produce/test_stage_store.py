@@ -82,19 +82,19 @@ async def test_bodies_sent_without_waiting_are_kept_in_order_and_each_once(stage
 
 
 async def test_what_is_out_of_order_or_too_late_is_refused(stages):
-    with pytest.raises(Refused, match="is not here"):
+    with pytest.raises(Refused, match="does not exist"):
         await stages.add("s", 1, 10, chunk(b"x"))
     await stages.add("s", 0, 10, chunk(b"a"))
-    with pytest.raises(Refused, match="waits for body 1, not 2"):
+    with pytest.raises(Refused, match="expects chunk 1, not 2"):
         await stages.add("s", 2, 10, chunk(b"x"))
-    with pytest.raises(Refused, match="has 1 bodies, not 2"):
+    with pytest.raises(Refused, match="has 1 chunks, not 2"):
         await stages.seal("s", 2)
     with pytest.raises(Refused, match="not sealed"):
         await bodies_in(stages, "s")
     await stages.seal("s", 1)
     with pytest.raises(Refused, match="is sealed"):
         await stages.add("s", 1, 10, chunk(b"x"))
-    with pytest.raises(Refused, match="has 1 bodies, not 2"):
+    with pytest.raises(Refused, match="has 1 chunks, not 2"):
         await stages.seal("s", 2)
     assert await bodies_in(stages, "s") == [b"a"]
 
@@ -130,7 +130,7 @@ async def test_no_name_leads_out_of_the_folder(stages, tmp_path, name):
         stages.drop([name]),
         bodies_in(stages, name),
     ):
-        with pytest.raises(Refused, match="no name of a stage"):
+        with pytest.raises(Refused, match="not a stage name"):
             await attempt
     assert files(tmp_path) == []
 
@@ -148,7 +148,7 @@ async def test_stages_are_appended_in_the_order_asked_for_and_none_twice(stages)
     with pytest.raises(Refused, match="twice"):
         await bodies_in(stages, "a", "b", "a")
     async with stages.claim(["a"]):
-        with pytest.raises(Busy, match="just being committed"):
+        with pytest.raises(Busy, match="is being committed"):
             await bodies_in(stages, "b", "a")
     assert await bodies_in(stages, "a") == [b"a"], "a commit that failed leaves it"
 
@@ -159,7 +159,7 @@ async def test_what_is_dropped_is_gone_and_its_name_is_free(stages, tmp_path):
     await stages.seal("t", 1)
     await stages.drop(["s", "t", "never"])
     assert (len(stages), stages.stored_bytes, files(tmp_path)) == (0, 0, [])
-    with pytest.raises(Refused, match="is not here"):
+    with pytest.raises(Refused, match="does not exist"):
         await bodies_in(stages, "t")
     await stages.add("s", 0, 10, chunk(b"c"))
     await stages.seal("s", 1)
@@ -177,7 +177,7 @@ async def test_what_was_sealed_is_there_after_a_restart_and_what_was_not_is_gone
         again = await stages.seal("kept", 1)
         assert (again.rows, again.size_bytes) == (sealed.rows, sealed.size_bytes)
         assert await bodies_in(stages, "kept") == [b"a", b"b"]
-        with pytest.raises(Refused, match="is not here"):
+        with pytest.raises(Refused, match="does not exist"):
             await stages.add("growing", 1, 10, chunk(b"d"))
 
 
@@ -250,7 +250,7 @@ async def test_a_stage_nobody_touches_goes_in_its_time(tmp_path):
         now_ms += 1
         async with stages.claim(["old"]):
             await stages.expire()
-            assert "old" in stages, "it is just being committed"
+            assert "old" in stages, "it is is being committed"
         await stages.expire()
         assert files(tmp_path) == ["young.part"]
 

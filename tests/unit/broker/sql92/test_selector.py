@@ -162,7 +162,7 @@ def test_the_error_shows_where_the_mistake_is():
     with pytest.raises(Refused) as refused:
         compile_selector("region IN ('eu', 'us')\nAND amount LIKE 'x'")
     sentence, excerpt, caret = str(refused.value).split("\n")
-    assert sentence == "not a SQL92 selector: the selector is over, but 'LIKE' follows at position 34"
+    assert sentence == "not a SQL92 selector: unexpected 'LIKE' after the end of the selector at position 34"
     assert excerpt[caret.index("^") :].startswith("LIKE 'x'")
 
 

@@ -100,7 +100,7 @@ def test_unknown_fields_are_passed_over():
     ],
 )
 def test_what_is_no_document_is_a_value_error(body):
-    with pytest.raises(ValueError, match="not the document of an event"):
+    with pytest.raises(ValueError, match="not the JSON document of an event"):
         decode_document(body)
 
 

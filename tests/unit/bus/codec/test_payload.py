@@ -291,7 +291,7 @@ def test_a_type_that_nothing_can_make_is_refused_when_the_decoder_is_built():
         inner: Opaque
 
     for annotation in (Opaque, list[Opaque], Around):
-        with pytest.raises(TypeError, match="cannot be made of JSON"):
+        with pytest.raises(TypeError, match="cannot be decoded from JSON"):
             payload_decoder(annotation)
 
 

@@ -144,5 +144,5 @@ def test_what_is_no_filter_is_refused():
     for wrong in (lambda ctx, call_next: None, "filter", object()):
         with pytest.raises(SubscriptionError, match="is not a filter"):
             to_filter(wrong)
-    with pytest.raises(SubscriptionError, match="give an instance"):
+    with pytest.raises(SubscriptionError, match="pass an instance"):
         to_filter(NeedsMuch)

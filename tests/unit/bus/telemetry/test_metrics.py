@@ -2,9 +2,11 @@
 
 import re
 
+import pytest
+
 from sparrow.bus.operations.stored_event import BusStats, GroupBacklog, RowCount, TableStats
 from sparrow.bus.telemetry.metrics import COUNTERS, prometheus_text
-from sparrow.bus.telemetry.probe import HISTOGRAM_BOUNDS_S, BusProbe
+from sparrow.bus.telemetry.probe import HISTOGRAM_BOUNDS_S, BusProbe, FailedEvent
 
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\\n]|\\["\\n])*"(,[a-z]+="([^"\\\n]|\\["\\n])*")*\})? -?[0-9.e+-]+')
 
@@ -75,3 +77,15 @@ def test_without_a_database_the_process_still_speaks() -> None:
     assert "bus_database_reachable 0" in lines
     assert not any(line.startswith("bus_queue_depth") for line in lines)
     assert "bus_database_reachable 1" in prometheus_text(BusProbe(), stats()).splitlines()
+
+
+def test_an_error_of_a_callback_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    probe = BusProbe()
+
+    def fail(_: FailedEvent) -> None:
+        raise RuntimeError("out of order")
+
+    probe.on_failed.append(fail)
+    probe.failed(FailedEvent("received", 7, "order.created", "billing.v1", {}, "{}", "error", 1, 0))
+    assert probe.totals["bus_callback_errors_total"] == 1
+    assert caplog.messages == ["on_failed raised an error"]

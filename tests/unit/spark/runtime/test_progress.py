@@ -3,7 +3,7 @@
 import os
 import signal
 
-from sparrow.spark.runtime.progress import interrupt_requested, lag_between
+from sparrow.spark.runtime.progress import deferred_interrupts, lag_between
 from sparrow.spark.runtime.spark_errors import summarize_error
 
 
@@ -56,11 +56,11 @@ def test_offsets_of_other_sources_tell_nothing() -> None:
 
 def test_the_first_interrupt_is_noted_and_the_next_does_what_it_did_before() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with interrupt_requested() as is_asked:
+    with deferred_interrupts() as is_asked:
         assert not is_asked()
         os.kill(os.getpid(), signal.SIGINT)
         assert is_asked()
         assert signal.getsignal(signal.SIGINT) is before
-    with interrupt_requested() as is_asked:
+    with deferred_interrupts() as is_asked:
         assert not is_asked()
     assert signal.getsignal(signal.SIGINT) is before

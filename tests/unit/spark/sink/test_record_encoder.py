@@ -52,7 +52,7 @@ def test_records_say_what_the_rows_say():
         sharding_key=pa.array(["s", None, None]),
         born_ms=pa.array([5, None, 7], pa.int64()),
     )
-    found = list(encoder(checksum="client").portions(rows, QUEUES, np.array([2, 0, 2])))
+    found = list(encoder(checksum="client").encode_batches(rows, QUEUES, np.array([2, 0, 2])))
     assert [(broker, str(portion.queue)) for broker, portion in found] == [("a", "t/0"), ("b", "t/0")]
     columns = ("body", "keys", "tags", "msg_id", "queue_id", "born_timestamp", "properties")
     first, second = (decode(p.data, sizes=p.sizes, columns=columns, verify_crc=True).to_pylist() for _, p in found)
@@ -67,7 +67,7 @@ def test_no_blob_is_larger_than_it_may_be_unless_one_record_is(monkeypatch: pyte
     monkeypatch.setattr(record_encoder, "BLOB_BYTES_MAX", 1000)
     bodies = [bytes([i]) * (2000 if i == 3 else 100) for i in range(20)]
     gathering, blobs = BlobBuilder("t"), []
-    for _, portion in encoder().portions(MessageRows(pa.array(bodies)), QUEUES, np.zeros(20, np.int64)):
+    for _, portion in encoder().encode_batches(MessageRows(pa.array(bodies)), QUEUES, np.zeros(20, np.int64)):
         blobs.append(gathering.add(portion))
     blobs.append(gathering.take())
     assert gathering.take() is None
@@ -92,7 +92,7 @@ def test_long_bodies_are_compressed_and_read_back(kind: Compression):
     bodies = [b"x" * 5000, b"short", bytes(np.random.default_rng(1).integers(0, 256, 5000, np.uint8)), b"y" * 4999]
     _packed, flags = compress_bodies(pa.array(bodies), kind, 4999)
     assert (flags != 0).tolist() == [True, False, False, True], "what does not become shorter stays"
-    made = encoder(compress=kind.name.lower(), compressMinBytes="4999").portions(
+    made = encoder(compress=kind.name.lower(), compressMinBytes="4999").encode_batches(
         MessageRows(pa.array(bodies)), QUEUES, np.zeros(4, np.int64)
     )
     ((_, portion),) = made
@@ -109,10 +109,10 @@ def properties(*maps: dict[str, str]) -> MessageRows:
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
 def test_a_row_for_later_is_refused_by_its_number(name: str):
     with pytest.raises(Refused, match=rf"row 1 of its partition has the property {name}.*delivery=atLeastOnce"):
-        list(encoder().portions(properties({}, {name: "1235"}), QUEUES, np.zeros(2, np.int64)))
+        list(encoder().encode_batches(properties({}, {name: "1235"}), QUEUES, np.zeros(2, np.int64)))
 
 
 def test_a_row_that_was_for_later_once_is_like_others():
     rows = properties({"TIMER_DELIVER_MS": "1234"}, {"DELAY": "0"}, {"TRAN_MSG": "true"})
-    ((_, portion),) = encoder().portions(rows, QUEUES, np.zeros(3, np.int64))
+    ((_, portion),) = encoder().encode_batches(rows, QUEUES, np.zeros(3, np.int64))
     assert len(portion.sizes) == 3

@@ -49,7 +49,7 @@ async def test_damage_is_reported_once_however_often_it_is_met(tmp_path, written
     with LogStore(tmp_path, SMALL) as store, caplog.at_level(logging.ERROR):
         for _ in range(3):
             await store.read(Q, 0)
-    reports = [entry for entry in caplog.records if entry.message == "a damaged record is left out"]
+    reports = [entry for entry in caplog.records if entry.message == "damaged record skipped"]
     assert [entry.physical_offset for entry in reports] == [written[3]]
 
 

@@ -1,1 +1,1 @@
-"""state."""
+"""The state of pop: messages in flight and the positions of groups, on a log store and on a database."""

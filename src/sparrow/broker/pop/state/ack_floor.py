@@ -1,7 +1,7 @@
-"""How far a group is in a queue where only what is settled is stored. Pure: whoever stores it is told what.
+"""The ack floor of a group in a queue, for stores that keep only settled offsets. Pure.
 
-1. `position` is what is handed out next. Everything below `floor` is settled: acknowledged, or stored elsewhere.
-2. What was taken holds the floor until it is settled, in whatever lot it is by then.
+1. `position` is the next message to pop. Everything below `floor` is settled: acknowledged, or stored again.
+2. A popped message holds the floor until it is settled, whatever batch it is in by then.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ _SPARE_ENTRIES = 1024
 
 
 class AckFloor:
-    """Of one group in one queue."""
+    """The position and the ack floor of one group in one queue."""
 
     __slots__ = ("_compact_at", "_numbers", "_unsettled", "lane", "observed_offset", "position", "stored_offset")
 
     def __init__(self, lane: int, stored: int | None) -> None:
-        """As it is when nothing is in flight."""
+        """Start with nothing in flight."""
         self.lane = lane
-        """The lane's number: a topic that was deleted and made again has others."""
+        """The lane's number. A topic that is deleted and created again has other lanes."""
         self.position = stored
-        """None: nothing was ever handed out."""
+        """None: nothing was ever popped."""
         self.stored_offset = stored
-        """The offset that is stored, or on its way there."""
+        """The offset that is stored, or being stored."""
         self.observed_offset: int | None = None
-        """What the store took for that when we last looked: if it is another now, somebody else has said so."""
+        """The store's offset at the last check. If it differs now, another client has committed an offset."""
         self._unsettled: list[tuple[int, int, InFlightBatch]] = []
-        """A heap of lots by the first message of each that was not settled when we last looked: it only grows."""
+        """A heap of batches by their first unsettled message at the last check, which only grows."""
         self._numbers = count()
         self._compact_at = _SPARE_ENTRIES
 
     def track(self, batch: InFlightBatch) -> None:
-        """Its messages are not settled yet."""
+        """Track a batch whose messages are not settled."""
         lowest = batch.first_unsettled()
-        assert lowest is not None, "an empty lot holds nothing"
+        assert lowest is not None, "an empty batch has no messages to track"
         heapq.heappush(self._unsettled, (lowest, next(self._numbers), batch))
         if len(self._unsettled) > self._compact_at:
-            # Behind one that stays long in flight, lots that are gone would pile up.
+            # Behind a batch that stays long in flight, settled ones would pile up.
             self._unsettled = [entry for entry in self._unsettled if entry[2].first_unsettled() is not None]
             heapq.heapify(self._unsettled)
             self._compact_at = 2 * len(self._unsettled) + _SPARE_ENTRIES
 
     @property
     def floor(self) -> int | None:
-        """The first message that is not settled; None while nothing was ever handed out."""
+        """The first unsettled message; None before the first pop."""
         unsettled = self._unsettled
         while unsettled:
             lowest, number, batch = unsettled[0]

@@ -1,9 +1,8 @@
-"""Queues that a group reads in order: nobody gets more of one before all that was taken is acknowledged, or its time
-is over. Pure: time is an argument, nothing is stored.
+"""FIFO queues in flight: a group gets no more of a queue before its batch is acknowledged or expired. Pure.
 
-1. The group's offset moves with acknowledgements only: to the first message that has none.
-2. When the time of all that is left is over, the next pop gets it again, from there, and with it how often it came.
-3. Whoever repeats a pop with the attempt id of the last one (its answer was lost) gets the same again at once.
+1. The group's offset moves with acknowledgements only: to the first message without one.
+2. When the invisible time of all remaining messages has expired, the next pop gets them again, with their counts.
+3. A pop that repeats the attempt id of the last one (whose answer was lost) gets the same messages at once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _SPARE_ENTRIES = 1024
 
 
 class FifoBatch:
-    """What was last taken from one queue."""
+    """The last batch of one queue."""
 
     __slots__ = ("attempt", "counts", "dues", "group", "next_offset", "number", "pop_ms", "queue")
 
@@ -25,25 +24,25 @@ class FifoBatch:
         self.group, self.queue, self.pop_ms = group, queue, pop_ms
         self.next_offset, self.attempt = next_offset, attempt
         self.dues: dict[int, int] = {}
-        """Offsets not acknowledged, in order, and until when each is invisible."""
+        """Unacknowledged offsets, in order, and until when each is invisible."""
         self.counts: dict[int, int] = {}
-        """How often each of them was handed out before."""
+        """How often each of them was popped before."""
         self.number = -1
-        """Where the log speaks of it last."""
+        """The offset of its newest entry in the journal."""
 
     @property
     def committed(self) -> int:
-        """Where the group would go on if all that is left came again."""
+        """The offset at which the group would continue if all remaining messages were redelivered."""
         return min(self.dues, default=self.next_offset)
 
 
 class FifoTable:
-    """All queues that are read in order."""
+    """All FIFO queues with a batch in flight."""
 
     def __init__(self) -> None:
         self._batches: dict[tuple[str, Queue], FifoBatch] = {}
         self._ends: list[tuple[int, str, Queue]] = []
-        """When queues may be open again: a heap. Nothing comes of looking in vain."""
+        """A heap of the times at which queues may open again. Stale entries do no harm."""
 
     def __iter__(self) -> Iterator[FifoBatch]:
         return iter(list(self._batches.values()))
@@ -68,7 +67,7 @@ class FifoTable:
         invisible_ms: int,
         attempt: str | None,
     ) -> FifoBatch:
-        """These are handed out. `next_offset`: where the queue goes on behind them."""
+        """Put messages in flight. `next_offset` is the position behind them."""
         before = self._batches.get((group, queue))
         fifo_batch = FifoBatch(group, queue, pop_ms=pop_ms, next_offset=next_offset, attempt=attempt)
         fifo_batch.dues = dict.fromkeys(offsets, pop_ms + invisible_ms)
@@ -81,7 +80,7 @@ class FifoTable:
         return fifo_batch
 
     def put(self, fifo_batch: FifoBatch) -> None:
-        """As it is now; also as the log says it was. A run with nothing left is over."""
+        """Store a batch, changed or loaded from the journal. A batch without messages is removed."""
         if not fifo_batch.dues:
             self._batches.pop((fifo_batch.group, fifo_batch.queue), None)
             return
@@ -92,7 +91,7 @@ class FifoTable:
             heapq.heapify(self._ends)
 
     def ack(self, fifo_batch: FifoBatch, offset: int) -> bool:
-        """Whether that was still to be acknowledged."""
+        """Acknowledge a message. Return whether it was in flight."""
         if fifo_batch.dues.pop(offset, None) is None:
             return False
         self.put(fifo_batch)
@@ -112,7 +111,7 @@ class FifoTable:
         return self._ends[0][0] if self._ends else None
 
     def reopened_queues(self, now_ms: int) -> list[Queue]:
-        """Queues that may be open by now and were not before."""
+        """Return queues that may be open now and were not before."""
         found: list[Queue] = []
         while self._ends and self._ends[0][0] <= now_ms:
             found.append(heapq.heappop(self._ends)[2])

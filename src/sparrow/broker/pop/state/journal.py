@@ -1,6 +1,7 @@
-"""What pop writes into its topic of the log. Heard again in order, the words give what is in flight.
+"""The journal of pops on a log store: the entries from which the messages in flight are rebuilt at startup.
 
-Each is a record of its own, a MessagePack array. The place of a `BatchPopped` in the topic's queue is the lot's number.
+Each entry is a record in the revive topic, a MessagePack array. The queue offset of a `BatchPopped` is the number of
+its batch.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import msgspec
 from sparrow.model.message import Draft
 
 
-class _Word(msgspec.Struct, frozen=True, array_like=True):
+class _Entry(msgspec.Struct, frozen=True, array_like=True):
     pass
 
 
-class BatchPopped(_Word, frozen=True, tag="taken"):
-    """Messages of one queue were handed out to a group. Bit i of the mask stands for `start + i`."""
+class BatchPopped(_Entry, frozen=True, tag="taken"):
+    """A group popped messages of one queue. Bit i of the mask stands for `start + i`."""
 
     group: str
     topic: str
@@ -26,14 +27,14 @@ class BatchPopped(_Word, frozen=True, tag="taken"):
     mask: bytes
 
 
-class BatchesSettled(_Word, frozen=True, tag="settled"):
-    """These of some lots need nothing more: they were acknowledged, or are stored elsewhere to be handed out again."""
+class BatchesSettled(_Entry, frozen=True, tag="settled"):
+    """Messages of some batches are settled: acknowledged, or stored again."""
 
     batches: list[tuple[int, bytes]]
 
 
-class FifoChanged(_Word, frozen=True, tag="ran"):
-    """Where a queue stands that a group reads in order. The newest word on it counts."""
+class FifoChanged(_Entry, frozen=True, tag="ran"):
+    """The state of a FIFO queue. The newest entry is valid."""
 
     group: str
     topic: str
@@ -42,7 +43,8 @@ class FifoChanged(_Word, frozen=True, tag="ran"):
     next_offset: int
     attempt: str | None
     dues: list[tuple[int, int]]
-    """Offsets not acknowledged, and until when each is invisible. None left: the group goes on at `next_offset`."""
+    """Unacknowledged offsets, and until when each is invisible. If none is left, the group continues at `next_offset`.
+    """
     counts: list[tuple[int, int]]
 
 
@@ -52,12 +54,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[JournalEntry] = msgspec.msgpack.Decoder(JournalEntry)
 
 
-def encode_entry(word: JournalEntry) -> Draft:
-    return Draft(body=_encode(word))
+def encode_entry(entry: JournalEntry) -> Draft:
+    return Draft(body=_encode(entry))
 
 
 def decode_entry(body: bytes) -> JournalEntry | None:
-    """None for what is no word: somebody else may have written to the topic."""
+    """Decode an entry; None if the record is not one, because others may write to the topic."""
     try:
         return _decoder.decode(body)
     except msgspec.DecodeError:

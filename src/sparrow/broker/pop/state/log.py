@@ -1,11 +1,11 @@
-"""What is in flight, as a view of the log: every change is written to a topic of its own, and heard again at a start.
+"""The state of pops on a log store: every change is written to a journal, and loaded from it at startup.
 
-1. A pop is written before the group's offset moves, in the same log: whatever a crash cuts off, it never leaves an
-   offset behind messages that nobody knows to be in flight.
-2. Acknowledgements of one turn of the loop are written in one record, at its end. A crash may lose the last of them,
-   and then messages come again; none is ever lost.
-3. A mark says where the oldest word lies that still counts. Lots that stay long in flight are written anew at the
-   head, so that a start never has much to read, and retention takes none of them.
+1. A pop is written before the group's offset moves, in the same log. So a crash never leaves an offset behind messages
+   that are not known to be in flight.
+2. Acknowledgements of one iteration of the event loop are written in one record, at its end. A crash may lose the last
+   of them; then messages are redelivered, and none is lost.
+3. A mark stores the oldest journal offset that is needed. Batches that stay long in flight are written again at the
+   head, so that a start reads little, and retention deletes none of them.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ log = logging.getLogger(__name__)
 
 JOURNAL_START_MARK = "pop.from"
 ROLL_AFTER_RECORDS = 200_000
-"""A lot whose word lies so many records back is written anew."""
+"""A batch whose entry is so many records old is written again."""
 _LOTS_A_WORD = 1_000
 _WORDS_A_BATCH = 500
 _HEARD_AT_ONCE = 65_536
 
 
 class LogPopState:
-    """Everything in flight at a broker, and its words in the log."""
+    """Messages in flight on a log store, and their journal."""
 
     cold_reads_max = 1
-    """A disk is slow: what it holds comes in pops of its own."""
+    """A disk is slow: messages on it are popped separately."""
 
     def __init__(self, store: LogStore, topics: TopicCatalog, *, cluster: str, now_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._now_ms = store, topics, now_ms
         self._queue = Queue(REVIVE_TOPIC_PREFIX + cluster, 0)
         self.in_flight, self.fifo = InFlightTable(), FifoTable()
         self.earlier_due = asyncio.Event()
-        """Something may be due before anything was before."""
+        """Set when something may be due earlier than before."""
         self._settled: dict[InFlightBatch, int] = {}
         self._fifo_batch: dict[tuple[str, Queue], FifoBatch] = {}
         self._is_writing_soon = False
         self._saved = -1
 
     async def load(self) -> None:
-        """Hear again what is in flight, and how far groups had got by it."""
+        """Load the messages in flight, and the positions that follow from them."""
         offset = max(
             await self._store.marks.get(JOURNAL_START_MARK) or 0, (await self._store.bounds(self._queue)).first
         )
@@ -71,57 +71,57 @@ class LogPopState:
             found := await self._store.read(self._queue, offset, count_max=_HEARD_AT_ONCE, bytes_max=16 << 20), Slice
         ):
             for message in record.decode_all(found.tobytes(), verify_crc=False):
-                word = decode_entry(message.body)
-                self._hear(message.queue_offset, word)
-                if isinstance(word, BatchPopped) and message.physical_offset > self._store.offsets.record_at(
-                    word.group, word.topic
+                entry = decode_entry(message.body)
+                self._apply(message.queue_offset, entry)
+                if isinstance(entry, BatchPopped) and message.physical_offset > self._store.offsets.record_at(
+                    entry.group, entry.topic
                 ):
-                    key = word.group, Queue(word.topic, word.queue_id)
-                    end = word.start + unpack_mask(word.mask).bit_length()
+                    key = entry.group, Queue(entry.topic, entry.queue_id)
+                    end = entry.start + unpack_mask(entry.mask).bit_length()
                     reached[key] = max(reached.get(key, 0), end)
             offset = found.next_offset
         self._go_on_behind(reached)
 
     def _go_on_behind(self, reached: dict[tuple[str, Queue], int]) -> None:
-        """A killed broker had not said the last second's offsets: what was handed out since is not handed out again."""
+        """Move positions past messages in flight: offsets of the last second before a crash may be lost."""
         for (group, queue), end in reached.items():
             committed = self._store.offsets.committed_nowait(group, queue)
             if queue.topic in self._topics and (committed is None or committed < end):
                 self._store.offsets.commit_nowait(group, queue, end)
 
-    def _hear(self, number: int, word: JournalEntry | None) -> None:
-        match word:
+    def _apply(self, number: int, entry: JournalEntry | None) -> None:
+        match entry:
             case BatchPopped():
-                queue, mask = Queue(word.topic, word.queue_id), unpack_mask(word.mask)
+                queue, mask = Queue(entry.topic, entry.queue_id), unpack_mask(entry.mask)
                 if mask:
                     self.in_flight.add(
                         InFlightBatch(
-                            word.group,
+                            entry.group,
                             queue,
-                            word.start,
-                            pop_ms=word.pop_ms,
-                            invisible_ms=word.invisible_ms,
+                            entry.start,
+                            pop_ms=entry.pop_ms,
+                            invisible_ms=entry.invisible_ms,
                             mask=mask,
                             number=number,
                         )
                     )
             case BatchesSettled():
-                for of, settled in word.batches:
+                for of, settled in entry.batches:
                     batch = self.in_flight.find_by_number(of)
                     if batch is not None:
                         self.in_flight.settle(batch, unpack_mask(settled))
             case FifoChanged():
-                self.fifo.put(_fifo_batch_of(word, number))
+                self.fifo.put(_fifo_batch_of(entry, number))
             case None:
-                log.warning("a record among those of pop says nothing", extra={"offset": number})
+                log.warning("a record in the journal of pops cannot be decoded", extra={"offset": number})
 
-    # -- how far groups are: what they have committed -----------------------------------------------------------------
+    # -- positions: the committed offsets of groups -------------------------------------------------------------------
 
     def check_available(self) -> None:
-        """They are always served here."""
+        """Do nothing: a log store always serves pops."""
 
     def is_ready(self, group: str, queue: Queue) -> bool:
-        """The log knows it all."""
+        """Return True: the log store knows all positions."""
         return True
 
     def load_positions(self, group: str, queues: Iterable[Queue]) -> None:
@@ -133,10 +133,10 @@ class LogPopState:
     def advance(self, group: str, queue: Queue, offset: int) -> None:
         self._store.offsets.commit_nowait(group, queue, offset)
 
-    # -- in any order -------------------------------------------------------------------------------------------------
+    # -- messages in flight -------------------------------------------------------------------------------------------
 
     def add(self, batches: Sequence[InFlightBatch]) -> None:
-        """Messages are being handed out: in flight, and in the log, when this returns."""
+        """Put batches in flight, and write them to the journal."""
         self.in_flight.check_capacity(batches, batches_max=IN_FLIGHT_BATCHES_MAX)
         first = self._write([_taken(batch) for batch in batches])
         for number, batch in enumerate(batches, first):
@@ -150,7 +150,7 @@ class LogPopState:
             self.earlier_due.set()
 
     def settle(self, batch: InFlightBatch, mask: int) -> int:
-        """These need nothing more; which of them still did. Written at the end of this turn."""
+        """Settle messages. Return those that were in flight. Written at the end of this iteration of the event loop."""
         settled = self.in_flight.settle(batch, mask)
         if settled:
             self._write_settled(batch, settled)
@@ -164,14 +164,14 @@ class LogPopState:
         return self.in_flight.withdraw(batch)
 
     def confirm_stored(self, batch: InFlightBatch, mask: int) -> None:
-        """The copies are in the log before this word on the originals."""
-        left = batch.withdrawn & ~mask
-        self.in_flight.restore(batch, left)
+        """Settle withdrawn messages. Their copies are in the log before this entry."""
+        unstored = batch.withdrawn & ~mask
+        self.in_flight.restore(batch, unstored)
         if mask:
             self._write_settled(batch, mask)
 
     def change_invisible_time(self, batch: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
-        """A message shall be invisible for so long from now on: it gets a lot, and so a handle, of its own."""
+        """Change the invisible time of a message: it gets a batch, and so a handle, of its own."""
         moved = self.in_flight.split_off(batch, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
         bit = batch.bit(offset)
         number = self._write([_taken(moved), BatchesSettled([(batch.number, pack_mask(bit))])])
@@ -179,34 +179,34 @@ class LogPopState:
         self._put(moved, number)
         return moved
 
-    # -- in order -----------------------------------------------------------------------------------------------------
+    # -- FIFO queues --------------------------------------------------------------------------------------------------
 
     def fifo_changed(self, fifo_batch: FifoBatch) -> None:
-        """A queue read in order has changed. Written at the end of this turn."""
+        """Write the change of a FIFO queue at the end of this iteration of the event loop."""
         self._fifo_batch[fifo_batch.group, fifo_batch.queue] = fifo_batch
-        fifo_batch.number = self._store.bounds_nowait(self._queue).end  # not written yet, but not before this
+        fifo_batch.number = self._store.bounds_nowait(self._queue).end  # a lower bound until it is written
         self._write_soon()
         self.earlier_due.set()
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- journal ------------------------------------------------------------------------------------------------------
 
-    def _write(self, words: Sequence[JournalEntry]) -> int:
-        return self._store.append_nowait(self._queue, [encode_entry(word) for word in words]).offset
+    def _write(self, entries: Sequence[JournalEntry]) -> int:
+        return self._store.append_nowait(self._queue, [encode_entry(entry) for entry in entries]).offset
 
     def _write_soon(self) -> None:
         if not self._is_writing_soon:
             self._is_writing_soon = True
-            asyncio.get_running_loop().call_soon(self._write_turn)
+            asyncio.get_running_loop().call_soon(self._write_iteration)
 
-    def _write_turn(self) -> None:
+    def _write_iteration(self) -> None:
         self._is_writing_soon = False
         try:
             self.flush()
-        except SparrowError as error:  # a full disk, say: they count, and are written with the next that are
-            log.error("acknowledgements not written", extra={"why": str(error)})
+        except SparrowError as error:  # a full disk, for instance: they are written with the next ones
+            log.error("cannot write acknowledgements to the journal", extra={"why": str(error)})
 
     def flush(self) -> None:
-        """Write what this turn has settled."""
+        """Write the acknowledgements of this iteration."""
         while self._settled:
             some = list(self._settled.items())[:_LOTS_A_WORD]
             self._write([BatchesSettled([(batch.number, pack_mask(mask)) for batch, mask in some])])
@@ -218,11 +218,11 @@ class LogPopState:
             del self._fifo_batch[key]
 
     def put_mark(self, name: str, value: int) -> None:
-        """Something to be known after a restart, too."""
+        """Store a mark that survives a restart."""
         self._store.marks.put_nowait(name, value)
 
     def save(self) -> None:
-        """Say how far back the next start must read; what would make that far is written anew."""
+        """Store how far back the next start must read. Write old entries again to keep that short."""
         self.flush()
         self._roll()
         numbers = (self.in_flight.oldest(), self.fifo.oldest(), int(self._store.bounds_nowait(self._queue).end))
@@ -261,13 +261,13 @@ def _ran(fifo_batch: FifoBatch) -> FifoChanged:
     )
 
 
-def _fifo_batch_of(word: FifoChanged, number: int) -> FifoBatch:
+def _fifo_batch_of(entry: FifoChanged, number: int) -> FifoBatch:
     fifo_batch = FifoBatch(
-        word.group,
-        Queue(word.topic, word.queue_id),
-        pop_ms=word.pop_ms,
-        next_offset=word.next_offset,
-        attempt=word.attempt,
+        entry.group,
+        Queue(entry.topic, entry.queue_id),
+        pop_ms=entry.pop_ms,
+        next_offset=entry.next_offset,
+        attempt=entry.attempt,
     )
-    fifo_batch.dues, fifo_batch.counts, fifo_batch.number = dict(word.dues), dict(word.counts), number
+    fifo_batch.dues, fifo_batch.counts, fifo_batch.number = dict(entry.dues), dict(entry.counts), number
     return fifo_batch

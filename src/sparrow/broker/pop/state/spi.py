@@ -1,7 +1,7 @@
-"""What pop asks of whoever keeps its state: what is in flight, and how far each group was handed messages out.
+"""The interface of the state of pops that both store engines implement (`log`, `sql`).
 
-Two keep it. `pops` writes every change to the log, and a group's offset is how far messages were handed out. `sql_pops`
-keeps it in the memory of the broker that leads; there the stored offset is how far everything is settled.
+`log` writes every change to a journal, and a group's committed offset is its position. `sql` keeps the state in the
+memory of the leader; there the committed offset is the ack floor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from sparrow.model.queue import Queue
 
 
 class PopState(Protocol):
-    """The state of all pops of a broker."""
+    """The messages in flight of a broker, and the positions of groups."""
 
     cold_reads_max: int
-    """How many queues that are not at hand are read for one pop. With more than one, no lane is passed over for the one
-    below it."""
+    """How many queues may be read from disk or database for one pop.
+
+    With more than one, no lane is skipped for a lower one.
+    """
 
     @property
     def in_flight(self) -> InFlightTable: ...
@@ -28,57 +30,57 @@ class PopState(Protocol):
     def fifo(self) -> FifoTable: ...
     @property
     def earlier_due(self) -> asyncio.Event:
-        """Something may be due before anything was before."""
+        """An event that is set when something may be due earlier than before."""
         ...
 
     def check_available(self) -> None:
-        """Raises what to tell whoever asks while pops are not served here."""
+        """Raise an error if pops are not served here."""
         ...
 
-    # -- how far groups are -------------------------------------------------------------------------------------------
+    # -- positions ----------------------------------------------------------------------------------------------------
 
     def is_ready(self, group: str, queue: Queue) -> bool:
-        """Whether the group may be handed out messages now. If not, who waits for the queue is woken when it may."""
+        """Return whether the group may pop the queue now. If not, parked pops are woken when it may."""
         ...
 
     def load_positions(self, group: str, queues: Iterable[Queue]) -> Awaitable[None] | None:
-        """To be awaited until it is known how far the group is in all of these; None: it is."""
+        """Return an awaitable that loads the group's positions in these queues; None if they are loaded."""
         ...
 
     def position(self, group: str, queue: Queue) -> int | None:
-        """What the group is handed out next; None if it never was anything."""
+        """Return the next offset of the group; None before its first pop."""
         ...
 
     def advance(self, group: str, queue: Queue, offset: int) -> None:
-        """The group is handed out `offset` next."""
+        """Move the group's position to `offset`."""
         ...
 
-    # -- what is in flight --------------------------------------------------------------------------------------------
+    # -- messages in flight -------------------------------------------------------------------------------------------
 
     def add(self, batches: Sequence[InFlightBatch]) -> None:
-        """Messages are being handed out: in flight when this returns."""
+        """Put batches in flight."""
         ...
 
     def settle(self, batch: InFlightBatch, mask: int) -> int:
-        """These need nothing more; which of them still did."""
+        """Settle messages. Return those that were in flight."""
         ...
 
     def change_invisible_time(self, batch: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
-        """A message shall be invisible for so long from now on: it gets a lot, and so a handle, of its own."""
+        """Change the invisible time of a message: it gets a batch, and so a handle, of its own."""
         ...
 
     def withdraw(self, batch: InFlightBatch) -> int:
-        """What is left of a lot is being stored elsewhere: which that is. It cannot be acknowledged meanwhile."""
+        """Withdraw the rest of a batch while it is stored again. Return its messages; they cannot be acknowledged."""
         ...
 
     def confirm_stored(self, batch: InFlightBatch, mask: int) -> None:
-        """These of what was withdrawn are stored elsewhere, and settled; the others are in flight as before."""
+        """Settle these withdrawn messages, which are stored again. The others are in flight as before."""
         ...
 
     def fifo_changed(self, fifo_batch: FifoBatch) -> None:
-        """A queue read in order has changed."""
+        """Store the change of a FIFO queue."""
         ...
 
     def put_mark(self, name: str, value: int) -> None:
-        """Something to be known after a restart, too."""
+        """Store a mark that survives a restart."""
         ...

@@ -1,10 +1,10 @@
-"""What is in flight on a database: in the memory of the broker that leads, and nowhere else.
+"""Pop state on a database: in-flight messages, held only in the memory of the leader.
 
-1. The stored offset of a group in a queue is that of the first message not settled. What a crash, or another leader,
-   finds there is handed out again: at least once, and nothing is lost.
-2. How far messages were handed out is loaded from there when a group first pops a queue, and is forgotten when this
-   broker no longer leads, or the database's server was started anew.
-3. Whoever commits an offset of such a group sends it there: the next pop asks the database where that is.
+1. The stored offset of a group in a queue is that of the first unsettled message. After a crash or a change of the
+   leader, messages are delivered again from there: at least once, and none is lost.
+2. The position of a group is loaded from there when it first pops a queue, and forgotten when this broker no longer
+   leads or the database server was restarted.
+3. An offset that a client commits for such a group moves it: the next pop reads the new offset from the database.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from sparrow.store.sql.engine import SqlStore
 log = logging.getLogger(__name__)
 
 AHEAD_OF_ACK_FLOOR_MAX = 100_000
-"""How far a group is handed messages out behind one that is not settled: at most so many come again by rule 1."""
-_LAST_WORDS_S = 2.0
+"""How far beyond an unsettled message a group is delivered others: at most so many come again by rule 1."""
+_FINAL_FLUSH_S = 2.0
 
 _Key = tuple[str, Queue]
 
 
 class NotLeader(Unavailable):
+    """Only the leader serves pops."""
+
     def __str__(self) -> str:
-        return "this broker does not lead, and only the leader hands messages out: ask the name server for broker 0"
+        return "this broker is not the leader, and only the leader serves pops: refresh the route and pop from broker 0"
 
 
 class SqlPopState:
-    """Everything in flight, while this broker leads."""
+    """The in-flight messages and positions of all groups, while this broker leads."""
 
     cold_reads_max = LANE_COUNT + 1
-    """What other brokers have stored is often not at hand: the lanes of a part, and retries."""
+    """One read for each lane of a part and one for retries: messages of other brokers are often not in memory."""
 
     def __init__(self, store: SqlStore, long_polls: LongPollTable, *, now_ms: Callable[[], int]) -> None:
         self._store, self._long_polls, self._now_ms = store, long_polls, now_ms
@@ -52,16 +54,16 @@ class SqlPopState:
         self.earlier_due = asyncio.Event()
         self._leads = self._knows_topics = False
         self._term = 0
-        """Counts how often everything was forgotten: what was asked before that is of no use."""
+        """Counts how often everything was forgotten: the result of an older query is ignored."""
         self._numbers = count()
-        self._places: dict[_Key, AckFloor] = {}
+        self._ack_floors: dict[_Key, AckFloor] = {}
         self._loading: dict[_Key, asyncio.Task[None]] = {}
         self._marking: set[asyncio.Task[None]] = set()
 
-    # -- leading ------------------------------------------------------------------------------------------------------
+    # -- leadership ---------------------------------------------------------------------------------------------------
 
     async def run_as_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Serve pops, and do this work, until cancelled."""
+        """Serve pops and run `work` until cancelled."""
         self.forget()
         self._leads = True
         try:
@@ -69,15 +71,15 @@ class SqlPopState:
         finally:
             self._leads = self._knows_topics = False
             self.forget()
-            # Whoever leads next is to find what was acknowledged here.
+            # The next leader must see the acknowledgements that this broker has answered.
             with contextlib.suppress(SparrowError, LockConflict, TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS_S):
+                async with asyncio.timeout(_FINAL_FLUSH_S):
                     await self._store.offsets.flush()
 
     def forget(self) -> None:
-        """What was in flight is handed out again, by whoever leads, from the stored offsets on."""
+        """Forget everything: the leader delivers again from the stored offsets on."""
         self.in_flight, self.fifo = InFlightTable(), FifoTable()
-        self._places.clear()
+        self._ack_floors.clear()
         self._loading.clear()
         self._term += 1
         self.earlier_due.set()
@@ -88,42 +90,42 @@ class SqlPopState:
         if not self._leads:
             raise NotLeader
 
-    # -- how far groups are -------------------------------------------------------------------------------------------
+    # -- positions of groups ------------------------------------------------------------------------------------------
 
     def is_ready(self, group: str, queue: Queue) -> bool:
         if self._is_unknown(group, queue):
             self._load([(group, queue)])
             return False
-        place = self._places.get((group, queue))
-        return place is not None and not _is_far_ahead(place)
+        ack_floor = self._ack_floors.get((group, queue))
+        return ack_floor is not None and not _is_far_ahead(ack_floor)
 
     def load_positions(self, group: str, queues: Iterable[Queue]) -> Awaitable[None] | None:
         if not self._knows_topics:
-            return self._loaded(group, queues)
+            return self._load_and_wait(group, queues)
         unknown = [queue for queue in queues if self._is_unknown(group, queue)]
-        return self._loaded(group, unknown) if unknown else None
+        return self._load_and_wait(group, unknown) if unknown else None
 
     def _is_unknown(self, group: str, queue: Queue) -> bool:
-        """Whether the database has to be asked how far the group is."""
-        place = self._places.get((group, queue))
-        if place is None:
+        """Return whether the position must be read from the database."""
+        ack_floor = self._ack_floors.get((group, queue))
+        if ack_floor is None:
             return queue in self._store.catalog.lanes
-        return not self._is_certain(place, group, queue)
+        return not self._is_certain(ack_floor, group, queue)
 
-    def _is_certain(self, place: AckFloor, group: str, queue: Queue) -> bool:
-        """Nobody else has committed since, and the topic is still the same."""
+    def _is_certain(self, ack_floor: AckFloor, group: str, queue: Queue) -> bool:
+        """Return whether no client has committed since, and the topic was not created again."""
         lane = self._store.catalog.lanes.get(queue)
         return (
             lane is not None
-            and lane.number == place.lane
-            and self._store.offsets.committed_nowait(group, queue) == place.observed_offset
+            and lane.number == ack_floor.lane
+            and self._store.offsets.committed_nowait(group, queue) == ack_floor.observed_offset
         )
 
-    async def _loaded(self, group: str, queues: Iterable[Queue]) -> None:
-        """`queues` may look at what topics there are: that is asked first."""
+    async def _load_and_wait(self, group: str, queues: Iterable[Queue]) -> None:
+        """Load positions. Topics are refreshed first, because `queues` may depend on them."""
         if not self._knows_topics:
             with _as_busy():
-                await self._store.catalog.list_topics()  # whoever led before may just have made a retry topic
+                await self._store.catalog.list_topics()  # the previous leader may have just created a retry topic
             self._knows_topics = self._leads
         keys = [(group, queue) for queue in queues if self._is_unknown(group, queue)]
         self._load(keys)
@@ -135,77 +137,77 @@ class SqlPopState:
         self.check_available()
 
     def _load(self, keys: Sequence[_Key]) -> None:
-        """Ask how far these groups are, unless that is being asked."""
+        """Start to load positions, unless they are being loaded."""
         new = [key for key in keys if key not in self._loading]
         if not new or not self._leads:
             return
-        task = asyncio.get_running_loop().create_task(self._ask(new, self._term))
+        task = asyncio.get_running_loop().create_task(self._query(new, self._term))
         self._loading |= dict.fromkeys(new, task)
 
         def done(task: asyncio.Task[None]) -> None:
             for key in new:
                 if self._loading.get(key) is task:
                     del self._loading[key]
-            if task.cancelled():  # with the whole loop
+            if task.cancelled():  # the event loop is shutting down
                 return
-            if (error := task.exception()) is not None:  # whoever waits asks again when its time is over
-                log.warning("it is not known how far a group is", extra={"group": new[0][0], "why": str(error)})
+            if (error := task.exception()) is not None:  # a waiting pop tries again when it times out
+                log.warning("Could not load the position of a group.", extra={"group": new[0][0], "why": str(error)})
                 return
             for _, queue in new:
                 self._long_polls.wake(queue)
 
         task.add_done_callback(done)
 
-    async def _ask(self, keys: Sequence[_Key], term: int) -> None:
+    async def _query(self, keys: Sequence[_Key], term: int) -> None:
         with _as_busy():
-            # What we have said ourselves must be there, or it would look as if the group had been sent back.
+            # Unsaved commits of this broker must be stored first, or the older offset would look like a rewind.
             await self._store.offsets.flush()
             for group, queue in keys:
-                await self._store.bounds(queue)  # others may have stored something a moment ago
+                await self._store.bounds(queue)  # other brokers may have just appended
                 stored = await self._store.offsets.committed(group, queue)
                 if term != self._term:
                     return
-                self._take_over(group, queue, stored)
+                self._set_position(group, queue, stored)
 
-    def _take_over(self, group: str, queue: Queue, stored: int | None) -> None:
+    def _set_position(self, group: str, queue: Queue, stored: int | None) -> None:
         lane = self._store.catalog.lanes.get(queue)
         if lane is None:
-            self._places.pop((group, queue), None)
+            self._ack_floors.pop((group, queue), None)
             return
-        place = self._places.get((group, queue))
-        if place is None or place.lane != lane.number or place.stored_offset != stored:
-            # New here, or sent elsewhere: what the group had in flight before holds up nothing any more.
-            place = self._places[group, queue] = AckFloor(lane.number, stored)
-        place.observed_offset = self._store.offsets.committed_nowait(group, queue)
-        self._say(group, queue, place)
+        ack_floor = self._ack_floors.get((group, queue))
+        if ack_floor is None or ack_floor.lane != lane.number or ack_floor.stored_offset != stored:
+            # A new group, or one that a client has moved: its earlier in-flight messages hold no floor any more.
+            ack_floor = self._ack_floors[group, queue] = AckFloor(lane.number, stored)
+        ack_floor.observed_offset = self._store.offsets.committed_nowait(group, queue)
+        self._store_floor(group, queue, ack_floor)
 
     def position(self, group: str, queue: Queue) -> int | None:
-        place = self._places.get((group, queue))
-        return place.position if place is not None else None
+        ack_floor = self._ack_floors.get((group, queue))
+        return ack_floor.position if ack_floor is not None else None
 
     def advance(self, group: str, queue: Queue, offset: int) -> None:
         self.check_available()
-        place = self._places.get((group, queue))
-        if place is not None:
-            place.position = offset
-            self._say(group, queue, place)
+        ack_floor = self._ack_floors.get((group, queue))
+        if ack_floor is not None:
+            ack_floor.position = offset
+            self._store_floor(group, queue, ack_floor)
 
-    def _say(self, group: str, queue: Queue, place: AckFloor) -> None:
-        """Store how far everything is settled, unless somebody else has said something: then it is asked what."""
-        floor = place.floor
-        if floor is None or floor == place.stored_offset:
+    def _store_floor(self, group: str, queue: Queue, ack_floor: AckFloor) -> None:
+        """Commit the floor, unless a client has committed another offset: then load that."""
+        floor = ack_floor.floor
+        if floor is None or floor == ack_floor.stored_offset:
             return
-        if not self._is_certain(place, group, queue):
+        if not self._is_certain(ack_floor, group, queue):
             if queue in self._store.catalog.lanes:
                 self._load([(group, queue)])
             return
-        was_far_ahead = _is_ahead(place.position, place.stored_offset)
+        was_far_ahead = _is_ahead(ack_floor.position, ack_floor.stored_offset)
         self._store.offsets.commit_nowait(group, queue, floor)
-        place.stored_offset = place.observed_offset = floor
+        ack_floor.stored_offset = ack_floor.observed_offset = floor
         if was_far_ahead:
             self._long_polls.wake(queue)
 
-    # -- what is in flight --------------------------------------------------------------------------------------------
+    # -- in-flight messages -------------------------------------------------------------------------------------------
 
     def add(self, batches: Sequence[InFlightBatch]) -> None:
         self.check_available()
@@ -213,29 +215,29 @@ class SqlPopState:
         for batch in batches:
             same = self.in_flight.find(*batch.key)
             self._put(batch)
-            if same is not None:  # it is in the new one
+            if same is not None:  # the new batch holds the same messages
                 same.mask = 0
 
     def _put(self, batch: InFlightBatch) -> None:
         batch.number = next(self._numbers)
         next_ms = self.in_flight.next_due_ms()
         self.in_flight.add(batch)
-        place = self._places.get((batch.group, batch.queue))
-        if place is not None:
-            place.track(batch)
+        ack_floor = self._ack_floors.get((batch.group, batch.queue))
+        if ack_floor is not None:
+            ack_floor.track(batch)
         if next_ms is None or batch.due_ms < next_ms:
             self.earlier_due.set()
 
     def settle(self, batch: InFlightBatch, mask: int) -> int:
         settled = self.in_flight.settle(batch, mask)
         if settled:
-            self._settled(batch)
+            self._batch_settled(batch)
         return settled
 
-    def _settled(self, batch: InFlightBatch) -> None:
-        place = self._places.get((batch.group, batch.queue))
-        if place is not None:
-            self._say(batch.group, batch.queue, place)
+    def _batch_settled(self, batch: InFlightBatch) -> None:
+        ack_floor = self._ack_floors.get((batch.group, batch.queue))
+        if ack_floor is not None:
+            self._store_floor(batch.group, batch.queue, ack_floor)
 
     def change_invisible_time(self, batch: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
         moved = self.in_flight.split_off(batch, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
@@ -248,14 +250,14 @@ class SqlPopState:
 
     def confirm_stored(self, batch: InFlightBatch, mask: int) -> None:
         self.in_flight.restore(batch, batch.withdrawn & ~mask)
-        self._settled(batch)
+        self._batch_settled(batch)
 
     def fifo_changed(self, fifo_batch: FifoBatch) -> None:
-        """Its offset says it all; what it waits for may be over sooner."""
+        """Wake the reviver: the queue offset alone identifies the message; its lease may expire earlier."""
         self.earlier_due.set()
 
     def put_mark(self, name: str, value: int) -> None:
-        """A moment later: nobody waits for it."""
+        """Store a mark in the background."""
         task = asyncio.get_running_loop().create_task(self._mark(name, value))
         self._marking.add(task)
         task.add_done_callback(self._marking.discard)
@@ -264,11 +266,11 @@ class SqlPopState:
         try:
             await self._store.marks.put(name, value)
         except (SparrowError, LockConflict) as error:
-            log.warning("a mark of pops is not stored", extra={"name": name, "why": str(error)})
+            log.warning("Could not store a mark of pops.", extra={"mark": name, "why": str(error)})
 
 
-def _is_far_ahead(place: AckFloor) -> bool:
-    return _is_ahead(place.position, place.floor)
+def _is_far_ahead(ack_floor: AckFloor) -> bool:
+    return _is_ahead(ack_floor.position, ack_floor.floor)
 
 
 def _is_ahead(position: int | None, floor: int | None) -> bool:
@@ -277,7 +279,7 @@ def _is_ahead(position: int | None, floor: int | None) -> bool:
 
 @contextlib.contextmanager
 def _as_busy() -> Iterator[None]:
-    """A transaction that lost against another is no mistake of ours, and not the caller's either."""
+    """Raise `Busy` for a lock conflict: the caller may retry."""
     try:
         yield
     except LockConflict as cause:

@@ -1,8 +1,8 @@
-"""Django: an application with the tables as a migration, pages of the admin, and `manage.py bus_worker`.
+"""Django integration: the tables as a migration, admin pages, and `manage.py bus_worker`.
 
 ```python
 INSTALLED_APPS = [..., "sparrow.bus.integrations.django"]
-SPARROW_BUS = {"broker": "sparrow://127.0.0.1:9876", "app": "shop"}     # what EventBus takes; or "shop.bus:bus"
+SPARROW_BUS = {"broker": "sparrow://127.0.0.1:9876", "app": "shop"}     # arguments of EventBus; or "shop.bus:bus"
 SPARROW_BUS_USING = "default"                                           # the database that has the tables
 ```
 
@@ -15,9 +15,9 @@ def create(request):
     publisher.publish("order.created", {"number": 7})
 ```
 
-Events are plain inserts on Django's own connection, inside `atomic()`; outside of it they are refused. Handlers stand
-in the `events` module of any installed application, which is imported at start. What a handler does through Django's
-models has a transaction of its own: it happens at least once, so let it bear a repeat, or ask for `session: Session`.
+Events are inserts on Django's own connection inside `atomic()`; outside of it they are refused. Handlers are declared
+in the module `events` of any installed application, which is imported at the start. A blocking handler runs inside
+Django's `atomic()`: its rows and the completion of its message are one commit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["bus", "publisher"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Late: importing this package reads no settings.
+    # Late, because importing this package must not read the settings.
     from sparrow.bus.integrations.django import configuration
 
     return configuration.bus() if name == "bus" else configuration.publisher()

@@ -1,4 +1,4 @@
-"""Pages to look at what was published and received. Nothing can be changed there, but done once more."""
+"""Admin pages for published and received events: read-only, with an action to requeue them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _RowAdmin(admin.ModelAdmin):  # type: ignore[misc]
     list_filter: tuple[str, ...] = ("status",)
     search_fields = ("=id", "name__startswith")
     ordering = ("-id",)
-    show_full_result_count = False  # the tables may be long, and nobody needs to know how long
+    show_full_result_count = False  # counting large tables is slow
 
     def get_queryset(self, request: Any) -> QuerySet[Any]:
         return super().get_queryset(request).using(configuration.using())

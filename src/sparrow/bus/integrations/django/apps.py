@@ -1,4 +1,4 @@
-"""What Django is told of the bus."""
+"""The Django application of the bus."""
 
 from __future__ import annotations
 

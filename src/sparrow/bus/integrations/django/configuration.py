@@ -1,4 +1,4 @@
-"""The bus that Django's settings name or describe."""
+"""The bus and publisher that Django's settings define."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bus() -> EventBus:
         return found.blocking
     if not isinstance(given, dict):
         raise SettingsError("SPARROW_BUS", given, "Django's settings", 'a dict like {"broker": ...}, or "module:bus",')
-    # The tables are the migration's: a start should not make what `migrate` is asked to make.
+    # The migration creates the tables: a start must not.
     return EventBus(**{"database": database_url(using()), "create_tables": False, **given})
 
 
@@ -46,39 +46,41 @@ def publisher() -> Publisher:
 
 
 def space() -> str:
-    """Where the tables are: a schema, or a prefix."""
+    """Return the schema or prefix of the tables."""
     return bus().settings.space(kind())
 
 
 def check_same_database() -> None:
-    """Tests run on another database than the settings name: a worker on the settings' one would do real work."""
+    """Raise `Refused` if Django now uses a test database: a worker would work on the real one."""
     name = _database_name()
     if name != _first_database_name():
         raise Refused(
             f"the bus is for the database {_first_database_name()!r}, and Django now uses {name!r}: "
-            "in tests, use sparrow.bus.testing, or do without the worker"
+            "in tests use sparrow.bus.testing, or start no worker"
         )
 
 
 def database_url(alias: str) -> URL:
-    """The same database, for workers: they have connections of their own. OPTIONS are Django's and not taken over;
-    where they matter, say `"database"` in SPARROW_BUS."""
+    """Return the URL of Django's database for workers, which have their own connections.
+
+    Django's OPTIONS are not included; if they matter, set `"database"` in SPARROW_BUS.
+    """
     connection = connections[alias]
-    said: dict[str, Any] = connection.settings_dict
+    settings_of_connection: dict[str, Any] = connection.settings_dict
     if connection.vendor not in DATABASE_KINDS:
         raise SettingsError("SPARROW_BUS_USING", alias, "Django's settings", "a MySQL, PostgreSQL or SQLite database")
-    name, host = str(said["NAME"]), str(said["HOST"] or "")
+    name, host = str(settings_of_connection["NAME"]), str(settings_of_connection["HOST"] or "")
     if connection.vendor == "sqlite":
         return URL.create("sqlite", database=name)
     query: dict[str, str] = {}
-    if host.startswith("/"):  # a socket
+    if host.startswith("/"):  # a Unix socket
         query = {"unix_socket" if connection.vendor == "mysql" else "host": host}
     return URL.create(
         connection.vendor,
-        username=said["USER"] or None,
-        password=said["PASSWORD"] or None,
+        username=settings_of_connection["USER"] or None,
+        password=settings_of_connection["PASSWORD"] or None,
         host=None if query else host or None,
-        port=int(said["PORT"]) if said["PORT"] else None,
+        port=int(settings_of_connection["PORT"]) if settings_of_connection["PORT"] else None,
         database=name,
         query=query,
     )

@@ -1,4 +1,4 @@
-"""Published and Received as Django sees them: to look at, for the admin. The bus writes them by itself."""
+"""Unmanaged Django models of the tables Published and Received, for the admin pages."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Received(_Row):
 
 
 def name_tables() -> None:
-    """Once all applications are loaded: only then the bus is known, and with it the schema or prefix."""
+    """Set the table names, once all applications are loaded and the schema or prefix is known."""
     space, is_postgres = configuration.space(), configuration.kind() == "postgresql"
     for model, table in ((Published, "published"), (Received, "received")):
-        # Django quotes a name at both ends: with these in its middle it becomes a schema and a name.
+        # Django quotes a name at both ends: these quotes in its middle separate schema and table.
         model._meta.db_table = f'{space}"."{table}' if is_postgres else f"{space}.{table}"

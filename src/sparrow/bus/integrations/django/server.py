@@ -1,4 +1,4 @@
-"""A bus inside a Django server: `bus.install(application)` in wsgi.py or asgi.py, in place of a worker of its own."""
+"""A bus inside a Django server: `bus.install(application)` in wsgi.py or asgi.py, instead of a worker process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def install(bus: AnyEventBus, app: Any, *, start: bool = True) -> None:
-    """It starts with the first request. `start=False`: only make the tables that are missing."""
+    """Start the bus with the first request; with `start=False` only create the missing tables."""
     first_request = StartOnFirstRequest(bus, start=start)
     with_django_transactions(bus)
 
@@ -29,6 +29,8 @@ def install(bus: AnyEventBus, app: Any, *, start: bool = True) -> None:
 
 
 def with_django_transactions(bus: AnyEventBus) -> None:
-    """Functions that handle events work inside Django's `atomic()`: what they write through its models, and the end of
-    the message, are one commit."""
+    """Run blocking handlers inside Django's `atomic()`.
+
+    Their writes through Django's models and the completion of the message are one commit.
+    """
     bus.core.context.blocking_transaction = partial(DjangoTransaction, configuration.using())

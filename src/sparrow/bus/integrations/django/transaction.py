@@ -1,7 +1,7 @@
-"""Django's own transaction as the one a handler works in: its rows and the end of its message are one commit.
+"""Django's transaction as the transaction of a handler: its rows and the completion of its message are one commit.
 
-A connection of Django's belongs to a thread. So all that happens for one message happens in one thread of the pool, one
-thing after the other: begin, the handler, the end of the message, commit.
+A Django connection belongs to a thread. So one thread of the pool does everything for a message, step by step: begin,
+the handler, the completion, commit.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sparrow.bus.handlers.transactions import FinishMessage, checked_result
 
 
 class DjangoTransaction:
-    """For handlers that are plain functions and ask for no session of SQLAlchemy's."""
+    """The transaction of blocking handlers that ask for no SQLAlchemy session."""
 
     def __init__(self, using: str, pool: Pool) -> None:
         self._using, self._pool = using, pool
-        # What publishing inside the handler is bound to: the name, since the connection is another one in each thread.
+        # Publishing inside the handler is bound to the alias, since each thread has its own connection.
         self.handle: Any = SimpleNamespace(vendor=connections[using].vendor, alias=using)
-        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._steps: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._atomic: Any = None
         self._calling: Future[Any] | None = None
 
@@ -42,17 +42,17 @@ class DjangoTransaction:
 
     async def commit(self, finish: FinishMessage) -> None:
         def work() -> None:
-            finish(cast("Connection", _Speaking(self._using)))
+            finish(cast("Connection", _DjangoConnection(self._using)))
             atomic, self._atomic = self._atomic, None
             atomic.__exit__(None, None, None)
 
         await self._in_thread(work)
-        self._orders.put(None)
+        self._steps.put(None)
 
     async def abandon(self) -> None:
-        # Behind whatever the thread is still doing: a handler that was given up cannot be stopped, only undone.
+        # Queued behind the running step: a handler cannot be stopped, only rolled back.
         undone = self._ask(self._undo)
-        self._orders.put(None)
+        self._steps.put(None)
         if self._calling is None or self._calling.done():
             await asyncio.wrap_future(undone)
 
@@ -70,12 +70,12 @@ class DjangoTransaction:
         try:
             atomic.__exit__(RuntimeError, RuntimeError("rolled back"), None)
         except Exception:
-            connections[self._using].close()  # it is the connection that broke: with it went the transaction
+            connections[self._using].close()  # the connection broke, and its transaction with it
 
     def _serve(self) -> None:
         try:
-            while (order := self._orders.get()) is not None:
-                work, answer = order
+            while (step := self._steps.get()) is not None:
+                work, answer = step
                 try:
                     answer.set_result(work())
                 except BaseException as error:
@@ -85,29 +85,29 @@ class DjangoTransaction:
 
     def _ask(self, work: Callable[[], Any]) -> Future[Any]:
         answer: Future[Any] = Future()
-        answer.set_running_or_notify_cancel()  # from here on it cannot be cancelled: the thread will answer
+        answer.set_running_or_notify_cancel()  # from here on it cannot be cancelled: the thread sets the result
         context = contextvars.copy_context()
-        self._orders.put((lambda: context.run(work), answer))
+        self._steps.put((lambda: context.run(work), answer))
         return answer
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self._ask(work))
 
 
-class _Speaking:
-    """As much of SQLAlchemy's Connection as our statements use, on Django's connection of this thread."""
+class _DjangoConnection:
+    """The part of SQLAlchemy's Connection that the statements use, on Django's connection of this thread."""
 
     def __init__(self, using: str) -> None:
         self._connection = connections[using]
         self.dialect = SimpleNamespace(name=self._connection.vendor, paramstyle="format")
 
-    def exec_driver_sql(self, statement: str, values: tuple[Any, ...] = ()) -> _Answer:
+    def exec_driver_sql(self, statement: str, values: tuple[Any, ...] = ()) -> _CursorResult:
         cursor = self._connection.cursor()
         cursor.execute(statement, list(values))
-        return _Answer(cursor)
+        return _CursorResult(cursor)
 
 
-class _Answer:
+class _CursorResult:
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
         self.rowcount = int(cursor.rowcount)

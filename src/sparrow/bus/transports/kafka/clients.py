@@ -1,6 +1,6 @@
-"""What every client of Kafka here shares: its errors as ours, and an end that does not wait for lost servers.
+"""Shared by all Kafka clients: translated errors, and a shutdown that does not wait for lost servers.
 
-This is the only place that knows private parts of aiokafka, as they are in 0.14.
+Only this module uses private attributes of aiokafka (0.14).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, e
 
 @contextmanager
 def translated_errors(address: str, what: str, timeout_s: float, *, topic: str = "") -> Iterator[None]:
-    """The library's many errors as ours, sorted by who must act."""
+    """Translate aiokafka's errors into those of the model."""
     try:
         yield
     except (errors.CommitFailedError, errors.IllegalStateError):
@@ -45,11 +45,11 @@ def translated_errors(address: str, what: str, timeout_s: float, *, topic: str =
     except (TimeoutError, errors.KafkaTimeoutError) as error:
         raise RequestTimeout(address, what, int(timeout_s * 1000)) from error
     except errors.ConsumerStoppedError as error:
-        raise Closed("this membership") from error
+        raise Closed("the consumer") from error
     except _NOT_PERMITTED as error:
         raise NotPermitted(what, str(error)) from error
     except _TOO_LARGE as error:
-        raise IllegalMessage(f"{what} is larger than Kafka takes: {error}") from error
+        raise IllegalMessage(f"{what} is larger than Kafka accepts: {error}") from error
     except errors.InvalidTopicError as error:
         raise IllegalName("topic", topic, str(error)) from error
     except errors.UnknownTopicOrPartitionError as error:
@@ -59,7 +59,7 @@ def translated_errors(address: str, what: str, timeout_s: float, *, topic: str =
 
 
 async def stop_producer(producer: AIOKafkaProducer, *, keep_trying: bool) -> None:
-    """What is under way is waited for if `keep_trying`; else it fails at once."""
+    """Stop a producer; with `keep_trying` wait for pending records, otherwise fail them at once."""
     if not keep_trying or not await _ends(producer.stop()):
         producer._message_accumulator.fail_all(errors.ProducerClosed())
         await _ends(producer.stop())
@@ -68,10 +68,10 @@ async def stop_producer(producer: AIOKafkaProducer, *, keep_trying: bool) -> Non
 
 
 async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
-    """It leaves its group, if the server still listens."""
+    """Leave the group if the server answers, and stop."""
     if await _ends(consumer.stop()):
         return
-    # It stops stopping at the first of its own tasks that fails, and waits for the server without end.
+    # stop() gives up at the first task that fails, and may wait forever for the server: cancel the tasks.
     fetcher, coordinator = consumer._fetcher, consumer._coordinator
     if fetcher is not None:
         await _drop(fetcher._fetch_task, *fetcher._pending_tasks)
@@ -86,7 +86,7 @@ async def stop_admin(admin: AIOKafkaAdminClient) -> None:
 
 
 async def _ends(ending: Awaitable[None]) -> bool:
-    """Whether it ended well, and in time."""
+    """Return whether the awaitable ended without error and in time."""
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await ending
@@ -94,7 +94,7 @@ async def _ends(ending: Awaitable[None]) -> bool:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return False  # of one of the library's own tasks
+        return False  # a cancellation of one of the library's own tasks
     except Exception:
         return False
     return True

@@ -1,4 +1,4 @@
-"""A membership in a consumer group of Kafka, and which of its records are still out."""
+"""A consumer of a Kafka consumer group, with the offsets that are not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ class _State(Enum):
 
 
 class OffsetTracker:
-    """What is out of one partition, while it is ours."""
+    """The unacknowledged offsets of one assigned partition."""
 
     def __init__(self) -> None:
         self._held: dict[int, _State] = {}
-        """By offset, in the order of the partition; what is done at its front has left it."""
+        """By offset, in the order of the partition; acknowledged offsets at the front are removed."""
         self._next = 0
         self._last = -1
 
     def take(self, offset: int) -> bool:
-        """Whether this record should be handled: not if it comes again only because one before it was given back."""
+        """Return whether to deliver this record.
+
+        A record that is fetched again only because an earlier one was released is not delivered twice.
+        """
         state = self._held.get(offset)
         if offset < self._next or state in (_State.OUT, _State.DONE):
             return False
@@ -53,7 +56,7 @@ class OffsetTracker:
         return next((offset for offset, state in self._held.items() if state is _State.BACK), None)
 
     def advance(self) -> int | None:
-        """The offset to commit, if it has moved: everything before it is acknowledged."""
+        """Return the offset to commit, if it has moved: everything before it is acknowledged."""
         before = self._next
         while self._held and self._held[first := next(iter(self._held))] is _State.DONE:
             del self._held[first]
@@ -96,12 +99,12 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
                 found = await self._fetch(min(count_max, self._prefetch))
                 if found is None:
                     async with asyncio.timeout(self._timeout_s):
-                        await self._consumer.topics()  # fails if nobody is there
+                        await self._consumer.topics()  # raises if the server is gone
                     continue
             deliveries = [delivery for delivery in map(self._taken, found) if delivery is not None]
             if deliveries:
                 return deliveries
-        raise Closed("this membership")
+        raise Closed("the consumer")
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         async with self._committing:
@@ -124,7 +127,7 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
             assert first is not None
             try:
                 self._consumer.seek(partition, first)
-            except errors.IllegalStateError:  # it is moving to another member, who gets them all
+            except errors.IllegalStateError:  # the partition is moving to another member, which gets all of them
                 pass
 
     async def close(self) -> None:
@@ -133,15 +136,15 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
         await stop_consumer(self._consumer)
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        self._tracks.clear()  # in this protocol every move takes all partitions from all members first
+        self._tracks.clear()  # every rebalance of this protocol revokes all partitions first
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Nothing to do: a track begins with its first record."""
+        """Do nothing: a tracker is created with the first record."""
 
     async def _fetch(self, count_max: int) -> list[ConsumerRecord] | None:
-        """None after a silence."""
+        """Return the fetched records; None if there were none for a while."""
         try:
-            # The library's own limit does not count while partitions are being shared out.
+            # The library's own timeout does not apply during a rebalance.
             async with asyncio.timeout(2 * self._silence_s):
                 found = await self._consumer.getmany(timeout_ms=int(self._silence_s * 1000), max_records=count_max)
         except TimeoutError:
@@ -154,7 +157,7 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
                 async with asyncio.timeout(self._timeout_s):
                     await self._consumer.commit(offsets)
         except (errors.CommitFailedError, errors.IllegalStateError):
-            pass  # the partitions have just moved: their new owner gets these again, and drops them by id
+            pass  # the partitions have moved: their new owner receives the records again and drops them by id
 
     def _taken(self, record: ConsumerRecord) -> BrokerDelivery | None:
         partition = TopicPartition(record.topic, record.partition)
@@ -170,7 +173,7 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
         return with_foreign_headers(delivery, f"{record.topic}-{record.partition}-{record.offset}", self._build)
 
     def _ours(self, deliveries: Sequence[BrokerDelivery]) -> list[BrokerDelivery]:
-        """Those whose partition has been ours ever since they came."""
+        """Return the deliveries whose partition has been assigned since they came."""
         return [
             delivery
             for delivery in deliveries

@@ -1,16 +1,16 @@
-"""Apache Kafka, laid out as .NET CAP lays it out, so that services of both kinds share topics and groups.
+"""Apache Kafka transport, with the layout of .NET CAP, so that services of both kinds share topics and groups.
 
-    name       topic, made when missing with the partitions and replicas the cluster gives by default
+    name       topic, created if missing with the cluster's default partitions and replicas
     group      consumer group, from the earliest record on
     headers    record headers, UTF-8 or null
-    key        the event's key, else its header cap-kafka-key, else its id
+    key        the event's key, or its header cap-kafka-key, or its id
     body       the record's value
 
-1. An envelope counts as sent when all replicas in sync have it. Events with the same key share a partition and keep
+1. An envelope counts as sent when all in-sync replicas have it. Events with the same key share a partition and keep
    their order there.
-2. A group's offset in a partition never passes a record that was not acknowledged, in whatever order that happens.
-3. When partitions move to another member, what was out comes again; acknowledging it here then does nothing.
-4. The library waits for lost servers without end and without a word: here everything has a time, and silence is asked.
+2. The committed offset of a partition never passes a record that is not acknowledged.
+3. After a rebalance, unacknowledged records are delivered again; acknowledging them here has no effect then.
+4. aiokafka waits forever for lost servers: every call here has a timeout, and a silent server is checked.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class KafkaTransport:
         liveness_interval_s: float = 5,
         client_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`servers` is `kafka://host:port`, or `host:port`; several are separated by commas.
+        """Create a transport; `servers` is `kafka://host:port` or `host:port`, several separated by commas.
 
-        A member that hears nothing for `liveness_interval_s` asks whether the server is still there. `client_options`
-        go to every
-        client of the library, such as its security_protocol, ssl_context and sasl_*.
+        A consumer that receives nothing for `liveness_interval_s` checks whether the server still answers.
+        `client_options` are passed to every client of the library, for example security_protocol, ssl_context and
+        sasl_*.
         """
         self.address = servers.removeprefix("kafka://").rstrip("/")
         self._allow_auto_create, self._partitions, self._replicas = allow_auto_create, partitions, replicas
@@ -72,7 +72,7 @@ class KafkaTransport:
         self._producer: AIOKafkaProducer | None = None
         self._opening = asyncio.Lock()
         self._known: set[str] = set()
-        """Topics that are there."""
+        """Topics that exist."""
 
     def check_name(self, name: str) -> None:
         if not _LEGAL.fullmatch(name) or len(name) > TOPIC_CHARS_MAX or name in (".", ".."):
@@ -86,7 +86,7 @@ class KafkaTransport:
         deadline = time.monotonic() + self._timeout_s
         producer = await self._started()
         refused = await self._make_topics({envelope.name for envelope in envelopes})
-        # Handed over one after the other, so that those of a partition keep their order; awaited together.
+        # Sent one after the other, so that records of a partition keep their order; awaited together.
         handed_over = [
             refused.get(envelope.name) or await self._hand_over(producer, envelope, deadline) for envelope in envelopes
         ]
@@ -95,21 +95,21 @@ class KafkaTransport:
             await asyncio.wait(pending, timeout=max(0, deadline - time.monotonic()))
         results = [self._result(*pair) for pair in zip(envelopes, handed_over, strict=True)]
         if any(isinstance(result, Unavailable) for result in results):
-            # It would go on trying without end. A new one sends again what may have arrived; receivers drop it by id.
+            # It would retry forever. A new producer sends again what may have arrived; receivers drop it by id.
             await self._abandon(producer)
         return results
 
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> KafkaGroupConsumer:
         for refusal in (await self._make_topics({name for name in names if not is_pattern(name)})).values():
-            if not isinstance(refusal, UnknownTopic):  # one that others make is read as soon as it is there
+            if not isinstance(refusal, UnknownTopic):  # a topic that appears later is read then
                 raise refusal
         consumer = AIOKafkaConsumer(
             **self._options,
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            # The first that .NET's client offers: a group may have members of both kinds. Only one, since aiokafka 0.14
-            # joins once for each, and two members then push each other out of the group for ever.
+            # The first assignor of .NET's client: a group may have members of both kinds. Only one, because aiokafka
+            # 0.14 joins once per assignor, and two members would push each other out of the group.
             partition_assignment_strategy=(RangePartitionAssignor,),
             session_timeout_ms=int(self._session_timeout_s * 1000),
             heartbeat_interval_ms=int(self._session_timeout_s * 1000 / 3),
@@ -175,11 +175,11 @@ class KafkaTransport:
         try:
             with translated_errors(self.address, f"event {envelope.name!r}", self._timeout_s, topic=envelope.name):
                 if not outcome.done():
-                    outcome.cancel()  # nobody looks at it any more; the record may be sent all the same
+                    outcome.cancel()  # the record may still be sent
                     raise TimeoutError
                 outcome.result()
         except Exception as error:
-            if isinstance(error, UnknownTopic):  # it was there
+            if isinstance(error, UnknownTopic):  # the topic was deleted
                 self._known.discard(envelope.name)
             return error
         return None
@@ -190,7 +190,7 @@ class KafkaTransport:
         await stop_producer(producer, keep_trying=False)
 
     async def _make_topics(self, names: Collection[str]) -> dict[str, Exception]:
-        """Makes those that are missing; says which are refused, and why."""
+        """Create the missing topics; return the refused ones with their errors."""
         missing = set(names) - self._known
         if not missing:
             return {}
@@ -219,5 +219,5 @@ class KafkaTransport:
 
     def _new_topic(self, name: str) -> NewTopic:
         by_default = CLUSTER_DEFAULT in (self._partitions, self._replicas)
-        # The library takes a -1 for a promise to place the replicas by hand.
+        # The library takes -1 for a manual replica assignment.
         return NewTopic(name, self._partitions, self._replicas, replica_assignments={} if by_default else None)

@@ -1,4 +1,4 @@
-"""One connection to NATS, which never comes back by itself: who uses it is told that it is lost, and makes another."""
+"""One connection to NATS, which does not reconnect: its users see that it is lost and open another."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class NatsConnection:
 
     @classmethod
     async def to(cls, url: str, timeout_s: float) -> NatsConnection:
-        """To any of the servers of the URL, each of which is asked no more than twice."""
+        """Connect to one of the servers of the URL; each is tried at most twice."""
         connection = cls(Client(), _address(url))
         try:
             async with asyncio.timeout(timeout_s):
                 await connection.client.connect(
                     [server.strip() for server in url.split(",")],
                     allow_reconnect=False,
-                    max_reconnect_attempts=1,  # the client takes 0 as "for ever", at the first connection too
+                    max_reconnect_attempts=1,  # the client takes 0 as "forever", also for the first connection
                     reconnect_time_wait=0.01,  # type: ignore[arg-type]
                     connect_timeout=max(1, int(timeout_s)),
                     ping_interval=PING_INTERVAL_S,
@@ -65,7 +65,7 @@ class NatsConnection:
         return await self.jetstream.publish_async(envelope.name, envelope.body, timeout_s, headers=headers)
 
     async def answers(self, waiting: Sequence[asyncio.Future[api.PubAck]], timeout_s: float) -> None:
-        """Wait until all are answered, or none can come any more."""
+        """Wait until all publishes are answered, or the connection is lost."""
         everything = asyncio.ensure_future(asyncio.wait(waiting, timeout=timeout_s))
         end = asyncio.ensure_future(self.lost.wait())
         try:
@@ -75,7 +75,7 @@ class NatsConnection:
             end.cancel()
             for future in waiting:
                 if not future.cancel():
-                    future.exception()  # looked at, or the loop would report it when our caller stops waiting
+                    future.exception()  # retrieve the exception, or the event loop reports it as unhandled
 
     def outcome(
         self, answer: asyncio.Future[api.PubAck] | Exception, envelope: Envelope, timeout_s: float
@@ -84,7 +84,7 @@ class NatsConnection:
             return self.error(answer, envelope)
         if answer.cancelled():
             if self.is_lost:
-                return ConnectionLost(self.address, "it went away before it acknowledged the event")
+                return ConnectionLost(self.address, "the connection was lost before the event was acknowledged")
             return RequestTimeout(self.address, f"the sending of {envelope.name!r}", int(timeout_s * 1_000))
         cause = answer.exception()
         return None if cause is None else self.error(cause, envelope)
@@ -93,16 +93,16 @@ class NatsConnection:
         if envelope is not None and isinstance(cause, fails.MaxPayloadError):
             return TooLarge("the event", len(envelope.body), self.client.max_payload)
         if envelope is not None and isinstance(cause, refusals.NoStreamResponseError):
-            return Busy(f"no stream of {self.address} takes {envelope.name!r} yet: nobody has subscribed to it")
+            return Busy(f"no stream of {self.address} accepts {envelope.name!r} yet: no group has subscribed to it")
         if isinstance(cause, fails.BadHeaderError):
             return IllegalMessage(f"NATS cannot carry this header: {cause}")
         if isinstance(cause, JetStreamError | refusals.APIError) and not self.is_lost:
-            return Busy(f"{self.address} says: {cause}")
+            return Busy(f"{self.address} answered: {cause}")
         return ConnectionLost(self.address, str(cause) or type(cause).__name__)
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """What goes wrong with the server, in our words."""
+        """Translate errors of the client into those of the model."""
         try:
             yield
         except (fails.Error, JetStreamError, OSError, TimeoutError) as cause:
@@ -113,16 +113,16 @@ class NatsConnection:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.client.close()
         except (fails.Error, OSError, TimeoutError) as cause:
-            log.debug("a connection to NATS ended badly", extra={"address": self.address, "why": str(cause)})
+            log.debug("closing a NATS connection failed", extra={"address": self.address, "why": str(cause)})
 
     async def _closed(self) -> None:
         self.lost.set()
 
     async def _failed(self, cause: Exception) -> None:
-        """Every error reaches a caller as well; without this the client logs each with its traceback."""
+        """Keep the error for the caller; without this callback the client logs each one with its traceback."""
         self._last_error = cause
 
 
 def _address(url: str) -> str:
-    """Without a password."""
+    """Return the address without a password."""
     return ",".join(f"nats://{urlsplit(each).hostname}:{urlsplit(each).port or 4222}" for each in url.split(","))

@@ -1,10 +1,10 @@
-"""Streams and durable consumers of JetStream: found, made, or extended, never made smaller.
+"""Streams and durable consumers of JetStream: find, create or extend them, never shrink them.
 
-Our services change a stream one after the other (`nats_lock`). CAP's do not wait, and write only their own subjects. So
-who relies on a stream looks at it again from time to time. Nothing is lost meanwhile: JetStream refuses what no stream
-takes, and the sender tries again.
+Our services change a stream one after the other (`stream_lock`). CAP's services do not, and write only their own
+subjects, so users of a stream check it again from time to time. No event is lost meanwhile: JetStream refuses what no
+stream accepts, and the sender retries.
 
-The server's own JSON is changed, not a copy in a client's types: a field the client does not know survives.
+The server's own JSON is edited instead of a copy in the client's types: unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JetStreamAdmin:
         self._connection, self._storage, self._timeout_s = connection, storage, timeout_s
 
     async def ensure_stream(self, name: str, subjects: Sequence[str]) -> str:
-        """The stream that takes these subjects: `name`, or the one of another name that already does."""
+        """Return the stream that accepts these subjects: `name`, or another one that already does."""
         config = await self._stream_config(name)
         if config is None or merge_subjects(config.get("subjects", ()), subjects) != config.get("subjects"):
             async with lock_stream(self._connection, self._ask, name, timeout_s=self._timeout_s):
@@ -73,20 +73,24 @@ class JetStreamAdmin:
     async def ensure_consumer(
         self, stream: str, durable: str, *, subject: str | None, queue: str, since: str | None = None
     ) -> PushConsumer:
-        """The durable consumer of a subject, or of all subjects; of that name, if no other subject has taken it."""
+        """Return the durable consumer of a subject, or of all subjects, and create it if it is missing.
+
+        It has the given name unless another subject uses that.
+        """
         found = await self._consumer_as_is(stream, durable, subject=subject, queue=queue, since=since)
         if found.get("filter_subject", "") != (subject or ""):
-            # CAP calls the consumers of `a.b_c` and `a.b.c` the same, and those of `a.*` and `a.>`. The first has it.
+            # CAP gives the consumers of `a.b_c` and `a.b.c`, and of `a.*` and `a.>`, the same name. The first one keeps
+            # it.
             durable = f"{durable}-{zlib.crc32((subject or '').encode()):08x}"
             found = await self._consumer_as_is(stream, durable, subject=subject, queue=queue, since=since)
         if not found.get("deliver_subject") or found.get("deliver_group") != queue:
-            raise IllegalName("group", queue, f"the NATS consumer {durable!r} exists, and does not push to this group")
+            raise IllegalName("group", queue, f"the NATS consumer {durable!r} exists and delivers to another group")
         return PushConsumer(durable, found["deliver_subject"], found.get("ack_wait", _ACK_WAIT_NS) / 1_000_000_000)
 
     async def _consumer_as_is(
         self, stream: str, durable: str, *, subject: str | None, queue: str, since: str | None
     ) -> dict[str, Any]:
-        """The settings of the consumer, which is made if it is not there."""
+        """Return the configuration of the consumer; create it if it is missing."""
         info = await self.consumer(stream, durable)
         if info is None:
             config = {
@@ -96,7 +100,7 @@ class JetStreamAdmin:
                 "ack_wait": _ACK_WAIT_NS,
                 "replay_policy": "instant",
                 "deliver_group": queue,
-                # The same for all members: with one of its own, each could take the consumer from the other unnoticed.
+                # The same for all members: with different subjects one could take the consumer from another unnoticed.
                 "deliver_subject": f"_INBOX.sparrow.{stream}.{durable}",
             }
             config |= {} if subject is None else {"filter_subject": subject}
@@ -115,7 +119,7 @@ class JetStreamAdmin:
             raise
 
     async def streams(self) -> dict[str, list[str]]:
-        """Every stream with its subjects."""
+        """Return every stream with its subjects."""
         found: dict[str, list[str]] = {}
         while True:
             page = await self._ask("STREAM.LIST", {"offset": len(found)})

@@ -1,9 +1,9 @@
-"""One service at a time changes a stream.
+"""A lock for changes of a stream.
 
-JetStream cannot be told "change it if it is still as I read it", and its server (seen with 2.9) mishandles two changes
-at the same moment: a stream then lists subjects that it does not take, or a removed one goes on acknowledging. So a
-change is made under a lock: a message on a subject of its own that may be stored only while there is none. It goes when
-its owner removes it, or by its age when the owner has died.
+JetStream has no compare-and-set for streams, and its server (seen with 2.9) mishandles two changes at the same time: a
+stream then lists subjects that it does not accept, or a removed one goes on acknowledging. The lock is a message on a
+subject of its own that can be stored only while there is none. Its owner deletes it; if the owner has crashed, it
+expires.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sparrow.model.errors import Busy
 LOCK_STREAM = "SPARROW_LOCKS"
 LOCK_SUBJECT = "$SPARROW.lock"
 LOCK_MAX_AGE_S = 10
-"""Far more than reading and writing the settings of a stream takes."""
+"""Much longer than reading and writing the configuration of a stream takes."""
 _PAUSE_MAX_S = 0.05
 _ONLY_IF_NONE = {"Nats-Expected-Last-Subject-Sequence": "0"}
 
 AdminRequest = Callable[[str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
-"""Asks JetStream's administration."""
+"""Calls JetStream's administration."""
 
 
 @asynccontextmanager
@@ -53,14 +53,14 @@ async def _take(connection: Client, ask: AdminRequest, stream: str, timeout_s: f
             sequence: int = answer["seq"]
             return sequence
         await asyncio.sleep(random.uniform(0, _PAUSE_MAX_S))
-    raise Busy(f"other services keep changing the NATS stream {stream!r}")
+    raise Busy(f"the NATS stream {stream!r} is locked by other services")
 
 
 def _stream_of_locks() -> dict[str, Any]:
     return {
         "name": LOCK_STREAM,
         "subjects": [f"{LOCK_SUBJECT}.*"],
-        "storage": "memory",  # a lock that dies with the server has nothing to protect any more
+        "storage": "memory",  # after a restart of the server there is nothing to protect
         "retention": "limits",
         "num_replicas": 1,
         "max_age": LOCK_MAX_AGE_S * 1_000_000_000,

@@ -1,7 +1,7 @@
-"""Names and patterns of the bus in the words of NATS.
+"""Event names and patterns as NATS subjects.
 
-In a subscription `*` means one word for both. `#` means any number of words, none too; NATS' `>` means one or more, and
-only at the end. A pattern that NATS cannot say is read too broadly there, and narrowed where it arrives.
+`*` matches one word in both notations. `#` matches any number of words, also none; NATS' `>` matches one or more, and
+only at the end. A pattern that NATS cannot express is subscribed to more broadly, and filtered on arrival.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _UNFIT_FOR_STREAMS = re.compile(r"[/\\]")
 
 
 class SubjectFilter(NamedTuple):
-    """One thing to subscribe to."""
+    """A subject to subscribe to."""
 
     subject: str | None
-    """None: whatever its stream holds, and in every stream, since the pattern says nothing about the first word."""
+    """None: all subjects of all streams, since the pattern does not fix the first word."""
     label: str
-    """What the durable consumer is called after."""
+    """The base of the durable consumer's name."""
     pattern: str | None = None
-    """If set, the subject is too broad: only names that match this are wanted."""
+    """If set, the subject is too broad: only names that match this pattern are delivered."""
 
 
 def check_event_subject(name: str) -> None:
-    """Whether an event may be called so."""
+    """Raise `IllegalName` if NATS does not accept the event name."""
     words = name.split(".")
     if not all(words):
         raise IllegalName("event", name, "a NATS subject has no empty words")
@@ -42,7 +42,7 @@ def check_event_subject(name: str) -> None:
 
 
 def subject_filters(name: str) -> list[SubjectFilter]:
-    """What a name or AMQP pattern of a subscription takes."""
+    """Return the subjects for an event name or AMQP pattern."""
     words = name.split(".")
     check_event_subject(".".join("any" if word in ("*", "#") else word for word in words))
     if words[0] in ("*", "#"):
@@ -57,7 +57,7 @@ def subject_filters(name: str) -> list[SubjectFilter]:
 
 
 def may_hold(present: Iterable[str], pattern: str) -> bool:
-    """Whether a stream of these subjects can hold a name that matches. Those with `$` are the server's own."""
+    """Return whether a stream with these subjects can hold a matching name. Subjects with `$` belong to the server."""
     words = pattern.split(".")
     start = words[: words.index("#")] if "#" in words else words
     forms = [".".join(start)] if start else []
@@ -66,7 +66,7 @@ def may_hold(present: Iterable[str], pattern: str) -> bool:
 
 
 def durable_name(group: str, label: str) -> str:
-    """As CAP calls it, so that its services and ours share one."""
+    """Return the name that CAP uses, so that its services and ours share a consumer."""
     return f"{queue_group(group)}-{_UNFIT_FOR_DURABLES.sub('_', label)}"
 
 
@@ -79,7 +79,7 @@ def first_word(subject: str) -> str:
 
 
 def covers(broad: str, narrow: str) -> bool:
-    """Whether everything that fits `narrow` fits `broad`; both are subjects of NATS."""
+    """Return whether `broad` matches everything that `narrow` matches; both are NATS subjects."""
     left, right = broad.split("."), narrow.split(".")
     for index, word in enumerate(left):
         if word == ">":
@@ -90,7 +90,7 @@ def covers(broad: str, narrow: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some name fits both."""
+    """Return whether some name matches both subjects."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if ">" in (a, b):
@@ -101,7 +101,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def merge_subjects(present: Sequence[str], added: Iterable[str]) -> list[str]:
-    """The subjects of a stream after more were added: it takes all it took before. NATS wants no two that overlap."""
+    """Return the subjects of a stream after an addition; NATS does not allow subjects that overlap."""
     subjects = list(present)
     for new in added:
         if any(covers(old, new) for old in subjects):
@@ -109,7 +109,7 @@ def merge_subjects(present: Sequence[str], added: Iterable[str]) -> list[str]:
         subjects = [old for old in subjects if not covers(new, old)]
         crossing = [old for old in subjects if overlap(old, new)]
         if crossing:
-            # `a.*.x` and `a.y.*`: neither holds the other, so what holds both takes their place.
+            # `a.*.x` and `a.y.*`: neither covers the other, so a subject that covers both replaces them.
             new = f"{first_word(new)}.>"
             subjects = [old for old in subjects if not covers(new, old)]
         subjects.append(new)

@@ -1,4 +1,4 @@
-"""What every connection to RabbitMQ here shares: its errors as ours, and its end."""
+"""Shared by all RabbitMQ connections: translated errors, and closing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparrow.model.errors import ConnectionLost, NotPermitted, Refused, RequestT
 
 
 class DeclarationRefused(Refused):
-    """An exchange or a queue of that name is there, and is another kind of thing."""
+    """An exchange or queue of that name exists with other properties."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(what, why)
@@ -26,7 +26,7 @@ class DeclarationRefused(Refused):
 
 @contextmanager
 def translated_errors(address: str, what: str, timeout_s: float) -> Iterator[None]:
-    """The library's many errors as ours, sorted by who must act."""
+    """Translate the library's errors into those of the model."""
     try:
         yield
     except DeliveryError:
@@ -37,19 +37,21 @@ def translated_errors(address: str, what: str, timeout_s: float) -> Iterator[Non
         raise NotPermitted(f"the connection to {address}", str(error)) from error
     except ChannelAccessRefused as error:
         raise NotPermitted(what, str(error)) from error
-    except (ChannelClosed, ValueError) as error:  # the latter before anything was sent: no name in AMQP
+    except (ChannelClosed, ValueError) as error:  # ValueError before anything is sent: not a valid AMQP name
         raise DeclarationRefused(what, str(error)) from error
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise ConnectionLost(address, "the connection was closed") from None  # the library's way to end what waits
+        raise ConnectionLost(
+            address, "the connection was closed"
+        ) from None  # the library cancels waiting tasks when a connection is closed
     except aio_pika.exceptions.CONNECTION_EXCEPTIONS as error:
         raise ConnectionLost(address, str(error) or type(error).__name__) from error
 
 
 async def close_connection(connection: AbstractConnection) -> None:
-    """Says goodbye if the server still listens, and never fails."""
+    """Close a connection; never fails."""
     try:
         await connection.close()
     except Exception:

@@ -1,4 +1,4 @@
-"""A membership in a group on RabbitMQ: a consumer of the queue that bears its name."""
+"""A consumer of the RabbitMQ queue of a group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RabbitQueueConsumer:
     ) -> None:
         self._address, self._connection, self._channel, self._build = address, connection, channel, build
         self._arrived: deque[BrokerDelivery] = deque()
-        """RabbitMQ holds back what goes beyond the prefetch, so this is never longer than that."""
+        """Never longer than the prefetch limit, which RabbitMQ enforces."""
         self._news = asyncio.Event()
         self._end: Unavailable | None = None
 
@@ -38,7 +38,7 @@ class RabbitQueueConsumer:
         while not self._arrived and self._end is None:
             self._news.clear()
             await self._news.wait()
-        if self._end is not None:  # what has arrived belongs to others by now
+        if self._end is not None:  # these deliveries have been requeued by the broker
             raise self._end
         return [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
 
@@ -66,26 +66,26 @@ class RabbitQueueConsumer:
             body=message.body,
             ack_handle=message.delivery.delivery_tag,
         )
-        # Without any id a repeat cannot be told from a second event: better twice than never.
+        # Without any id a duplicate cannot be recognised: handling it twice is better than never.
         fallback_id = properties.message_id or uuid.uuid4().hex
         self._arrived.append(with_foreign_headers(delivery, fallback_id, self._build))
         self._news.set()
 
     def _finish(self, why: str | None) -> None:
         if self._end is None:
-            self._end = Closed("this membership") if why is None else ConnectionLost(self._address, why)
+            self._end = Closed("the consumer") if why is None else ConnectionLost(self._address, why)
         self._news.set()
 
     @contextmanager
     def _or_lost(self) -> Iterator[None]:
         if self._end is not None:
             raise self._end
-        with translated_errors(self._address, "an acknowledgement", 0):  # waits for nothing but the socket
+        with translated_errors(self._address, "an acknowledgement", 0):  # only waits for the socket
             yield
 
 
 def _text(value: object) -> str | None:
-    """CAP writes text, .NET's other senders bytes, and RabbitMQ itself numbers and tables."""
+    """Return a header value as text: CAP writes text, other .NET senders bytes, RabbitMQ itself numbers and tables."""
     match value:
         case None | str():
             return value

@@ -1,15 +1,15 @@
-"""RabbitMQ, laid out as .NET CAP lays it out, so that services of both kinds share exchanges and queues.
+"""RabbitMQ transport, with the layout of .NET CAP, so that services of both kinds share exchanges and queues.
 
     name       routing key on one durable topic exchange; `.{version}` is appended to the exchange's name unless v1
-    group      durable queue of that name, bound once a name; AMQP wildcards are RabbitMQ's own
+    group      durable queue of that name, bound once per name; AMQP wildcards are RabbitMQ's own
     headers    the message's header table, text or null
     id         also the property message_id
-    body       as it is, persistent
+    body       unchanged, persistent
 
-1. An envelope counts as sent when RabbitMQ has confirmed it. One that no queue takes is a failed attempt: CAP calls it
-   sent and it is gone. `mandatory=False` brings that back.
-2. A queue exists from the first `listen` on: what was sent before is not in it.
-3. Nothing here reconnects behind the caller's back, except that `send` opens a new connection when the last was lost.
+1. An envelope counts as sent when RabbitMQ has confirmed it. One that no queue receives is a failed attempt; CAP would
+   lose it. `mandatory=False` restores CAP's behaviour.
+2. A queue exists from the first `listen` on: events sent before are not in it.
+3. Nothing reconnects implicitly, except that `send` opens a new connection after the last one was lost.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from sparrow.model.errors import ConnectionLost, IllegalMessage, IllegalName, Re
 
 EXCHANGE = "cap.default.router"
 CAP_MESSAGE_TTL_MS = 864_000_000
-"""Ten days. RabbitMQ refuses to declare a queue again with another value, so it is CAP's to the digit."""
+"""Ten days, exactly CAP's value: RabbitMQ refuses to declare a queue again with another one."""
 ROUTING_KEY_BYTES_MAX = 255
 HEADER_NAME_BYTES_MAX = 128
 HEARTBEAT_S = 20
 _OTHER_PROPERTIES_BYTES = 1024
-"""Kept free for what shares a frame with the header table: message id, delivery mode, the frame itself."""
+"""Reserved for the rest of the frame: message id, delivery mode, frame header."""
 
 
 class Unroutable(Unavailable):
-    """The broker took it and no queue wants it: the group that should has perhaps not started yet."""
+    """The broker accepted the event and no queue is bound to it: its group has perhaps never started."""
 
     def __init__(self, name: str, exchange: str) -> None:
         super().__init__(name, exchange)
@@ -49,8 +49,8 @@ class Unroutable(Unavailable):
 
     def __str__(self) -> str:
         return (
-            f"no queue of exchange {self.exchange!r} is bound to {self.name!r}, so nobody would get it: "
-            "start a subscriber once, or set mandatory=False to let such events go"
+            f"no queue of exchange {self.exchange!r} is bound to {self.name!r}, so no group would receive it: "
+            "start a subscriber once, or set mandatory=False to drop such events"
         )
 
 
@@ -83,10 +83,13 @@ class RabbitTransport:
         confirm_timeout_s: float = 10,
         connect_timeout_s: float = 10,
     ) -> None:
-        """`queue_arguments` are added to those of every queue, such as `{"x-queue-type": "quorum"}`."""
+        """Create a transport.
+
+        `queue_arguments` are added to those of every queue, such as `{"x-queue-type": "quorum"}`.
+        """
         self._url = URL(url)
         if "heartbeat" not in self._url.query:
-            # The library's own minute means three until it notices a server that fell silent.
+            # With the library's default of a minute a silent server is noticed after three.
             self._url = self._url.update_query(heartbeat=HEARTBEAT_S)
         self.address = f"{self._url.host}:{self._url.port or (5671 if self._url.scheme == 'amqps' else 5672)}"
         self.exchange = exchange if version == "v1" else f"{exchange}.{version}"
@@ -107,11 +110,11 @@ class RabbitTransport:
 
     async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
         publishing = await self._connected()
-        # All are written at once and confirmed as RabbitMQ likes; the tasks write in the order in which they start.
+        # All are written at once and confirmed in any order; the tasks write in the order in which they start.
         results = await asyncio.gather(*(self._publish(publishing, envelope) for envelope in envelopes))
         was_refused = any(isinstance(result, IllegalMessage) for result in results)
         if was_refused and publishing.channel.is_closed and len(envelopes) > 1:
-            # RabbitMQ closes the channel on a message it does not take, and all behind it fail with it.
+            # RabbitMQ closes the channel on a message it refuses, and the following ones fail with it.
             results = [
                 await self._send_alone(envelope) if isinstance(result, IllegalMessage | ConnectionLost) else result
                 for envelope, result in zip(envelopes, results, strict=True)
@@ -121,7 +124,7 @@ class RabbitTransport:
         return results
 
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> RabbitQueueConsumer:
-        # A connection of its own: RabbitMQ stops reading from one that publishes too fast, acknowledgements included.
+        # A separate connection: RabbitMQ stops reading, acknowledgements included, from one that publishes too fast.
         connection = await self._connect()
         try:
             with translated_errors(self.address, f"the queue {group!r}", self._connect_timeout_s):
@@ -164,7 +167,7 @@ class RabbitTransport:
                     properties=properties,
                     mandatory=self._mandatory,
                     timeout=self._confirm_timeout_s,
-                    wait=False,  # for the socket; the confirm is waited for
+                    wait=False,  # for the socket; the confirmation is awaited
                 )
         except PublishError:
             return Unroutable(envelope.name, self.exchange)
@@ -208,11 +211,11 @@ class RabbitTransport:
 
 
 def _check_headers(envelope: Envelope, limit_bytes: int) -> None:
-    """RabbitMQ answers a header table that needs more than one frame by closing the connection."""
+    """Check the headers: RabbitMQ closes the connection if the header table does not fit into one frame."""
     size_bytes = 0
     for name, value in envelope.headers.items():
         name_bytes = len(name.encode())
-        if name_bytes > HEADER_NAME_BYTES_MAX:  # the library would cut it off
+        if name_bytes > HEADER_NAME_BYTES_MAX:  # the library would truncate it
             raise IllegalMessage(f"the header name {name[:40]!r}... has more than {HEADER_NAME_BYTES_MAX} bytes")
         size_bytes += name_bytes + len((value or "").encode()) + 6
     if size_bytes > limit_bytes:

@@ -1,4 +1,4 @@
-"""Groups of a Redis stream: how they begin, how a wildcard finds its streams, and how a member leaves."""
+"""Consumer groups of Redis streams: creation, discovery of streams for wildcards, and leaving."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sparrow.bus.names import matches
 from sparrow.bus.transports.redis.trimming import WILDCARD_GROUPS_KEY, wildcard_field
 
 RELEASED_IDLE_MS = 86_400_000
-"""The idle time written on entries that anybody may take: more than any member waits for."""
+"""The idle time set on released entries: longer than any consumer waits."""
 DEAD_MEMBER_IDLE_MS = 86_400_000
 MEMBER_PREFIX = "sparrow-"
 
-# One step, because what a member holds vanishes with it. It goes to the name under which all of CAP's services read.
+# Atomic, because deleting a consumer loses its pending entries: they go to the consumer that CAP's services use.
 LEAVE_SCRIPT = """
 local from = '-'
 while true do
@@ -40,7 +40,7 @@ def new_member_name() -> str:
 
 
 async def create_group(client: Redis, stream: str, group: str, start: str) -> None:
-    """The group reads what comes behind `start`; if it is there already, it goes on where it is."""
+    """Create a group that reads entries after `start`; an existing group keeps its position."""
     try:
         await client.xgroup_create(stream, group, start, mkstream=True)
     except fails.ResponseError as refusal:
@@ -49,7 +49,7 @@ async def create_group(client: Redis, stream: str, group: str, start: str) -> No
 
 
 async def register_patterns(client: Redis, group: str, patterns: Sequence[str]) -> dict[str, str]:
-    """Where the group starts in the streams of each pattern: at the moment it first had the pattern."""
+    """Return the start position for each pattern: the time at which the group first used it."""
     seconds, microseconds = await client.time()
     now_ms = seconds * 1_000 + microseconds // 1_000
     starts = {}
@@ -57,7 +57,7 @@ async def register_patterns(client: Redis, group: str, patterns: Sequence[str]) 
         field = wildcard_field(group, pattern)
         await client.hsetnx(WILDCARD_GROUPS_KEY, field, str(now_ms))
         since_ms = int(await client.hget(WILDCARD_GROUPS_KEY, field) or now_ms)
-        # A group starts behind the entry it names. This is the last one that the millisecond before could have.
+        # A group starts after the given entry: this is the last possible one of the millisecond before.
         starts[pattern] = f"{since_ms - 1}-{2**64 - 1}"
     return starts
 
@@ -65,7 +65,7 @@ async def register_patterns(client: Redis, group: str, patterns: Sequence[str]) 
 async def discover_streams(
     client: Redis, group: str, starts: Mapping[str, str], *, known: Collection[str]
 ) -> list[str]:
-    """Join the streams that the patterns mean. Redis matches keys by another rule, so ours decides."""
+    """Join the streams that match the patterns. Redis' own key patterns differ, so `matches` decides."""
     found: list[str] = []
     for pattern, start in starts.items():
         async for key in client.scan_iter(match=_glob(pattern), count=1_000, _type="STREAM"):
@@ -77,12 +77,12 @@ async def discover_streams(
 
 
 async def leave_group(client: Redis, stream: str, group: str, member: str) -> None:
-    """What the member still holds is free at once for the others."""
+    """Leave a group, and release pending entries to the other consumers at once."""
     await client.eval(LEAVE_SCRIPT, 1, stream, group, member, str(RELEASED_IDLE_MS))
 
 
 async def forget_dead_members(client: Redis, stream: str, group: str) -> None:
-    """Members that were killed leave their names behind; Redis keeps them for ever."""
+    """Remove consumers that crashed long ago; Redis keeps them forever."""
     for member in await client.xinfo_consumers(stream, group):
         name = member["name"].decode(errors="replace")
         if name.startswith(MEMBER_PREFIX) and member["idle"] > DEAD_MEMBER_IDLE_MS:
@@ -90,6 +90,6 @@ async def forget_dead_members(client: Redis, stream: str, group: str) -> None:
 
 
 def _glob(pattern: str) -> str:
-    """At least what the pattern means: Redis' `*` stands for any text, also across dots."""
+    """Return a Redis key pattern that matches at least the streams of an AMQP pattern; its `*` also spans dots."""
     words = re.split(r"[.]?#[.]?|[*]", pattern)
     return "*".join(re.sub(r"([\[\]?*\\])", r"\\\1", word) for word in words)

@@ -1,11 +1,11 @@
-"""An event as an entry of a Redis stream, in the form CAP's Redis transport writes and reads.
+"""Events as entries of a Redis stream, in the format of CAP's Redis transport.
 
 | field   | value |
 | ------- | ----- |
 | headers | a JSON object of texts and nulls |
 | body    | a JSON string of base64, in its quotes; `""` for an empty body |
 
-Entries of other writers are read as well as can be: nothing that lies in a stream may stop its reader.
+Entries of other writers are decoded as far as possible: no entry may stop the reader.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def to_delivery(stream: str, entry_id: str, fields: Mapping[bytes, bytes]) -> Br
 
 
 def fallback_id(stream: str, entry_id: str) -> str:
-    """An entry's id names it within its stream only: two streams can have the same one in the same millisecond."""
+    """Return an id for an entry without one. Entry ids are unique only within a stream."""
     found = f"{stream}-{entry_id}"
     if len(found) <= _FALLBACK_ID_CHARACTERS_MAX:
         return found
@@ -65,14 +65,14 @@ def _body(text: bytes) -> bytes:
     if not text or text == b"null":
         return b""
     try:
-        # Not the raw characters between the quotes: .NET may write `+` as an escape.
+        # Decode the JSON string: .NET may write `+` as an escape.
         return binascii.a2b_base64(msgspec.json.decode(text, type=str), strict_mode=True)
     except (msgspec.DecodeError, ValueError):
         return text
 
 
 def _foreign_body(fields: Mapping[bytes, bytes]) -> bytes:
-    """The body a writer without headers meant: the field of that name, or all fields as one JSON object."""
+    """Return the body of an entry without headers: the field `body`, or all fields as one JSON object."""
     if BODY_FIELD in fields:
         return fields[BODY_FIELD]
     return msgspec.json.encode({_decoded(name): _decoded(value) for name, value in fields.items()})

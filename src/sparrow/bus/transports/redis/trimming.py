@@ -1,8 +1,8 @@
-"""Keeping Redis streams short: Redis keeps every entry for ever, and CAP never removes one.
+"""Trimming of Redis streams: Redis keeps every entry forever, and CAP never removes one.
 
-1. What any group of a stream has still to read or to acknowledge stays. That holds too for a group that listens with a
-   wildcard and has not discovered this stream yet: such groups are on record in `WILDCARD_GROUPS_KEY`.
-2. A stream without any group is left alone.
+1. Entries that any group of a stream has not read and acknowledged are kept. This includes groups that use a wildcard
+   and have not discovered the stream yet; they are listed in `WILDCARD_GROUPS_KEY`.
+2. A stream without any group is not trimmed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from redis.asyncio import Redis
 from sparrow.bus.names import matches
 
 WILDCARD_GROUPS_KEY = "sparrow:bus:wildcards"
-"""A hash: `["group","pattern"]` → since when, in milliseconds of the server's clock."""
+"""A hash: `["group","pattern"]` → start time, in milliseconds of the server's clock."""
 
 
 class TrimPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be removed from a stream."""
+    """What is removed from a stream."""
 
     by_slowest_group: bool = True
-    """Remove what every group has acknowledged. Readers without a group are not asked."""
+    """Remove what every group has acknowledged. Readers without a group are ignored."""
     length_max: int | None = None
-    """Keep about so many entries, read or not; None: no such limit."""
+    """Keep about this many entries, read or not; None: no limit."""
     every: int = 1_000
-    """So many acknowledgements on a stream between two looks at its groups."""
+    """Acknowledgements on a stream between two checks of its groups."""
 
 
 TRIM_TO_SLOWEST_GROUP = TrimPolicy()
@@ -38,9 +38,12 @@ def wildcard_field(group: str, pattern: str) -> str:
 
 
 async def trim_to_slowest(client: Redis, stream: str, *, is_exact: bool = False) -> int:
-    """How many entries went. Not exact means whole blocks of entries only, which is much cheaper for the server."""
+    """Remove entries that all groups have acknowledged, and return how many.
+
+    Not exact removes whole blocks of entries only, which is much cheaper for the server.
+    """
     groups = await client.xinfo_groups(stream)
-    # In this order: who goes on record after the groups were read starts later than anything that could go now.
+    # In this order: a group that registers after the groups were read starts later than anything removed now.
     missing = _expected_groups(stream, await client.hkeys(WILDCARD_GROUPS_KEY)) - {
         _text(group["name"]) for group in groups
     }
@@ -57,7 +60,7 @@ def _expected_groups(stream: str, fields: Iterable[bytes | str]) -> set[str]:
 
 
 async def _needs_from(client: Redis, stream: str, group: dict[str, Any]) -> tuple[int, int]:
-    """The first entry that the group may still ask for."""
+    """Return the first entry that the group may still read."""
     if group["pending"]:
         pending = await client.xpending(stream, _text(group["name"]))
         if pending["min"] is not None:

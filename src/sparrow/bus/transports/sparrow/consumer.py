@@ -1,7 +1,7 @@
-"""A membership in a consumer group of the platform, for some names.
+"""A consumer of a consumer group on Sparrow or RocketMQ.
 
-Events are taken from the client's consumer together with their feeds, which hear of each acknowledgement: what is
-committed of a queue never passes an event in hand.
+Events are taken from the client's consumer together with their queues, so that the committed offset of a queue never
+passes an unacknowledged event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sparrow.bus.names import is_pattern, matches
 from sparrow.bus.transports.sparrow.message_format import name_of, to_delivery, topic_of
 from sparrow.bus.transports.spi import BrokerDelivery, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
-from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.consumer import Consumer, fetch_items
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, mark_consumed
 from sparrow.model.errors import Closed, SparrowError, Unavailable
 from sparrow.wire import bodies
@@ -24,9 +24,9 @@ from sparrow.wire.codes import RequestCode
 log = logging.getLogger(__name__)
 
 _CLOSING_S = 3.0
-"""How long a close waits for the broker's word."""
+"""How long closing waits for the broker."""
 _SYSTEM_PREFIXES = ("%", "rmq_sys_", "RMQ_SYS_", "TRANS_CHECK_MAX_TIME")
-"""Of topics that no wildcard means; `%` begins those of retries and dead letters."""
+"""Topics that wildcards do not match; `%` starts retry and dead-letter topics."""
 _SYSTEM_SUFFIX = "_REPLY_TOPIC"
 _SYSTEM = frozenset({"TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest"})
 
@@ -41,7 +41,7 @@ class SparrowGroupConsumer:
         self._subscribed: set[str] = set()
         self._returned: deque[FetchedMessage] = deque()
         self._taking: asyncio.Task[list[FetchedMessage]] | None = None
-        """Waits for events when there are none. It outlives a `receive` that is given up, and so loses nothing."""
+        """Waits for events while there are none. It survives a cancelled `receive`, so no event is lost."""
         self._stirred = asyncio.Event()
         self._joined = asyncio.Event()
         self._scanning: asyncio.Task[None] | None = None
@@ -58,7 +58,7 @@ class SparrowGroupConsumer:
 
     @property
     def topics(self) -> list[str]:
-        """Those that are read, wildcards resolved."""
+        """The topics that are read, wildcards resolved."""
         return sorted(self._subscribed)
 
     # -- which topics -------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class SparrowGroupConsumer:
             await self._consumer.subscribe(topic)
             self._subscribed.add(topic)
         if self._subscribed and not self._joined.is_set():
-            await self._consumer.fetch_items(0, 0)  # takes nothing: it joins the group
+            await fetch_items(self._consumer, 0, 0)  # takes nothing, but joins the group
             self._joined.set()
 
     async def _scan(self) -> None:
@@ -85,21 +85,21 @@ class SparrowGroupConsumer:
             try:
                 await self._scan()
             except SparrowError as error:
-                log.info("topics not looked for", extra={"group": self._consumer.group, "why": str(error)})
+                log.info("topics could not be listed", extra={"group": self._consumer.group, "why": str(error)})
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     async def receive(self, count_max: int) -> list[BrokerDelivery]:
         while True:
-            self._stirred.clear()  # first, or what is given back while we look would go unheard
+            self._stirred.clear()  # first: a release in between sets it again
             if self._is_closed:
-                raise Closed("the listening")
+                raise Closed("the consumer")
             items = self._released(count_max) or await self._taken(count_max)
             if items:
                 return [to_delivery(item[1], item, self._build) for item in items]
 
     def _released(self, count_max: int) -> list[FetchedMessage]:
-        """What is still ours of it: a queue that moved to another member is read there, from the same event on."""
+        """Return released events whose queue is still assigned; others are read by the queue's new owner."""
         items: list[FetchedMessage] = []
         while self._returned and len(items) < count_max:
             feed, message = self._returned.popleft()
@@ -108,9 +108,9 @@ class SparrowGroupConsumer:
         return items
 
     async def _taken(self, count_max: int) -> list[FetchedMessage]:
-        """None: look again, something was given back or it is over."""
+        """Return events; an empty list means that something was released or the consumer is closed."""
         is_ready = self._taking is None and self._joined.is_set()
-        if is_ready and (items := await self._consumer.fetch_items(count_max, 0)):
+        if is_ready and (items := await fetch_items(self._consumer, count_max, 0)):
             return items
         if self._is_closed:
             return []
@@ -127,7 +127,7 @@ class SparrowGroupConsumer:
 
     async def _next(self, count_max: int) -> list[FetchedMessage]:
         await self._joined.wait()
-        return await self._consumer.fetch_items(count_max, None)
+        return await fetch_items(self._consumer, count_max, None)
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         mark_consumed([delivery.ack_handle for delivery in deliveries])
@@ -153,7 +153,7 @@ class SparrowGroupConsumer:
 
 
 _leaving: set[asyncio.Task[None]] = set()
-"""Consumers that say good-bye to a broker which hangs: nobody waits for them, and they end by themselves."""
+"""Consumers that are leaving a broker which does not answer; they end by themselves."""
 
 
 def _left(leaving: asyncio.Task[None]) -> None:
@@ -167,7 +167,10 @@ def _left(leaving: asyncio.Task[None]) -> None:
 
 async def check_any_broker(admin: Admin) -> None:
     if not any(cluster.brokers for cluster in (await admin.clusters()).values()):
-        raise Unavailable(f"the name servers {', '.join(admin.session.name_servers)} know of no broker yet")
+        raise Unavailable(
+            f"no broker is registered at the name servers {', '.join(admin.session.name_servers)}: "
+            "start one, or check the address"
+        )
 
 
 async def _user_topics(admin: Admin) -> list[str]:

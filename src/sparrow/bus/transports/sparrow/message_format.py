@@ -1,10 +1,10 @@
-"""An event as a message of the platform, or of Apache RocketMQ, and back.
+"""Events as messages of Sparrow or Apache RocketMQ, and back.
 
-1. Topics there have no dots: `order.created` lies in topic `order|created`. The true name is in the headers.
-2. The document form: the body is the JSON document of the event, headers and all.
-3. The CAP form: the body is the payload, the headers are user properties. Those without a value are left out, since
-   that wire has no place for them. An event whose headers do not fit there travels as a document.
-4. A receiver reads both: a property that begins with `cap-` tells the second. What is neither is a foreign message; its
+1. Topics have no dots: `order.created` is in topic `order|created`. The headers hold the true name.
+2. Form "document": the body is the JSON document of the event with its headers.
+3. Form "cap": the body is the payload, the headers are user properties. Headers without a value are left out, since
+   properties need one. An event whose headers do not fit into properties is sent as a document.
+4. A receiver reads both: a property that begins with `cap-` marks the second. Anything else is a foreign message, whose
    user properties are its headers.
 """
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 MessageForm = Literal["document", "cap"]
 
 _HEADERS_BYTES_MAX = PROPERTIES_BYTES_MAX - 1024
-"""Client and broker add properties of their own, which must fit too."""
+"""Leaves space for properties that client and broker add."""
 _MARK = "cap-"
 _OWN_PREFIXES = ("__", "TIMER_", "TRAN_", "TRANSACTION_", "POP_CK", "INNER_", "REAL_", "RETRY_", "LMQ_", "RECALL_")
 _OWN = frozenset(
@@ -50,7 +50,7 @@ _OWN = frozenset(
         *("DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "SCHEDULE_TOPIC", "SYS_FLAG", "STARTDE_LIVER_TIME"),
     }
 )
-"""Properties that mean something to clients or brokers: as a header of the same name, a user's word would act there."""
+"""Properties with a meaning for clients or brokers: a header of the same name would take effect there."""
 
 _DOTTED = "its characters may be letters, digits, '_', '-', '%' and dots"
 
@@ -59,8 +59,8 @@ _DOTTED = "its characters may be letters, digits, '_', '-', '%' and dots"
 
 
 def topic_of(name: str) -> str:
-    """Where events of that name lie; `IllegalName` when no topic can be called so."""
-    if "|" in name:  # it would share a topic with the name that has a dot there
+    """Return the topic of an event name; raise `IllegalName` if there can be none."""
+    if "|" in name:  # it would share the topic of the name with a dot there
         raise IllegalName("event", name, f"{_DOTTED}; '|' stands for a dot on this broker")
     try:
         return validate_topic_name(name.replace(".", "|"))
@@ -98,7 +98,7 @@ def to_message(
 
 
 def _fit(headers: dict[str, str | None]) -> bool:
-    """Whether they can be properties; one without a value takes no room."""
+    """Return whether the headers can be sent as properties; headers without a value need no space."""
     chars = 0
     for name, value in headers.items():
         if not value:
@@ -106,13 +106,13 @@ def _fit(headers: dict[str, str | None]) -> bool:
         if is_reserved_property(name) or VALUE_SEPARATOR in value or not name.isprintable() or not name:
             return False
         chars += len(name) + len(value) + 2
-    if chars * 4 <= _HEADERS_BYTES_MAX:  # whatever alphabet they are in
+    if chars * 4 <= _HEADERS_BYTES_MAX:  # enough for any alphabet
         return True
     return sum(len(f"{name}{value}".encode()) + 2 for name, value in headers.items() if value) <= _HEADERS_BYTES_MAX
 
 
 def is_reserved_property(name: str) -> bool:
-    """Whether a property is the broker's or the client's, not a user's."""
+    """Return whether a property belongs to the broker or the client."""
     return name in _OWN or name.startswith(_OWN_PREFIXES)
 
 
@@ -121,17 +121,21 @@ def is_reserved_property(name: str) -> bool:
 
 def to_delivery(message: StoredMessage, ack_handle: Any = None, build: HeaderBuilder | None = None) -> BrokerDelivery:
     name, properties, body = name_of(message.topic), message.properties, message.body
-    if body[:1] == b"{" and not any(said.startswith(_MARK) for said in properties):
+    if body[:1] == b"{" and not any(name_in_properties.startswith(_MARK) for name_in_properties in properties):
         try:
             headers, content, _ = decode_document(body)
             return BrokerDelivery(name=name, headers=headers, body=content, ack_handle=ack_handle)
         except ValueError:
             pass
-    headers = {said: value for said, value in properties.items() if not is_reserved_property(said)}
+    headers = {
+        name_in_properties: value
+        for name_in_properties, value in properties.items()
+        if not is_reserved_property(name_in_properties)
+    }
     delivery = BrokerDelivery(name=name, headers=headers, body=body, ack_handle=ack_handle)
     fallback_id = properties.get(PROPERTY_UNIQUE_KEY) or format_offset_id(message.store_host, message.physical_offset)
     try:
         return with_foreign_headers(delivery, fallback_id, build)
-    except Exception:  # or one message that it does not understand would be all that a group ever sees
+    except Exception:  # otherwise one message that it does not support would block the group
         log.exception("the header builder failed", extra={"topic": message.topic, "id": fallback_id})
         return with_foreign_headers(delivery, fallback_id)

@@ -1,13 +1,13 @@
-"""The platform's own broker, or Apache RocketMQ: a topic for each name, a consumer group for each group.
+"""Transport for Sparrow and Apache RocketMQ: a topic per event name, a consumer group per group.
 
-1. Events go out in batches. Those with a key go to the queue of its hash, batch after batch. When one is refused, what
-   follows it under its key is not sent in that call; when the broker cannot be reached, nothing that follows there.
-2. What was acknowledged is committed a moment later and at closing: after a crash some of it may come again, and all
-   that was not acknowledged does.
-3. A queue's events are handed out in its order. What was given back comes first.
-4. A group begins with the first event there is. A topic that does not exist is looked for every second, and what
-   matches a wildcard every `scan_interval_s`.
-5. A broker that goes away is waited for: the connections come back by themselves.
+1. Events are sent in batches. Those with a key go to the queue of its hash, one batch after the other. If one is
+   refused, later events of its key are not sent in that call; if the broker is unreachable, nothing more is.
+2. Acknowledged offsets are committed a moment later and at closing: after a crash some acknowledged events, and all
+   others, are delivered again.
+3. Events of a queue are delivered in its order, released ones first.
+4. A new group starts with the first event. Missing topics are looked up every second, wildcards every
+   `scan_interval_s`.
+5. Connections to a broker that went away are reopened automatically.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sparrow.bus.transports.sparrow.message_format import MessageForm, group_of,
 from sparrow.bus.transports.spi import Envelope, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.options import Prefetch
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Closed, FlushTimeout, NotPermitted, Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import Message
@@ -32,20 +32,21 @@ from sparrow.wire.bodies import QueueRef
 
 BATCH_COUNT_MAX = 500
 BATCH_BYTES_MAX = 256 * 1024
-_ROOM_BYTES = 512
-"""What a message takes in a batch besides its body, about."""
-_ALONE_BYTES = 32 * 1024
-"""A body of this size goes by itself: then it is compressed."""
-_ABOUT_ALL = (UnknownTopic, NotPermitted)
-"""Refusals that have nothing to do with a single event of a batch."""
+_MESSAGE_OVERHEAD_BYTES = 512
+"""Approximate size of a message in a batch besides its body."""
+_SEPARATE_BODY_BYTES = 32 * 1024
+"""A body of this size is sent alone, because then it is compressed."""
+_BATCH_REFUSALS = (UnknownTopic, NotPermitted)
+"""Refusals that concern the whole batch."""
 
 _Numbered = tuple[int, str | None, Message]
-"""Which of the envelopes it is, its key, and the message."""
+"""Index of the envelope, its key, and the message."""
 _Outcomes = list[Exception | None]
 
 
 class SparrowTransport:
-    """
+    """A transport for Sparrow or RocketMQ.
+
     ```python
     bus = EventBus("postgresql://…", SparrowTransport("10.0.0.1:9876;10.0.0.2:9876", form="cap"))
     ```
@@ -64,9 +65,12 @@ class SparrowTransport:
         commit_interval_ms: int = 1_000,
         topic_queues: int = 4,
     ) -> None:
-        """`form`: how events are written; every form is read. `version` is what documents say. `header_builder` makes
-        the headers of messages that no bus sent. `timeout_ms`: for each batch, all attempts together.
-        `topic_queues`: how many a topic gets that the first event creates."""
+        """Create a transport.
+
+        `form` is how events are written; every form is read. `version` is written into documents. `header_builder`
+        creates the headers of messages that no bus sent. `timeout_ms` applies to each batch with all its attempts.
+        `topic_queues` is the number of queues of a topic that the first event creates.
+        """
         self._name_servers, self._form, self._version = name_servers, form, version
         self._credentials, self._header_builder = credentials, header_builder
         self._timeout_ms, self._topic_queues = timeout_ms, topic_queues
@@ -104,8 +108,11 @@ class SparrowTransport:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
-        """A broker that stored an event and cannot say whether it is on disk counts as a failure; one whose replica
-        is late does not."""
+        """Send envelopes, and return an error or None for each.
+
+        A broker that stored an event without confirming that it is on disk counts as a failure; a late replica does
+        not.
+        """
         producer = self._producer
         if producer is None:
             raise Closed("the transport")
@@ -129,7 +136,9 @@ class SparrowTransport:
             else:
                 in_order.setdefault(message.topic, {}).setdefault(key, []).append((number, key, message))
         works = [
-            _send_lot(producer, lot, None, outcomes, {}) for messages in by_topic.values() for lot in _lots(messages)
+            _send_batch(producer, batch, None, outcomes, {})
+            for messages in by_topic.values()
+            for batch in _batches(messages)
         ]
         works += [self._send_in_order(producer, topic, by_key, outcomes) for topic, by_key in in_order.items()]
         if len(works) == 1:
@@ -141,11 +150,11 @@ class SparrowTransport:
     async def _send_in_order(
         self, producer: Producer, topic: str, by_key: dict[str, list[_Numbered]], outcomes: _Outcomes
     ) -> None:
-        """Queues side by side, of each queue one batch after the other."""
+        """Send to all queues in parallel, and to each queue one batch after the other."""
         try:
             queues = (await producer.session.route(topic, default_topic_queues=self._topic_queues)).write_queues
             if not queues:
-                raise Unavailable(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
+                raise Unavailable(f"topic {topic!r} has no writable queue on a master")
         except SparrowError as error:
             for messages in by_key.values():
                 _fail(messages, error, outcomes)
@@ -158,11 +167,11 @@ class SparrowTransport:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> SparrowGroupConsumer:
-        """`prefetch`: events of each queue that are here and not acknowledged yet."""
+        """Join a group; `prefetch` is the number of unacknowledged events per queue."""
         consumer = Consumer(
-            group_of(group),
             self._name_servers,
-            start="first",
+            group=group_of(group),
+            consume_from="first",
             prefetch=Prefetch(count_max=max(2, prefetch), pull_count_max=max(32, prefetch), pull_bytes_max=1 << 20),
             commit_interval_ms=self._commit_interval_ms,
             timeout_ms=self._timeout_ms,
@@ -184,74 +193,79 @@ class SparrowTransport:
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-def _lots(messages: Sequence[_Numbered]) -> list[list[_Numbered]]:
-    """What goes in one request each."""
-    lots: list[list[_Numbered]] = []
-    lot: list[_Numbered] = []
+def _batches(messages: Sequence[_Numbered]) -> list[list[_Numbered]]:
+    """Split messages into requests."""
+    batches: list[list[_Numbered]] = []
+    batch: list[_Numbered] = []
     size = 0
     for numbered in messages:
         body_bytes = len(numbered[2].body)
-        if lot and (len(lot) >= BATCH_COUNT_MAX or size + body_bytes > BATCH_BYTES_MAX or body_bytes > _ALONE_BYTES):
-            lots.append(lot)
-            lot, size = [], 0
-        lot.append(numbered)
-        size += body_bytes + _ROOM_BYTES if body_bytes <= _ALONE_BYTES else BATCH_BYTES_MAX
-    if lot:
-        lots.append(lot)
-    return lots
+        if batch and (
+            len(batch) >= BATCH_COUNT_MAX or size + body_bytes > BATCH_BYTES_MAX or body_bytes > _SEPARATE_BODY_BYTES
+        ):
+            batches.append(batch)
+            batch, size = [], 0
+        batch.append(numbered)
+        size += body_bytes + _MESSAGE_OVERHEAD_BYTES if body_bytes <= _SEPARATE_BODY_BYTES else BATCH_BYTES_MAX
+    if batch:
+        batches.append(batch)
+    return batches
 
 
 async def _send_queue(producer: Producer, messages: Sequence[_Numbered], queue: QueueRef, outcomes: _Outcomes) -> None:
-    lots, refused = _lots(messages), dict[str | None, Exception]()
-    for place, lot in enumerate(lots):
-        failure = await _send_lot(producer, lot, queue, outcomes, refused)
+    batches, refused = _batches(messages), dict[str | None, Exception]()
+    for index, batch in enumerate(batches):
+        failure = await _send_batch(producer, batch, queue, outcomes, refused)
         if failure is not None:
-            for later in lots[place + 1 :]:
+            for later in batches[index + 1 :]:
                 _fail(later, failure, outcomes)
             return
 
 
-async def _send_lot(
+async def _send_batch(
     producer: Producer,
-    lot: Sequence[_Numbered],
+    batch: Sequence[_Numbered],
     queue: QueueRef | None,
     outcomes: _Outcomes,
     refused: dict[str | None, Exception],
 ) -> SparrowError | None:
-    """Why nothing more should be sent there just now. `refused`: keys of which nothing more is sent, and why."""
+    """Send one batch; return the error after which nothing more should be sent there.
+
+    `refused` holds the keys whose further events are not sent, and why.
+    """
     if refused:
-        for numbered in lot:
+        for numbered in batch:
             if numbered[1] in refused:
                 _fail([numbered], refused[numbered[1]], outcomes)
-        lot = [numbered for numbered in lot if numbered[1] not in refused]
-    messages = [message for _, _, message in lot]
+        batch = [numbered for numbered in batch if numbered[1] not in refused]
+    messages = [message for _, _, message in batch]
     try:
         if len(messages) == 1:
-            _check_safe(await producer.send(messages[0], queue=queue), producer)
+            _check_flushed(await producer.send(messages[0], queue=queue), producer)
         elif messages:
-            _check_safe((await producer.send_batch(messages, queue=queue))[0], producer)
-    except _ABOUT_ALL as error:
-        _fail(lot, error, outcomes)
+            _check_flushed((await producer.send_batch(messages, queue=queue))[0], producer)
+    except _BATCH_REFUSALS as error:
+        _fail(batch, error, outcomes)
     except Refused as error:
-        if len(lot) == 1:
-            ((number, key, _),) = lot
+        if len(batch) == 1:
+            ((number, key, _),) = batch
             outcomes[number] = error
             if key is not None:
                 refused[key] = error
             return None
-        # One of them will be the reason; the others need not suffer for it.
-        for place, numbered in enumerate(lot):
-            failure = await _send_lot(producer, [numbered], queue, outcomes, refused)
+        # One of them is the reason: send them one by one.
+        for index, numbered in enumerate(batch):
+            failure = await _send_batch(producer, [numbered], queue, outcomes, refused)
             if failure is not None:
-                _fail(lot[place + 1 :], failure, outcomes)
+                _fail(batch[index + 1 :], failure, outcomes)
                 return failure
     except SparrowError as error:
-        _fail(lot, error, outcomes)
+        _fail(batch, error, outcomes)
         return error
     return None
 
 
-def _check_safe(result: SendResult, producer: Producer) -> None:
+def _check_flushed(result: SendResult, producer: Producer) -> None:
     if result.status is SendStatus.FLUSH_DISK_TIMEOUT:
         raise FlushTimeout(producer.timeout_ms)
 

@@ -1,1 +1,1 @@
-"""admin."""
+"""Administration: topics, groups, offsets, tokens, message queries, resends and dead letters."""

@@ -1,146 +1,72 @@
-"""What an operator asks for: topics, groups, routes, how far groups are, and messages by key, id or time.
+"""The asyncio admin client: topics, groups, routes, offsets, tokens, and messages by key, id or time.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.create_topic("orders", queues=16)
         print((await admin.progress("billing")).lag)
 
-Questions about state are put to masters; a wish is a success once every broker it concerns has granted it.
+Queries go to masters. A change succeeds once every broker that it concerns has made it.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from sparrow.client.aio.admin import groups, offset_reset, tokens, topics
+from sparrow.client.aio.admin.clusters import Cluster, fetch_clusters
 from sparrow.client.aio.admin.dead_letters import dead_letter_filter, read_dead_letters, redrive_dead_letters
+from sparrow.client.aio.admin.groups import GroupMember, GroupProgress
 from sparrow.client.aio.admin.message_query import query_by_key, query_by_unique_key, view_by_offset_id
 from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, resend_messages
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.aio.consume.rebalance import StartPosition
+from sparrow.client.options import DEFAULT_NAME_SERVERS, StartPosition
 from sparrow.client.topic_route import TopicRoute
-from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
+from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import StoredMessage
-from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
-from sparrow.model.protocol import (
-    AUTO_CREATE_TOPIC,
-    DLQ_TOPIC_PREFIX,
-    MASTER_BROKER_ID,
-    PERM_READ,
-    PERM_WRITE,
-    SUBSCRIBE_ALL,
-)
-from sparrow.model.queue import QueueBounds, QueueOffset, QueueRef
+from sparrow.model.priority import Priority
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, SUBSCRIBE_ALL
+from sparrow.model.queue import QueueBounds, QueueRef
 from sparrow.model.token import Credentials, TokenKind
-from sparrow.model.topic import Group, validate_group_name, validate_topic_name
+from sparrow.model.topic import Group
 from sparrow.net.address import Address
-from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import (
-    ClusterTable,
-    ConsumeDirectlyResult,
-    IssueToken,
-    RevokeToken,
-    TokenDescription,
-    TokenList,
-)
-from sparrow.wire.codes import RequestCode, ResponseCode
-from sparrow.wire.error_codes import error_for_response
-from sparrow.wire.headers import (
-    CommitOffset,
-    ConsumeMessageDirectly,
-    DeleteGroup,
-    DeleteTopic,
-    GetConsumerConnections,
-    GetConsumeStats,
-    OffsetResponse,
-    QueryOffset,
-    QueueRequest,
-    ResetOffset,
-    SearchOffset,
-    TopicRequest,
-    UpdateTopic,
-)
+from sparrow.wire import bodies
+from sparrow.wire.bodies import ConsumeDirectlyResult, TokenDescription
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import ConsumeMessageDirectly
 from sparrow.wire.message_ids import format_offset_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NEWEST_MS = -1
-"""For a time: the end of a queue."""
 CONSUME_DIRECTLY_TIMEOUT_MS = 12_000
-"""For a message to be handled directly: brokers wait 10 s for the consumer."""
-_LOOK_S = 0.01
-"""How often a route is looked at that should appear any moment."""
-
-T = TypeVar("T")
-
-
-class Cluster(msgspec.Struct, frozen=True):
-    name: str
-    brokers: Mapping[str, Mapping[int, str]]
-    """Broker name to member number to `host:port`. Member 0 is the master."""
-
-    @property
-    def masters(self) -> dict[str, str]:
-        return {
-            name: members[MASTER_BROKER_ID] for name, members in self.brokers.items() if MASTER_BROKER_ID in members
-        }
-
-
-class QueueProgress(msgspec.Struct, frozen=True):
-    committed: int
-    """The offset the group reads next."""
-    end: int
-    """The offset the next message will have."""
-    read_ms: int
-    """When the last message the group has read was stored; 0 if that is not known."""
-
-    @property
-    def lag(self) -> int:
-        return self.end - self.committed
-
-
-class GroupProgress(msgspec.Struct, frozen=True):
-    """How far a group is."""
-
-    group: str
-    queues: Mapping[QueueRef, QueueProgress]
-    messages_per_s: float
-
-    @property
-    def lag(self) -> int:
-        """Messages the group has still to read."""
-        return sum(queue.lag for queue in self.queues.values())
-
-
-class GroupMember(msgspec.Struct, frozen=True):
-    """One consumer of a group that is online."""
-
-    client_id: str
-    address: str
-    language: str
-    version: int
+"""For a message that a consumer handles directly: brokers wait 10 s for the consumer."""
 
 
 class Admin:
+    """Administers topics, groups, offsets and tokens, and finds messages."""
+
     def __init__(
         self,
-        name_servers: str = "127.0.0.1:9876",
+        name_servers: str = DEFAULT_NAME_SERVERS,
         *,
         credentials: Credentials | None = None,
         session: ClientSession | None = None,
     ) -> None:
+        """Create an admin client.
+
+        `credentials` sign every request. `session`: use the connections and credentials of another client.
+        """
         self.session = session or ClientSession(name_servers, credentials=credentials)
         self._owns_session = session is None
 
     async def open(self) -> None:
+        """Open the session. `async with` does it."""
         await self.session.open()
 
     async def close(self) -> None:
+        """Close the connections, unless the session belongs to another client."""
         if self._owns_session:
             await self.session.close()
 
@@ -154,23 +80,15 @@ class Admin:
     # -- clusters and topics ------------------------------------------------------------------------------------------
 
     async def clusters(self) -> dict[str, Cluster]:
-        answer = await self.session.invoke_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
-        table = bodies.read(ClusterTable, answer.body)
-        return {
-            name: Cluster(
-                name,
-                {broker: table.broker_addr_table[broker].broker_addrs for broker in sorted(brokers)},
-            )
-            for name, brokers in sorted(table.cluster_addr_table.items())
-        }
+        """Return every cluster by name, with the addresses of its brokers."""
+        return await fetch_clusters(self.session)
 
     async def topics(self) -> list[str]:
-        """Every topic any broker has, the brokers' own among them."""
-        answer = await self.session.invoke_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(bodies.read(bodies.TopicList, answer.body).topic_list)
+        """Return the names of all topics of all brokers, system topics included."""
+        return await topics.fetch_topics(self.session)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where the topic lives, asked now."""
+        """Return the brokers and queues of a topic, as the name server reports them now."""
         return await self.session.route(topic, is_fresh=True)
 
     async def create_topic(
@@ -183,222 +101,91 @@ class Admin:
         permission: int = PERM_READ | PERM_WRITE,
         has_lanes: bool = False,
     ) -> TopicRoute:
-        """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either.
-        Producers and consumers find it when this returns. With lanes, messages have priorities: of each queue that
-        producers know, readers see three."""
-        validate_topic_name(name)
-        masters = await self._masters(cluster, brokers)
-        reads, flag = (queues * LANE_COUNT, LANES_SYS_FLAG) if has_lanes else (queues, 0)
-        header = UpdateTopic(name, AUTO_CREATE_TOPIC, reads, queues, permission, "SINGLE_TAG", False, flag)
-        await _all(
-            self.session.invoke(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values()
-        )
-        return await self._registered(name, masters)
+        """Create or change a topic on the masters of a cluster, of the named brokers, or of all brokers.
 
-    async def _registered(self, topic: str, masters: Mapping[str, str]) -> TopicRoute:
-        """Brokers tell the name server on their own; this waits until it knows."""
-        try:
-            async with asyncio.timeout(self.session.timeout_ms / 1000):
-                while True:
-                    try:
-                        route = await self.route(topic)
-                        if masters.keys() <= route.masters.keys():
-                            return route
-                    except UnknownTopic:
-                        pass
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError as cause:
-            raise Unavailable(
-                f"topic {topic!r} was made, but the name server did not hear of it on all of {', '.join(masters)} "
-                f"within {self.session.timeout_ms} ms"
-            ) from cause
+        Producers and consumers find it when this returns. `has_lanes`: messages have priorities; each queue that
+        producers write has three read queues.
+        """
+        return await topics.create_topic(
+            self.session,
+            name,
+            queues,
+            cluster=cluster,
+            brokers=brokers,
+            permission=permission,
+            has_lanes=has_lanes,
+        )
 
     async def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
-        """Messages and offsets go with it. Deleting what is not there is fine."""
-        masters = await self._masters(cluster, None)
-        await _all(
-            self.session.invoke(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic(name))
-            for address in masters.values()
-        )
-        header = DeleteTopic(name, cluster)
-        await _all(
-            self.session.invoke(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
-            for address in self.session.name_servers
-        )
+        """Delete a topic with its messages and offsets. A topic that does not exist is no error."""
+        await topics.delete_topic(self.session, name, cluster=cluster)
 
     async def topic_bounds(self, topic: str) -> dict[QueueRef, QueueBounds]:
-        """What each queue of the topic holds."""
-        route = await self.route(topic)
-        answers = await _all(
-            self.session.invoke(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic))
-            for address in _readable(route)
-        )
-        found: dict[QueueRef, QueueBounds] = {}
-        for answer in answers:
-            for queue, bounds in bodies.read(bodies.TopicStats, answer.body).offset_table.items():
-                found[queue] = QueueBounds(QueueOffset(max(bounds.min_offset, 0)), QueueOffset(bounds.max_offset))
-        return dict(sorted(found.items()))
+        """Return the first and the end offset of each queue of a topic."""
+        return await topics.fetch_topic_bounds(self.session, topic)
 
     async def offset_at(self, queue: QueueRef, time_ms: int, *, upper: bool = False) -> int:
-        """The first offset stored at or after that time; with `upper` the last one stored at or before it."""
-        return await self._offset_at(await self._address_of(queue), queue, time_ms, upper=upper)
-
-    async def _offset_at(self, address: str, queue: QueueRef, time_ms: int, *, upper: bool = False) -> int:
-        if time_ms == NEWEST_MS:
-            ask = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
-            answer = await self.session.invoke(address, RequestCode.GET_MAX_OFFSET, ask)
-        else:
-            boundary = "UPPER" if upper else "LOWER"
-            search = SearchOffset(queue.topic, queue.queue_id, time_ms, boundary, queue.broker_name)
-            answer = await self.session.invoke(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
-        return headers.read(OffsetResponse, answer.ext).offset
+        """Return the first offset stored at or after a time; with `upper`, the last one at or before it."""
+        return await topics.fetch_offset_at(self.session, queue, time_ms, upper=upper)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
     async def groups(self) -> dict[str, Group]:
-        """Every group any master knows."""
-        masters = await self._masters(None, None)
-        answers = await _all(
-            self.session.invoke(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) for address in masters.values()
-        )
-        tables = [bodies.read(bodies.GroupTable, answer.body).subscription_group_table for answer in answers]
-        return {name: config.group() for table in tables for name, config in sorted(table.items())}
+        """Return every consumer group by name."""
+        return await groups.fetch_groups(self.session)
 
     async def create_group(self, group: Group, *, cluster: str | None = None) -> None:
-        """Make a group, or change it."""
-        validate_group_name(group.name)
-        body = bodies.write(bodies.GroupConfig.of(group))
-        masters = await self._masters(cluster, None)
-        await _all(
-            self.session.invoke(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
-            for address in masters.values()
-        )
+        """Create or change a consumer group."""
+        await groups.create_group(self.session, group, cluster=cluster)
 
     async def delete_group(self, name: str, *, clean_offsets: bool = True) -> None:
-        masters = await self._masters(None, None)
-        header = DeleteGroup(name, clean_offsets, clean_offsets)
-        await _all(
-            self.session.invoke(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for address in masters.values()
-        )
+        """Delete a consumer group, and its committed offsets unless `clean_offsets` is False."""
+        await groups.delete_group(self.session, name, clean_offsets=clean_offsets)
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
-        """How far the group is on a topic, or on all it reads."""
-        masters = await self._masters(None, None)
-        header = GetConsumeStats(group, topic)
-        answers = await _all(
-            self.session.invoke(address, RequestCode.GET_CONSUME_STATS, header) for address in masters.values()
-        )
-        found = [bodies.read(bodies.ConsumeStats, answer.body) for answer in answers]
-        queues = {
-            queue: QueueProgress(told.consumer_offset, told.broker_offset, told.last_timestamp)
-            for stats in found
-            for queue, told in stats.offset_table.items()
-        }
-        return GroupProgress(group, dict(sorted(queues.items())), sum(stats.consume_tps for stats in found))
+        """Return committed offsets and lag of a group on a topic, or on all topics that it reads."""
+        return await groups.fetch_progress(self.session, group, topic)
 
     async def members(self, group: str) -> list[GroupMember]:
-        """Who consumes for the group now, by client id; nobody is an answer too."""
-        masters = await self._masters(None, None)
-        parts = await _all(self._members_on(address, group) for address in masters.values())
-        found = {member.client_id: member for part in parts for member in part}
-        return [found[client_id] for client_id in sorted(found)]
-
-    async def _members_on(self, address: str, group: str) -> list[GroupMember]:
-        answer = await self.session.invoke_unchecked(
-            address, RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnections(group)
-        )
-        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return []
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_response(answer.code, answer.remark)
-        found = bodies.read(bodies.ConsumerConnections, answer.body).connection_set
-        return [GroupMember(each.client_id, each.client_addr, each.language, each.version) for each in found]
+        """Return the members of a group that are online, sorted by client id."""
+        return await groups.fetch_members(self.session, group)
 
     async def reset_offsets(
         self, group: str, topic: str, to: StartPosition | int, *, force: bool = True
     ) -> dict[QueueRef, int]:
-        """Make the group read on from another place: `"first"`, `"last"`, or a time (a datetime, or ms since 1970; -1
-        is the newest message). Where each queue goes on is the answer.
+        """Reset a group on a topic to `"first"`, `"last"` or a time, and return the new offset of each queue.
 
-        Members that are online are told; for a group that is not, the offsets are committed here. Without `force`
-        a group is only set back, never forward.
+        A time is a datetime or ms since 1970; -1 is the newest message. Members that are online continue from there;
+        for a group without one the offsets are committed. Without `force`, offsets only move back.
         """
-        route = await self.route(topic)
-        wish = ResetOffset(topic, group, _time_ms(to), force)
-        parts = await _all(
-            self._reset_on(broker_name, address, route, wish) for broker_name, address in route.masters.items()
-        )
-        return dict(sorted((queue, offset) for part in parts for queue, offset in part.items()))
+        return await offset_reset.reset_offsets(self.session, group, topic, to, force=force)
 
     async def reset_queue(self, group: str, queue: QueueRef, offset: int) -> None:
-        """The same for one queue, and to an offset in it."""
-        route = await self.route(queue.topic)
-        address = route.masters.get(queue.broker_name)
-        if address is None or queue not in route.read_queues:
-            raise Refused(f"topic {queue.topic!r} has no queue {queue.queue_id} on a master of {queue.broker_name!r}")
-        ask = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
-        first, end = [
-            max(0, headers.read(OffsetResponse, answer.ext).offset)
-            for answer in await _all(
-                self.session.invoke(address, code, ask)
-                for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-            )
-        ]
-        if not first <= offset <= end:
-            raise Refused(f"{queue} holds offsets {first} to {end}: it cannot be read from {offset}")
-        wish = ResetOffset(queue.topic, group, NEWEST_MS, True, queue.queue_id, offset)
-        if await self._members_on(address, group):
-            await self.session.invoke(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wish)
-        else:
-            commit = CommitOffset(group, queue.topic, queue.queue_id, offset, queue.broker_name)
-            await self.session.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
-
-    async def _reset_on(
-        self, broker_name: str, address: str, route: TopicRoute, wish: ResetOffset
-    ) -> dict[QueueRef, int]:
-        answer = await self.session.invoke_unchecked(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wish)
-        if answer.code == ResponseCode.SUCCESS:
-            return bodies.read(bodies.OffsetTable, answer.body).offset_table
-        # A group that has never committed is an error to brokers, though all it lacks is what we are about to write.
-        if answer.code != ResponseCode.CONSUMER_NOT_ONLINE and (
-            answer.code != ResponseCode.SYSTEM_ERROR or await self._members_on(address, wish.group)
-        ):
-            raise error_for_response(answer.code, answer.remark)
-        queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
-        # One after the other: RocketMQ 4 loses a new group's commits when they come at the same time.
-        return {queue: await self._recommit(address, queue, wish) for queue in queues}
-
-    async def _recommit(self, address: str, queue: QueueRef, wish: ResetOffset) -> int:
-        offset = await self._offset_at(address, queue, wish.time_ms)
-        if not wish.is_forced:
-            ask = QueryOffset(wish.group, queue.topic, queue.queue_id, False, queue.broker_name)
-            answer = await self.session.invoke_unchecked(address, RequestCode.QUERY_CONSUMER_OFFSET, ask)
-            if answer.code == ResponseCode.SUCCESS:
-                offset = min(offset, headers.read(OffsetResponse, answer.ext).offset)
-        commit = CommitOffset(wish.group, queue.topic, queue.queue_id, offset, queue.broker_name)
-        await self.session.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
-        return offset
+        """Reset a group on one queue to an offset."""
+        await offset_reset.reset_queue(self.session, group, queue, offset)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     async def find_by_key(
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
     ) -> list[StoredMessage]:
-        """The newest messages of the topic that carry the key, oldest first."""
+        """Return the newest messages of a topic that have the key, the oldest of them first."""
         route = await self.session.route(topic)
         return await query_by_key(self.session, route, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def find_by_id(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
-        """The message with that id. An offset id says itself where to look; a unique id, the one its sender gave it,
-        is found only with its topic. `Refused` when there is none."""
+        """Return the message with an id; raise `Refused` if there is none.
+
+        An offset id contains the position of the message. A unique id, which the sender assigned, needs the topic.
+        """
         if topic is None:
             return await view_by_offset_id(self.session, message_id)
         found = await query_by_unique_key(self.session, await self.session.route(topic), message_id)
         if found is not None:
             return found
-        addresses = {address for some in (await self.clusters()).values() for address in _addresses(some)}
+        addresses = {address for cluster in (await self.clusters()).values() for address in cluster.addresses}
         try:
-            # Both kinds of id look alike: only one that names a broker we know is worth a connection.
+            # Both kinds of id look alike: connect only if the id contains the address of a known broker.
             return await view_by_offset_id(self.session, message_id, only=addresses)
         except SparrowError as cause:
             raise Refused(f"topic {topic!r} has no message with the id {message_id!r}, or no longer") from cause
@@ -406,13 +193,16 @@ class Admin:
     async def consume_directly(
         self, group: str, message_id: str, *, topic: str | None = None, client_id: str | None = None
     ) -> ConsumeDirectlyResult:
-        """Have a consumer of the group, or that one, handle a message now, whatever the group's progress. The id is an
-        offset id; or a unique id, and its topic. The answer says what came of it."""
+        """Have a member of the group handle a message now, and return the result.
+
+        The group's offsets do not matter and do not change. The id is an offset id, or a unique id with its topic.
+        Without a `client_id` any member that is online is used.
+        """
         message = await self.find_by_id(message_id, topic=topic)
         host = message.store_host
         address = str(Address(str(ip_address(host.ip)), host.port))
-        if client_id is None:  # RocketMQ's brokers want a name
-            members = await self._members_on(address, group)
+        if client_id is None:  # RocketMQ's brokers require one
+            members = await groups.fetch_members_on(self.session, address, group)
             if not members:
                 raise Refused(f"no consumer of group {group!r} is online")
             client_id = members[0].client_id
@@ -424,11 +214,11 @@ class Admin:
         return bodies.read(ConsumeDirectlyResult, answer.body)
 
     async def dead_letters(self, group: str) -> list[StoredMessage]:
-        """What the group gave up, oldest first on each broker; `topic` is the one a message was sent to."""
+        """Return the dead letters of a group, the oldest first on each broker; `topic` is their original topic."""
         return [letter async for letter in read_dead_letters(self.session, group)]
 
     async def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
-        """The same as an Arrow table, for many. `Refused` when the group has never given one up."""
+        """Return the dead letters of a group as an Arrow table; raise `Refused` if the group has never had one."""
         from sparrow.client.aio.consume.table_reader import read_table
 
         topic = DLQ_TOPIC_PREFIX + group
@@ -443,14 +233,13 @@ class Admin:
         everything: bool = False,
         to_group_only: bool = False,
     ) -> int:
-        """Send dead letters again: those with these ids, those that died since a time, or all; how many there were.
+        """Send dead letters again: those with these ids, those since a time, or all; return how many.
 
-        They go to the topic they were sent to, under their own unique ids, so every group that reads it gets them once
-        more; `to_group_only` sends them to this group's retry topic. They also stay among the dead letters.
+        They go to their original topic under their own unique ids, so every group that reads it gets them once more;
+        with `to_group_only` they go to the retry topic of this group. They also stay among the dead letters.
         """
-        return await redrive_dead_letters(
-            self.session, group, dead_letter_filter(ids, since, everything=everything), to_group=to_group_only
-        )
+        wanted = dead_letter_filter(ids, since, everything=everything)
+        return await redrive_dead_letters(self.session, group, wanted, to_group=to_group_only)
 
     async def resend(
         self,
@@ -468,14 +257,14 @@ class Admin:
         dry_run: bool = False,
         force: bool = False,
     ) -> ResendResult:
-        """Deliver messages of a topic once more, to a group or to all that have committed an offset on it. They are not
-        copied; they come as the group's retries do, with the property `RESENT`.
+        """Deliver messages of a topic once more, to a group or to all groups that have committed offsets on it.
 
-        Which messages: offsets `begin` to `end`, both included, of a queue or of a priority's queues; those with one of
-        the `keys`; or those stored from `from_ms` on and before `to_ms`, which may also narrow down keys. A group that
-        has not read them yet is refused them unless `force`. `dry_run` only counts.
+        The messages are not copied; they are delivered like retries, with the property `RESENT`. They are selected by
+        offsets `begin` to `end`, both included, in a queue or in the queues of a priority; by one of the `keys`; or by
+        store time from `from_ms` to before `to_ms`, which may also narrow down keys. Messages that a group has not
+        read yet are refused unless `force`. `dry_run` only counts.
         """
-        wish = make_resend_request(
+        request = make_resend_request(
             topic,
             group,
             begin=begin,
@@ -488,101 +277,22 @@ class Admin:
             dry_run=dry_run,
             force=force,
         )
-        return await resend_messages(self.session, await self.route(topic), wish, broker)
+        return await resend_messages(self.session, await self.route(topic), request, broker)
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
     async def issue_token(self, name: str, kind: TokenKind) -> Credentials:
-        """What a producer (`p`) or a consumer (`c`) is to sign its requests with. Every broker gets the same token; a
-        name issued before is given as it was, and one of another kind, or revoked, is refused."""
-        masters = await self._masters(None, None)
-        known = await _all(self._tokens_on(address) for address in masters.values())
-        has_it = {address: name in tokens for address, tokens in zip(masters.values(), known, strict=True)}
-        secret_key: str | None = None
-        # Whoever has it goes first: the secret is its own, and the others take it over.
-        for broker_name, address in sorted(masters.items(), key=lambda master: not has_it[master[1]]):
-            body = bodies.write(IssueToken(name, kind, secret_key))
-            answer = await self.session.invoke(address, RequestCode.ISSUE_TOKEN, None, body)
-            given = bodies.read(TokenDescription, answer.body).secret_key
-            if given is None or secret_key not in (None, given):
-                raise Refused(
-                    f"token {name!r} has another secret on broker {broker_name!r}: revoke it, and issue another name"
-                )
-            secret_key = given
-        return Credentials(name, secret_key or "")
+        """Issue a token for a producer (`p`) or a consumer (`c`), and return what it signs its requests with.
+
+        Every broker gets the same token. A name that was issued before returns the same credentials; it is refused if
+        its kind is another, or if it was revoked.
+        """
+        return await tokens.issue_token(self.session, name, kind)
 
     async def tokens(self) -> list[TokenDescription]:
-        """Every token of any master, by name, the revoked ones too. Secrets are not shown."""
-        masters = await self._masters(None, None)
-        found: dict[str, TokenDescription] = {}
-        for tokens in await _all(self._tokens_on(address) for address in masters.values()):
-            for name, token in tokens.items():
-                if name not in found or token.revoked_ms is None:  # while one broker still takes it, it is not revoked
-                    found[name] = token
-        return [found[name] for name in sorted(found)]
+        """Return every token by name, revoked ones included, without secrets."""
+        return await tokens.fetch_tokens(self.session)
 
     async def revoke_token(self, name: str) -> None:
-        """For good, and from the next request on, on every master that has it."""
-        masters = await self._masters(None, None)
-        known = await _all(self._tokens_on(address) for address in masters.values())
-        having = [address for address, tokens in zip(masters.values(), known, strict=True) if name in tokens]
-        if not having:
-            raise Refused(f"there is no token {name!r}")
-        body = bodies.write(RevokeToken(name))
-        await _all(self.session.invoke(address, RequestCode.REVOKE_TOKEN, None, body) for address in having)
-
-    async def _tokens_on(self, address: str) -> dict[str, TokenDescription]:
-        answer = await self.session.invoke(address, RequestCode.LIST_TOKENS)
-        return {token.name: token for token in bodies.read(TokenList, answer.body).tokens}
-
-    # -- brokers ------------------------------------------------------------------------------------------------------
-
-    async def _masters(self, cluster: str | None, brokers: Iterable[str] | None) -> dict[str, str]:
-        """Broker names and the addresses that take writes; at least one."""
-        clusters = await self.clusters()
-        if cluster is not None and cluster not in clusters:
-            raise Refused(f"there is no cluster {cluster!r}, only {', '.join(map(repr, clusters)) or 'none'}")
-        masters = {
-            name: address
-            for some in clusters.values()
-            if cluster in (None, some.name)
-            for name, address in some.masters.items()
-        }
-        if brokers is not None:
-            wanted = list(brokers)
-            missing = [name for name in wanted if name not in masters]
-            if missing:
-                known = ", ".join(map(repr, masters)) or "none"
-                raise Refused(f"there is no master of {', '.join(map(repr, missing))}, only of {known}")
-            masters = {name: masters[name] for name in wanted}
-        if not masters:
-            raise Unavailable("the name server knows no broker with a master: is one running, and registered there?")
-        return masters
-
-    async def _address_of(self, queue: QueueRef) -> str:
-        route = await self.session.route(queue.topic)
-        address = route.address_of(queue.broker_name)
-        if address is None:
-            raise Refused(f"topic {queue.topic!r} is not on broker {queue.broker_name!r}")
-        return address
-
-
-def _readable(route: TopicRoute) -> list[str]:
-    """One member of each broker that has the topic."""
-    found = (route.address_of(broker_name) for broker_name in route.addresses)
-    return [address for address in found if address is not None]
-
-
-def _addresses(cluster: Cluster) -> list[str]:
-    return [address for members in cluster.brokers.values() for address in members.values()]
-
-
-def _time_ms(place: StartPosition | int) -> int:
-    """0 is before every message."""
-    if isinstance(place, str):
-        return 0 if place == "first" else NEWEST_MS
-    return int(place.timestamp() * 1000) if isinstance(place, datetime) else place
-
-
-async def _all(asked: Iterable[Awaitable[T]]) -> list[T]:
-    return list(await asyncio.gather(*asked))
+        """Revoke a token for good on every master, from the next request on."""
+        await tokens.revoke_token(self.session, name)

@@ -1,4 +1,4 @@
-"""Dead letters: what a group gave up, read without a group of one's own, and sent again when its reason is gone."""
+"""Dead letters of a group: reading them without a group, and redriving them to their topic."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _PULL_COUNT = 256
 
 
 async def read_dead_letters(session: ClientSession, group: str) -> AsyncIterator[StoredMessage]:
-    """In the order in which they died, broker by broker, up to the newest of now. Their `topic` is the one they were
-    sent to."""
+    """Yield the dead letters of a group with their original topic.
+
+    They are in order, broker by broker, up to the newest of now.
+    """
     topic = DLQ_TOPIC_PREFIX + group
     try:
         route = await session.route(topic, is_fresh=True)
     except UnknownTopic:
-        return  # made with the first dead letter: there is none
+        return  # the first dead letter creates the topic: there is none
     subscription = Subscription.of(topic, version_ms=clock.now_ms())
     for queue in sorted(route.read_queues):
         offset, end = 0, None
@@ -57,7 +59,7 @@ async def read_dead_letters(session: ClientSession, group: str) -> AsyncIterator
 async def redrive_dead_letters(
     session: ClientSession, group: str, is_wanted: Callable[[StoredMessage], bool], *, to_group: bool
 ) -> int:
-    """Send the wanted ones again; how many there were. The dead letters themselves stay where they are."""
+    """Send the wanted dead letters again, and return how many. They also stay in the dead-letter topic."""
     count = 0
     async with Producer(group=REDRIVE_GROUP, session=session) as producer:
         async for letter in read_dead_letters(session, group):
@@ -70,9 +72,9 @@ async def redrive_dead_letters(
 def dead_letter_filter(
     ids: Collection[str] | None, since: datetime | int | None, *, everything: bool
 ) -> Callable[[StoredMessage], bool]:
-    """Which dead letters are meant; exactly one way to say so is allowed, since sending again cannot be undone."""
+    """Return a filter by ids, by time, or for everything. Exactly one must be given, since sending cannot be undone."""
     if (ids is not None) + (since is not None) + everything != 1:
-        raise Refused("which dead letters? Give their ids, a time since which they died, or everything=True")
+        raise Refused("select the dead letters by exactly one of ids, since and everything=True")
     if ids is not None:
         wanted = {ids} if isinstance(ids, str) else set(ids)
         return lambda letter: not wanted.isdisjoint(known_ids(letter))
@@ -81,6 +83,6 @@ def dead_letter_filter(
 
 
 def known_ids(letter: StoredMessage) -> set[str]:
-    """The ids by which somebody may know it: its sender's, that of its first record, and that of this one."""
+    """Return the ids by which a dead letter is known: its unique id, the id of its first record, and of this one."""
     here = format_offset_id(letter.store_host, letter.physical_offset)
     return {each for each in (letter.unique_key, letter.properties.get(PROPERTY_ORIGIN_MESSAGE_ID), here) if each}

@@ -1,4 +1,4 @@
-"""Where the queues of topics begin and end, asked of all their brokers at once, one question each."""
+"""Bounds of the queues of topics, fetched from all their brokers at once, with one request each."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sparrow.wire.headers import TopicRequest
 
 
 class SizedQueueBounds(msgspec.Struct, frozen=True, gc=False):
-    """What a queue holds: offsets from `first` to before `end`."""
+    """Offsets from `first` to before `end`, and the size of records."""
 
     first: int
     end: int
     mean_bytes: int
-    """The mean size of its newest records; 0 if the broker does not say."""
+    """The mean size of the newest records; 0 if the broker does not report it."""
 
 
 async def fetch_queue_bounds(
     session: ClientSession, topics: Iterable[str], *, timeout_ms: int | None = None, without_absent: bool = False
 ) -> dict[QueueRef, SizedQueueBounds]:
-    """Every queue of these topics that can be read, in order. `UnknownTopic` if one of them is not there.
+    """Return the bounds of every readable queue of these topics, in order; raise `UnknownTopic` if one does not exist.
 
-    `without_absent`: a broker that cannot be reached costs its own queues only.
+    `without_absent`: skip the queues of brokers that cannot be reached.
     """
     names = list(dict.fromkeys(topics))
     routes = await asyncio.gather(*(_route(session, name) for name in names))
@@ -40,7 +40,7 @@ async def fetch_queue_bounds(
         for broker in dict.fromkeys(queue.broker_name for queue in route.read_queues):
             address = route.address_of(broker)
             if address is None:
-                raise Unavailable(f"no route leads to broker {broker!r}")
+                raise Unavailable(f"the route of topic {route.topic!r} has no broker {broker!r}")
             asked.setdefault((broker, address), []).append(route)
     answers = await asyncio.gather(
         *(_of_broker(session, broker, address, some, timeout_ms) for (broker, address), some in asked.items()),
@@ -80,7 +80,7 @@ async def _of_broker(
 async def _by_stats(
     session: ClientSession, broker: str, address: str, route: TopicRoute, timeout_ms: int | None
 ) -> dict[QueueRef, SizedQueueBounds]:
-    """From a broker that is not Sparrow's."""
+    """Fetch the bounds from a broker that is not Sparrow's."""
     answer = await session.invoke(
         address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(route.topic), timeout_ms=timeout_ms
     )

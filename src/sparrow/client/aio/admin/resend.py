@@ -1,4 +1,4 @@
-"""Resend: which messages a request means, and asking every broker that has some of them."""
+"""Resends: the request that selects messages, and its execution by every broker that has some of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import ResendMessages, ResendMessagesResponse
 
 RESEND_TIMEOUT_MS = 600_000
-"""The answer comes when all is stored, and there may be millions."""
+"""The response is sent when everything is stored, which may be millions of messages."""
 
 
 class ResendResult(msgspec.Struct, frozen=True):
-    """What a resend did, or (dry) would do."""
+    """What a resend did, or a dry run would do."""
 
     count: int
-    """Messages, each for every one of the groups that wants it."""
+    """Messages, counted once for each group."""
     missing: int
-    """Messages that were asked for, and that retention took before."""
+    """Requested messages that retention has removed."""
     groups: tuple[str, ...]
 
 
@@ -43,10 +43,10 @@ def make_resend_request(
     dry_run: bool,
     force: bool,
 ) -> ResendMessages:
-    """The request. What makes no sense is refused by brokers, for all clients alike."""
+    """Return the request. Brokers validate it, for all clients alike."""
     if group is not None and not group:
-        raise Refused("an empty name is no group: name one, or say None for all groups that read the topic")
-    words = [keys] if isinstance(keys, str) else keys
+        raise Refused("the group name is empty: name a group, or use None for all groups that read the topic")
+    key_list = [keys] if isinstance(keys, str) else keys
     return ResendMessages(
         topic,
         group,
@@ -54,7 +54,7 @@ def make_resend_request(
         priority.label if isinstance(priority, Priority) else priority,
         begin,
         end,
-        None if words is None else " ".join(words),
+        None if key_list is None else " ".join(key_list),
         from_ms,
         to_ms,
         dry_run,
@@ -63,38 +63,38 @@ def make_resend_request(
 
 
 async def resend_messages(
-    session: ClientSession, route: TopicRoute, wish: ResendMessages, broker: str | None
+    session: ClientSession, route: TopicRoute, request: ResendMessages, broker: str | None
 ) -> ResendResult:
-    """Ask the master of that broker, or of every one that has the topic. If one of them refuses, none has begun."""
-    masters = _masters(route, wish, broker)
-    if len(masters) > 1 and not wish.is_dry_run:
-        await _ask(session, masters, msgspec.structs.replace(wish, is_dry_run=True))
-    answers = await _ask(session, masters, wish)
+    """Send the request to the master of that broker, or of all that have the topic. If one refuses, none has begun."""
+    masters = _masters(route, request, broker)
+    if len(masters) > 1 and not request.is_dry_run:
+        await _ask(session, masters, msgspec.structs.replace(request, is_dry_run=True))
+    answers = await _ask(session, masters, request)
     groups = sorted({group for answer in answers for group in answer.groups.split(",") if group})
     if not groups:
-        raise Refused(f"no group has committed an offset on topic {wish.topic!r}: there is nobody to resend to")
+        raise Refused(f"no group has committed an offset on topic {request.topic!r}: name the group to resend to")
     return ResendResult(
         sum(answer.count for answer in answers), sum(answer.missing for answer in answers), tuple(groups)
     )
 
 
-def _masters(route: TopicRoute, wish: ResendMessages, broker: str | None) -> Mapping[str, str]:
+def _masters(route: TopicRoute, request: ResendMessages, broker: str | None) -> Mapping[str, str]:
     masters = dict(sorted(route.masters.items()))
     if broker is not None:
         if broker not in masters:
-            raise Refused(f"topic {wish.topic!r} has no master {broker!r}, only {', '.join(masters) or 'none'}")
+            raise Refused(f"topic {request.topic!r} has no master {broker!r}, only {', '.join(masters) or 'none'}")
         return {broker: masters[broker]}
-    if len(masters) > 1 and (wish.begin is not None or wish.end is not None):
-        raise Refused(f"offsets of which broker's queue? Topic {wish.topic!r} is on {', '.join(masters)}")
+    if len(masters) > 1 and (request.begin is not None or request.end is not None):
+        raise Refused(f"topic {request.topic!r} is on {', '.join(masters)}: name the broker of the offsets")
     return masters
 
 
 async def _ask(
-    session: ClientSession, masters: Mapping[str, str], wish: ResendMessages
+    session: ClientSession, masters: Mapping[str, str], request: ResendMessages
 ) -> list[ResendMessagesResponse]:
     answers = await asyncio.gather(
         *(
-            session.invoke(address, RequestCode.RESEND_MESSAGES, wish, timeout_ms=RESEND_TIMEOUT_MS)
+            session.invoke(address, RequestCode.RESEND_MESSAGES, request, timeout_ms=RESEND_TIMEOUT_MS)
             for address in masters.values()
         )
     )

@@ -1,1 +1,1 @@
-"""connection."""
+"""The session: connections to brokers and name servers, cached routes, and heartbeats."""

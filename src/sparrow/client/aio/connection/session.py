@@ -1,8 +1,8 @@
-"""What one client has open: connections, routes, heartbeats. Producers, consumers and admins work through one.
+"""The client session: connections, cached routes and heartbeats, shared by producers, consumers and admins.
 
-1. Routes are kept: when every name server is gone, work goes on with what is known.
-2. One connection an address, shared by all requests and by those the broker sends us.
-3. Every 30 s routes in use are asked for again, brokers get a heartbeat, and connections nobody needs are closed.
+1. Routes are cached: when every name server is unreachable, work continues with the known ones.
+2. There is one connection per address, for all requests in both directions.
+3. Every 30 s, routes in use are refreshed, brokers get a heartbeat, and unused connections are closed.
 """
 
 from __future__ import annotations
@@ -38,91 +38,97 @@ ClientRequestHandler = Callable[[Any, "ClientSession", RequestContext], Coroutin
 
 
 class SessionConsumer(Protocol):
-    """A consumer, as far as its session and the brokers may speak to it."""
+    """What the session and the brokers' requests need of a consumer."""
 
     started_ms: int
 
-    @property
-    def is_orderly(self) -> bool: ...
-    def described(self) -> ConsumerData:
-        """What heartbeats say of it."""
+    is_orderly: bool
+
+    def heartbeat_data(self) -> ConsumerData:
+        """Return what heartbeats report about the consumer."""
         ...
 
     def on_members_changed(self) -> None: ...
-    async def rewind(self, offsets: dict[QueueRef, int]) -> None: ...
+    async def reset_offsets(self, offsets: dict[QueueRef, int]) -> None: ...
     def positions(self, topic: str | None = None) -> dict[QueueRef, int]: ...
-    def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
-        """Of each queue: how far it is dealt with, and how many messages are in hand."""
+    def queue_states(self) -> dict[QueueRef, tuple[int, int]]:
+        """Return for each queue the committable offset and the number of unconsumed messages."""
         ...
 
     async def handle_directly(self, message: StoredMessage) -> None: ...
 
 
 class TransactionCheckResponder(Protocol):
-    """Transactions of a producer, as far as brokers may ask after them."""
+    """What a broker's check-back needs of a producer."""
 
     async def answer(self, asked: CheckTransaction, message: StoredMessage, channel: Channel) -> None: ...
 
 
 class ClientSession:
-    """One client's connections and routes."""
+    """The connections and routes of one client."""
 
     def __init__(
         self,
         name_servers: str = "127.0.0.1:9876",
         *,
-        instance: str | None = None,
+        instance_name: str | None = None,
         timeout_ms: int = 3_000,
         maintenance_interval_ms: int = 30_000,
         credentials: Credentials | None = None,
     ) -> None:
-        """`credentials` sign every request, to brokers and to name servers."""
+        """Create a session; `credentials` sign every request to brokers and name servers."""
         self._name_servers = parse_addresses(name_servers)
         if not self._name_servers:
             raise SettingsError("name_servers", name_servers, "the caller", "127.0.0.1:9876")
         ip = local_ip(self._name_servers[0])
-        self.client_id = make_client_id(ip, instance)
+        self.client_id = make_client_id(ip, instance_name)
         self.unique_ids = make_unique_ids(ip)
         self.timeout_ms = timeout_ms
         self._credentials = credentials
         self.is_open = False
         self.on_routes_changed: list[Callable[[str], None]] = []
-        """Told of each topic whose route is another than before."""
+        """Called with each topic whose route has changed."""
         self.producers: set[str] = set()
-        """Groups that heartbeats name."""
+        """Producer groups that heartbeats contain."""
         self.consumers: dict[str, SessionConsumer] = {}
-        """By group."""
+        """Consumers by group."""
         self.handlers: dict[int, ClientRequestHandler] = {}
-        """For requests that brokers send us."""
+        """Handlers of the requests that brokers send."""
         self.transactions: dict[str, TransactionCheckResponder] = {}
-        """By producer group: who answers for its half messages."""
-        self.replies: dict[str, asyncio.Future[StoredMessage]] = {}
-        """By correlation id: who waits for a reply."""
-        self._tend_interval_s = maintenance_interval_ms / 1000
+        """By producer group: what answers check-backs."""
+        self.pending_replies: dict[str, asyncio.Future[StoredMessage]] = {}
+        """By correlation id: the futures of replies."""
+        self._maintenance_interval_s = maintenance_interval_ms / 1000
         self._current = randrange(len(self._name_servers))
         self._channels: dict[str, Channel] = {}
-        self._dialing: dict[str, asyncio.Task[Channel]] = {}
+        self._connecting: dict[str, asyncio.Task[Channel]] = {}
         self._routes: dict[str, TopicRoute] = {}
         self._inherited: dict[str, TopicRoute] = {}
-        """Of topics that are just being made by sends."""
-        self._asking: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
-        self._tender: asyncio.Task[None] | None = None
+        """Routes of topics that a send is just creating."""
+        self._route_requests: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
+        self._maintenance: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        """Start the maintenance task. Connections are opened when they are used first."""
         if not self.is_open:
             self.is_open = True
-            self._serving: RequestDispatcher[ClientSession] = RequestDispatcher(self, self.handlers)
-            self._tender = asyncio.create_task(self._tend())
+            self._dispatcher: RequestDispatcher[ClientSession] = RequestDispatcher(self, self.handlers)
+            self._maintenance = asyncio.create_task(self._maintain())
 
     async def close(self) -> None:
+        """Close all connections."""
         if not self.is_open:
             return
         self.is_open = False
-        tasks = [task for task in (self._tender, *self._dialing.values(), *self._asking.values()) if task is not None]
+        tasks = [
+            task
+            for task in (self._maintenance, *self._connecting.values(), *self._route_requests.values())
+            if task is not None
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._serving.stop(0)
+        await self._dispatcher.stop(0)
         channels = list(self._channels.values())
         for channel in channels:
             channel.close()
@@ -136,34 +142,34 @@ class ClientSession:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def signed(self, header: Header | None, body: bytes | memoryview = b"") -> Header | None:
-        """The header as it must go out on a channel: signed, if we were given credentials."""
+        """Return the header for sending on a channel: signed if there are credentials."""
         return header if self._credentials is None else sign(header, body, self._credentials)
 
     def cached_channel(self, address: str) -> Channel | None:
-        """The open channel to an address, if there is one."""
+        """Return the open channel to an address; None without one."""
         channel = self._channels.get(address)
         return channel if channel is not None and channel.is_open else None
 
     async def channel(self, address: str) -> Channel:
-        """A channel to that address; those who ask at the same time share one attempt."""
+        """Return a channel to that address; concurrent calls share one connection attempt."""
         found = self.cached_channel(address)
         if found is not None:
             return found
         if not self.is_open:
-            raise ConnectionLost(address, "the client is not open")
-        dialing = self._dialing.get(address)
-        if dialing is None:
-            dialing = self._dialing[address] = asyncio.create_task(self._dial(address))
-            dialing.add_done_callback(lambda _: self._dialing.pop(address, None))
-        return await asyncio.shield(dialing)
+            raise ConnectionLost(address, "the client is not open: use async with, or call open")
+        connecting = self._connecting.get(address)
+        if connecting is None:
+            connecting = self._connecting[address] = asyncio.create_task(self._connect(address))
+            connecting.add_done_callback(lambda _: self._connecting.pop(address, None))
+        return await asyncio.shield(connecting)
 
-    async def _dial(self, address: str) -> Channel:
+    async def _connect(self, address: str) -> Channel:
         channel = await connect(Address.parse(address), self._serve, timeout_ms=self.timeout_ms)
         if address not in self.name_servers and (body := self._heartbeat_body()) is not None:
-            # A broker knows us by our connection: on a new one it must hear of us before we ask for messages.
+            # Brokers identify clients by connection: a new one needs a heartbeat before the first pull.
             try:
                 beat = self.signed(Heartbeat(), body)
                 await channel.request(RequestCode.HEART_BEAT, beat, body, timeout_ms=self.timeout_ms)
@@ -174,7 +180,7 @@ class ClientSession:
         return channel
 
     def _serve(self, command: RemotingCommand, channel: Channel) -> None:
-        self._serving(command, channel)
+        self._dispatcher(command, channel)
 
     async def invoke(
         self,
@@ -185,7 +191,7 @@ class ClientSession:
         *,
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        """The answer of success, or the error it stands for."""
+        """Send a request and return its response; raise the error that another code than success stands for."""
         answer = await self.invoke_unchecked(address, code, header, body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_response(answer.code, answer.remark)
@@ -200,14 +206,14 @@ class ClientSession:
         *,
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        """The answer, whatever its code."""
+        """Send a request and return its response, whatever its code."""
         channel = self.cached_channel(address) or await self.channel(address)
         return await channel.request(code, self.signed(header, body), body, timeout_ms=timeout_ms or self.timeout_ms)
 
     async def invoke_name_server(
         self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_ms: int | None = None
     ) -> RemotingCommand:
-        """The answer of the first name server that gives one; the next question starts with that one."""
+        """Return the response of the first name server that responds; the next request starts with that one."""
         failure: SparrowError | None = None
         for turn in range(len(self._name_servers)):
             index = (self._current + turn) % len(self._name_servers)
@@ -227,37 +233,41 @@ class ClientSession:
 
     @property
     def name_servers(self) -> list[str]:
+        """The addresses of the name servers."""
         return [str(address) for address in self._name_servers]
 
     # -- routes -------------------------------------------------------------------------------------------------------
 
     def cached_route(self, topic: str, *, for_sends: bool = False) -> TopicRoute | None:
-        """What is known of a topic without asking; `for_sends`, also of one that sends are just making."""
+        """Return the known route of a topic; `for_sends`, also of one that a send is just creating."""
         return (self._inherited.get(topic) if for_sends else None) or self._routes.get(topic)
 
     async def route(self, topic: str, *, is_fresh: bool = False, default_topic_queues: int = 0) -> TopicRoute:
-        """Where a topic lives. With `default_topic_queues`, one that does not exist yet is given its future brokers."""
+        """Return the route of a topic.
+
+        With `default_topic_queues`, a missing topic gets the route that a send will create.
+        """
         known = self.cached_route(topic, for_sends=default_topic_queues > 0)
         if known is not None and not is_fresh:
             return known
-        question = (topic, default_topic_queues)
-        asking = self._asking.get(question)
-        if asking is None:
-            asking = self._asking[question] = asyncio.create_task(self._ask_route(topic, default_topic_queues))
-            asking.add_done_callback(lambda _: self._asking.pop(question, None))
+        key = (topic, default_topic_queues)
+        request = self._route_requests.get(key)
+        if request is None:
+            request = self._route_requests[key] = asyncio.create_task(self._fetch_route(topic, default_topic_queues))
+            request.add_done_callback(lambda _: self._route_requests.pop(key, None))
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(request)
         except Unavailable:
             if known is not None:
                 return known
             raise
 
-    async def _ask_route(self, topic: str, default_topic_queues: int) -> TopicRoute:
+    async def _fetch_route(self, topic: str, default_topic_queues: int) -> TopicRoute:
         try:
             route = TopicRoute.of(topic, await self._route_data(topic))
         except UnknownTopic:
-            # What was known stays: a name server that has just started knows no topic until the brokers have
-            # registered. Whether a topic is gone, its brokers say.
+            # Keep the known route: a name server that has just started has no topics until the brokers register.
+            # Whether a topic is deleted, its brokers report.
             if not default_topic_queues:
                 raise
             if (known := self._routes.get(topic)) is not None:
@@ -266,15 +276,15 @@ class ClientSession:
                 route = TopicRoute.inherited(topic, await self._route_data(AUTO_CREATE_TOPIC), default_topic_queues)
             except UnknownTopic as cause:
                 raise UnknownTopic(topic) from cause
-            # Kept for a while, for those who send: else only the broker of the first message would get the topic.
+            # Kept for a while for sends: otherwise only the broker of the first message would create the topic.
             self._inherited[topic] = route
             return route
         before = self._routes.get(topic)
         self._routes[topic] = route
         self._inherited.pop(topic, None)
         if before != route:
-            for tell in self.on_routes_changed:
-                tell(topic)
+            for notify in self.on_routes_changed:
+                notify(topic)
         return route
 
     async def _route_data(self, topic: str) -> RouteData:
@@ -283,7 +293,7 @@ class ClientSession:
         return bodies.read(RouteData, answer.body)
 
     def broker_addresses(self, *, masters_only: bool) -> set[str]:
-        """Every broker in any route that is known."""
+        """Return the address of every broker in any known route."""
         return {
             address
             for route in (*self._routes.values(), *self._inherited.values())
@@ -292,21 +302,21 @@ class ClientSession:
             if number == 0 or not masters_only
         }
 
-    # -- tending ------------------------------------------------------------------------------------------------------
+    # -- maintenance --------------------------------------------------------------------------------------------------
 
-    async def _tend(self) -> None:
+    async def _maintain(self) -> None:
         while True:
-            await asyncio.sleep(self._tend_interval_s)
+            await asyncio.sleep(self._maintenance_interval_s)
             try:
                 self._inherited.clear()
                 await self.refresh()
                 await self.heartbeat()
                 self._close_unneeded()
             except SparrowError as error:
-                log.warning("tending failed", extra={"why": str(error)})
+                log.warning("session maintenance failed", extra={"why": str(error)})
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Ask for routes again. What cannot be had stays as it was."""
+        """Fetch routes again. A route that cannot be fetched stays as it was."""
         for topic in list(self._routes) if topics is None else topics:
             try:
                 await self.route(topic, is_fresh=True)
@@ -316,20 +326,20 @@ class ClientSession:
                 log.debug("route not refreshed", extra={"topic": topic, "why": str(error)})
 
     async def heartbeat(self) -> None:
-        """Tell the brokers who we are and what we subscribe to. One that cannot be reached hears of us next time."""
+        """Send a heartbeat to all brokers. One that cannot be reached gets the next."""
         body = self._heartbeat_body()
         if body is not None:
             addresses = self.broker_addresses(masters_only=not self.consumers)
-            await asyncio.gather(*(self._beat(address, body) for address in addresses))
+            await asyncio.gather(*(self._send_heartbeat(address, body) for address in addresses))
 
     def _heartbeat_body(self) -> bytes | None:
-        consumers = [member.described() for member in self.consumers.values()]
+        consumers = [member.heartbeat_data() for member in self.consumers.values()]
         if not consumers and not self.producers:
             return None
         producers = [ProducerData(group) for group in sorted(self.producers)]
         return bodies.write(HeartbeatData(self.client_id, producers, consumers))
 
-    async def _beat(self, address: str, body: bytes) -> None:
+    async def _send_heartbeat(self, address: str, body: bytes) -> None:
         try:
             await self.invoke(address, RequestCode.HEART_BEAT, Heartbeat(), body)
         except SparrowError as error:
@@ -341,5 +351,5 @@ class ClientSession:
             if not channel.is_open:
                 del self._channels[address]
             elif address not in needed:
-                channel.close("no route leads there")
+                channel.close("no route contains this broker")
                 del self._channels[address]

@@ -1,1 +1,1 @@
-"""consume."""
+"""Consuming: group membership, rebalancing, prefetching, delivery to handlers, offsets, retries, and pop."""

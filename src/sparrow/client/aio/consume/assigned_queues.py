@@ -1,4 +1,4 @@
-"""The queues a consumer reads just now: begun, sent elsewhere, left to others. Their progress is committed together."""
+"""The queues that a consumer reads now: begun, restarted, released, and committed together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.handler_delivery import MessageDelivery
 from sparrow.client.aio.consume.offset_store import OffsetStore
-from sparrow.client.aio.consume.queue_fetcher import FirstPullBarrier, Prefetch, QueueFetcher
+from sparrow.client.aio.consume.queue_fetcher import FirstPullBarrier, QueueFetcher
 from sparrow.client.aio.consume.rebalance import Rebalancer
+from sparrow.client.options import Prefetch
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError
 from sparrow.model.priority import Priority
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class AssignedQueues:
-    """A feed for each queue. Who changes which queues are read holds a lock of its own."""
+    """One fetcher for each queue. The caller holds a lock while it changes which queues are read."""
 
     def __init__(
         self,
@@ -36,30 +37,35 @@ class AssignedQueues:
         self._commits_with_pulls, self._tells_subscription = commits_with_pulls, includes_subscription
         self._by_queue: dict[QueueRef, QueueFetcher] = {}
         self._delivery: MessageDelivery
-        self._sharing: Rebalancer
+        self._rebalancer: Rebalancer
 
-    def serve(self, delivery: MessageDelivery, sharing: Rebalancer) -> None:
-        """Whom messages go to, and who knows about locks: known when the consumer starts."""
-        self._delivery, self._sharing = delivery, sharing
+    def serve(self, delivery: MessageDelivery, rebalancer: Rebalancer) -> None:
+        """Set the delivery and the rebalancer, which are known when the consumer starts."""
+        self._delivery, self._rebalancer = delivery, rebalancer
 
     def __contains__(self, queue: QueueRef) -> bool:
         return queue in self._by_queue
 
     def get(self, queue: QueueRef) -> QueueFetcher | None:
+        """Return the fetcher of a queue."""
         return self._by_queue.get(queue)
 
     def all(self) -> list[QueueFetcher]:
+        """Return all fetchers."""
         return list(self._by_queue.values())
 
     def of_topic(self, topic: str) -> list[QueueFetcher]:
-        return [feed for feed in self._by_queue.values() if feed.queue.topic == topic]
+        """Return the fetchers of a topic."""
+        return [fetcher for fetcher in self._by_queue.values() if fetcher.queue.topic == topic]
 
     def queues(self) -> list[QueueRef]:
+        """Return the queues, sorted."""
         return sorted(self._by_queue)
 
-    # -- which are read -----------------------------------------------------------------------------------------------
+    # -- assignment ---------------------------------------------------------------------------------------------------
 
     def lane_of(self, queue: QueueRef) -> Priority | None:
+        """Return the priority of a queue; None without lanes."""
         route = self._session.cached_route(queue.topic)
         return route.lane_of(queue) if route is not None else None
 
@@ -70,7 +76,8 @@ class AssignedQueues:
         subscription: Subscription,
         first_pull_barrier: FirstPullBarrier | None = None,
     ) -> QueueFetcher:
-        feed = self._by_queue[queue] = QueueFetcher(
+        """Start to fetch a queue from an offset."""
+        fetcher = self._by_queue[queue] = QueueFetcher(
             self._session,
             queue,
             group=self._group,
@@ -83,86 +90,88 @@ class AssignedQueues:
             lane=self.lane_of(queue),
             first_pull_barrier=first_pull_barrier,
         )
-        return feed
+        return fetcher
 
-    async def leave(self, feed: QueueFetcher) -> bool:
-        """Leave a queue to others. False: not before what is in hand of it is done; no more is begun."""
-        feed.stop()
-        if not await self._delivery.release_queue(feed):
+    async def leave(self, fetcher: QueueFetcher) -> bool:
+        """Release a queue to other members. Return False if a handler must finish first; nothing more is started."""
+        fetcher.stop()
+        if not await self._delivery.release_queue(fetcher):
             return False
-        committable_offset = feed.window.committable_offset
-        feed.drop()
-        del self._by_queue[feed.queue]
+        committable_offset = fetcher.window.committable_offset
+        fetcher.drop()
+        del self._by_queue[fetcher.queue]
         if committable_offset is not None:
             try:
-                await self._offsets.save({feed.queue: committable_offset}, is_last=True)
+                await self._offsets.save({fetcher.queue: committable_offset}, is_last=True)
             except SparrowError as error:
-                log.info("offset not committed", extra={"queue": str(feed.queue), "why": str(error)})
-        await self._sharing.unlock([feed.queue])
+                log.info("offset not committed", extra={"queue": str(fetcher.queue), "why": str(error)})
+        await self._rebalancer.unlock([fetcher.queue])
         return True
 
-    async def restart(self, feed: QueueFetcher, offset: int) -> None:
-        """Go on from another place. What is in hand of the queue counts no more; its lock stays ours.
+    async def restart(self, fetcher: QueueFetcher, offset: int) -> None:
+        """Continue a queue from another offset. Unconsumed messages are forgotten; the lock is kept.
 
-        Where that cannot be committed, the queue is not read until it is begun again, from where the group is.
+        If the offset cannot be committed, the queue is not read until it is begun again, from the committed offset.
         """
-        feed.stop()
-        await self._delivery.release_queue(feed)
-        feed.drop()
-        del self._by_queue[feed.queue]
-        await self._offsets.save({feed.queue: offset}, is_last=True)
-        self.begin(feed.queue, offset, feed.subscription).is_paused = feed.is_paused
+        fetcher.stop()
+        await self._delivery.release_queue(fetcher)
+        fetcher.drop()
+        del self._by_queue[fetcher.queue]
+        await self._offsets.save({fetcher.queue: offset}, is_last=True)
+        self.begin(fetcher.queue, offset, fetcher.subscription).is_paused = fetcher.is_paused
 
     def set_paused(self, queues: Iterable[QueueRef] | None, is_paused: bool) -> None:
+        """Pause or resume some queues, or all."""
         wanted = self._by_queue if queues is None else [queue for queue in queues if queue in self._by_queue]
         for queue in wanted:
             self._by_queue[queue].is_paused = is_paused
             self._by_queue[queue].wake_up()
 
     async def renew_locks(self) -> None:
-        """What the brokers no longer hold for us is not read until they do."""
-        feeds = dict(self._by_queue)
-        held = await self._sharing.locked(feeds)
-        for queue, feed in feeds.items():
-            feed.is_locked = queue in held
-            feed.wake_up()
+        """Renew the queue locks. Queues that are no longer locked for us are not read until they are."""
+        fetchers = dict(self._by_queue)
+        locked = await self._rebalancer.locked(fetchers)
+        for queue, fetcher in fetchers.items():
+            fetcher.is_locked = queue in locked
+            fetcher.wake_up()
 
-    # -- how far they are ---------------------------------------------------------------------------------------------
+    # -- offsets ------------------------------------------------------------------------------------------------------
 
     async def commit(self, *, is_last: bool) -> None:
-        """Only `is_last` waits for the brokers' word, and says all again."""
+        """Commit offsets. Only `is_last` waits for the brokers, and commits unchanged offsets again."""
         fresh = {}
-        for queue, feed in self._by_queue.items():
-            committable_offset = feed.window.committable_offset
-            if committable_offset is not None and (is_last or committable_offset != feed.committed):
-                fresh[queue] = feed.committed = committable_offset
+        for queue, fetcher in self._by_queue.items():
+            committable_offset = fetcher.window.committable_offset
+            if committable_offset is not None and (is_last or committable_offset != fetcher.committed):
+                fresh[queue] = fetcher.committed = committable_offset
         if fresh:
             await self._offsets.save(fresh, is_last=is_last)
 
     def positions(self, topic: str | None = None) -> dict[QueueRef, int]:
-        """How far each queue is dealt with."""
+        """Return the offset of each queue up to which messages are consumed."""
         return {
             queue: committable_offset
-            for queue, feed in self._by_queue.items()
+            for queue, fetcher in self._by_queue.items()
             if (topic is None or queue.topic == topic)
-            and (committable_offset := feed.window.committable_offset) is not None
+            and (committable_offset := fetcher.window.committable_offset) is not None
         }
 
-    def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
-        """Of each queue: how far it is dealt with, and how many messages are in hand."""
+    def states(self) -> dict[QueueRef, tuple[int, int]]:
+        """Return for each queue the committable offset and the number of messages that are not consumed yet."""
         return {
-            queue: (feed.window.committable_offset or 0, feed.window.count) for queue, feed in self._by_queue.items()
+            queue: (fetcher.window.committable_offset or 0, fetcher.window.count)
+            for queue, fetcher in self._by_queue.items()
         }
 
     async def close(self) -> None:
-        """Commit what is done, and read no more."""
-        feeds = self.all()
+        """Commit what is consumed, and read no more."""
+        fetchers = self.all()
         try:
             await self.commit(is_last=True)
         except SparrowError as error:
             log.warning("last offsets not committed", extra={"group": self._group, "why": str(error)})
-        for feed in feeds:
-            feed.drop()
-        await asyncio.gather(*(feed.stopped() for feed in feeds))
-        await self._sharing.unlock_all()
+        for fetcher in fetchers:
+            fetcher.drop()
+        await asyncio.gather(*(fetcher.stopped() for fetcher in fetchers))
+        await self._rebalancer.unlock_all()
         self._by_queue.clear()

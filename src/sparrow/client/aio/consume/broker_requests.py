@@ -1,4 +1,4 @@
-"""What brokers ask of a consumer: share the queues again, go back, say how it is doing, try this message."""
+"""Handlers of brokers' requests to a consumer: rebalance, reset offsets, report state, consume a message."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from sparrow.wire.headers import ConsumeMessageDirectly, GetConsumerRunningInfo,
 from sparrow.wire.headers import GetConsumerStatus as AskStatus
 
 
-async def on_members_changed(request: NotifyConsumersChanged, session: ClientSession, _call: RequestContext) -> None:
+async def on_members_changed(request: NotifyConsumersChanged, session: ClientSession, _context: RequestContext) -> None:
+    """Rebalance: a member joined or left the group."""
     member = session.consumers.get(request.group)
     if member is not None:
         member.on_members_changed()
 
 
-async def reset_offsets(request: ResetOffset, session: ClientSession, call: RequestContext) -> None:
-    """An operator sent the group back, or forward."""
-    await _member(session, request.group).rewind(call.body(OffsetTable).offset_table)
+async def reset_offsets(request: ResetOffset, session: ClientSession, context: RequestContext) -> None:
+    """Continue from other offsets: an operator reset the group."""
+    await _member(session, request.group).reset_offsets(context.body(OffsetTable).offset_table)
 
 
-async def report_offsets(request: AskStatus, session: ClientSession, _call: RequestContext) -> HandlerResponse:
+async def report_offsets(request: AskStatus, session: ClientSession, _context: RequestContext) -> HandlerResponse:
+    """Report the offset of each queue."""
     member = _member(session, request.group)
     return HandlerResponse.of(ConsumerStatus(message_queue_table=member.positions(request.topic)))
 
@@ -54,6 +56,8 @@ class _QueueState(msgspec.Struct, rename="camel"):
 
 
 class _Running(msgspec.Struct, rename="camel"):
+    """The body of the report."""
+
     properties: dict[str, str]
     subscription_set: list[SubscriptionData]
     mq_table: dict[QueueRef, _QueueState]
@@ -61,10 +65,11 @@ class _Running(msgspec.Struct, rename="camel"):
 
 
 async def report_running_info(
-    request: GetConsumerRunningInfo, session: ClientSession, _call: RequestContext
+    request: GetConsumerRunningInfo, session: ClientSession, _context: RequestContext
 ) -> HandlerResponse:
+    """Report configuration and state of the consumer, for mqadmin."""
     member = _member(session, request.group)
-    described = member.described()
+    described = member.heartbeat_data()
     figures = {
         "PROP_CONSUME_TYPE": described.consume_type,
         "PROP_CLIENT_VERSION": str(ADVERTISED_VERSION),
@@ -77,17 +82,17 @@ async def report_running_info(
     now_ms = clock.now_ms()
     table = {
         queue: _QueueState(commit_offset=offset, cached_msg_count=count, last_pull_timestamp=now_ms)
-        for queue, (offset, count) in member.in_hand().items()
+        for queue, (offset, count) in member.queue_states().items()
     }
     return HandlerResponse.of(_Running(figures, described.subscription_data_set, table, {}))
 
 
 async def consume_directly(
-    request: ConsumeMessageDirectly, session: ClientSession, call: RequestContext
+    request: ConsumeMessageDirectly, session: ClientSession, context: RequestContext
 ) -> HandlerResponse:
-    """Handle one message now, whatever the group's progress."""
+    """Pass a message to the handler now, whatever the offsets of the group."""
     member = _member(session, request.group)
-    message = record.decode(call.command.body)
+    message = record.decode(context.command.body)
     restore_original_topic(message)
     begun = time.monotonic()
     try:
@@ -117,4 +122,4 @@ HANDLERS: dict[int, ClientRequestHandler] = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: report_running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
 }
-"""For a session with consumers."""
+"""Used by sessions with consumers."""

@@ -1,12 +1,12 @@
-"""How messages reach a handler: many at a time, or in order. `on_request` has those that an application asks for.
+"""Delivery of messages to a handler, concurrently or in order. `polled_delivery` serves applications that poll.
 
-1. A message is done when its handler returned. One that failed is given back to the broker to come again later; where
-   that cannot be had, it is tried again here after a while. Until then it holds back what may be committed.
-2. In order: of one queue, one batch at a time, and only while the broker holds the queue for us. One that failed is
-   tried again in place, as often as retries are allowed; then it is buried, and the queue goes on.
-3. A handler may choose: `raise Later(level)`, `raise Bury()`.
-4. Of a topic with lanes, what has the highest priority is handed out first. In order every queue has its own runner, so
-   there nothing waits for another lane.
+1. A message is consumed when its handler has returned. After a failure it is sent back to the broker, to be delivered
+   again later; where that is impossible, it is retried here after a while. Until then it limits the committable offset.
+2. In order: one batch of a queue at a time, and only while the broker has locked the queue for us. A failed message is
+   retried in place, as often as retries are allowed; then it becomes a dead letter, and the queue continues.
+3. A handler may decide: `raise RetryLater(level)`, `raise DeadLetter()`.
+4. In a topic with priority lanes, the highest priority is delivered first. In order, every queue has a runner of its
+   own, so no lane waits for another.
 """
 
 from __future__ import annotations
@@ -27,34 +27,36 @@ from sparrow.model.message import StoredMessage
 log = logging.getLogger(__name__)
 
 MessageHandler = Callable[[Any], Awaitable[object]]
-"""Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
+"""Gets a message, or a list of messages if batches are used. If it raises, the message is delivered again later."""
 
 SendBackCallback = Callable[[QueueFetcher, StoredMessage, Exception], Awaitable[bool]]
-"""Asks the broker to take a message back after that failure of its handler. False: it cannot."""
+"""Sends a message back to the broker after a failure of its handler. Returns False if that is impossible now."""
 
 LOCAL_RETRY_S = 5.0
 ORDERLY_SUSPEND_S = 1.0
 RELEASE_WAIT_S = 1.0
-"""How long to wait for a handler before a queue is let go of; then others are seen to first."""
+"""How long releasing a queue waits for its handler; then other queues are rebalanced first."""
 
 
 class MessageDelivery(Protocol):
-    def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None: ...
-    async def release_queue(self, feed: QueueFetcher) -> bool:
-        """Begin nothing more of a queue. False: something of it is in hand that nobody else may begin meanwhile."""
+    """What receives the fetched messages of a consumer."""
+
+    def arrived(self, fetcher: QueueFetcher, messages: list[StoredMessage]) -> None: ...
+    async def release_queue(self, fetcher: QueueFetcher) -> bool:
+        """Deliver no more of a queue. Return False if a handler still works on it and must finish first."""
         ...
 
     async def handle_directly(self, message: StoredMessage) -> None:
-        """Out of turn, and only once."""
+        """Pass a message to the handler once, beside the usual delivery."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """Nothing new is begun; what is being handled gets a while to finish."""
+        """Start no more handlers, and give running ones some time to finish."""
         ...
 
 
-class _InHand:
-    """Counts what is being handled; one may wait until nothing is."""
+class _RunningHandlers:
+    """Counts running handlers; callers can wait until none runs."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -79,7 +81,7 @@ class _InHand:
 
 
 class ConcurrentDelivery:
-    """Some workers, each with a message (or a batch) in hand; no order, but that of priorities."""
+    """Delivers messages, or batches, to several concurrent workers; the only order is that of priorities."""
 
     def __init__(
         self,
@@ -87,28 +89,28 @@ class ConcurrentDelivery:
         *,
         workers: int,
         batch: int | None,
-        give_back: SendBackCallback,
+        send_back: SendBackCallback,
         lanes: TopicLanes,
     ) -> None:
-        self._handler, self._batch, self._give_back, self._lanes = handler, batch, give_back, lanes
+        self._handler, self._batch, self._send_back, self._lanes = handler, batch, send_back, lanes
         self._size = batch or 1
-        # Lanes stand in line once for each batch that waits in them. What is in the batch is decided when its turn
-        # comes; if others came to be in earlier ones, it may be empty.
+        # Lanes are queued once for each batch that waits in them. The content of a batch is decided when its turn
+        # comes; it may be empty if its messages were delivered in earlier ones.
         self._line: asyncio.Queue[list[FetchedMessage] | PriorityLanes[FetchedMessage]] = asyncio.Queue()
         self._is_stopping = False
-        self._in_hand = _InHand()
+        self._running = _RunningHandlers()
         self._workers = [asyncio.create_task(self._work(), name=f"consume {number}") for number in range(workers)]
 
-    def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None:
-        plain, in_lanes = self._lanes.add(feed, messages)
+    def arrived(self, fetcher: QueueFetcher, messages: list[StoredMessage]) -> None:
+        plain, in_lanes = self._lanes.add(fetcher, messages)
         for start in range(0, len(plain), self._size):
-            self._line.put_nowait([(feed, message) for message in plain[start : start + self._size]])
+            self._line.put_nowait([(fetcher, message) for message in plain[start : start + self._size]])
         for lanes, count in in_lanes:
             for _ in range(0, count, self._size):
                 self._line.put_nowait(lanes)
 
-    async def release_queue(self, feed: QueueFetcher) -> bool:
-        """What is in line of it is passed over when its turn comes."""
+    async def release_queue(self, fetcher: QueueFetcher) -> bool:
+        """Release a queue; its waiting messages are skipped when they are due."""
         return True
 
     async def handle_directly(self, message: StoredMessage) -> None:
@@ -119,54 +121,57 @@ class ConcurrentDelivery:
             turn = await self._line.get()
             if isinstance(turn, PriorityLanes):
                 items = [item for item in turn.take(self._size, clock.now_ms()) if not item[0].is_stopping]
-            else:  # all of one queue
+            else:  # a batch of one queue
                 items = [] if turn[0][0].is_stopping else turn
             if items and not self._is_stopping:
-                with self._in_hand:
+                with self._running:
                     await self._handle(items)
 
     async def _handle(self, items: list[FetchedMessage]) -> None:
-        feed, message = items[0]
+        fetcher, message = items[0]
         given = message if self._batch is None else [message for _, message in items]
-        failure = await _failure(self._handler, given, feed)
+        failure = await _failure(self._handler, given, fetcher)
         if failure is not None:
-            items = [item for item in items if await self._given_back(item, failure)]
+            items = [item for item in items if await self._sent_back(item, failure)]
         mark_consumed(items)
 
-    async def _given_back(self, item: FetchedMessage, failure: Exception) -> bool:
-        feed, message = item
-        if feed.is_dropped or await self._give_back(feed, message, failure):
+    async def _sent_back(self, item: FetchedMessage, failure: Exception) -> bool:
+        fetcher, message = item
+        if fetcher.is_dropped or await self._send_back(fetcher, message, failure):
             return True
         asyncio.get_running_loop().call_later(LOCAL_RETRY_S, self._line.put_nowait, [item])
         return False
 
     async def stop(self, grace_s: float) -> None:
         self._is_stopping = True
-        await self._in_hand.none(grace_s)
+        await self._running.none(grace_s)
         await _cancelled(self._workers)
 
 
 class OrderlyDelivery:
-    """One runner a queue. Without `retries_max` a message is tried until its handler takes it, or buries it."""
+    """Delivers the messages of each queue one after the other.
+
+    Without `retries_max`, a message is retried until its handler succeeds or raises `DeadLetter`.
+    """
 
     def __init__(
-        self, handler: MessageHandler, *, batch: int | None, retries_max: int | None, bury: SendBackCallback
+        self, handler: MessageHandler, *, batch: int | None, retries_max: int | None, dead_letter: SendBackCallback
     ) -> None:
         self._handler, self._batch = handler, batch
-        self._retries_max, self._bury = retries_max, bury
+        self._retries_max, self._dead_letter = retries_max, dead_letter
         self._lines: dict[QueueFetcher, deque[StoredMessage]] = {}
         self._runners: dict[QueueFetcher, asyncio.Task[None]] = {}
         self._is_stopping = False
-        self._in_hand = _InHand()
+        self._running = _RunningHandlers()
 
-    def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None:
-        self._lines.setdefault(feed, deque()).extend(messages)
-        if feed not in self._runners and not self._is_stopping:
-            self._runners[feed] = asyncio.create_task(self._run(feed), name=f"consume {feed.queue}")
+    def arrived(self, fetcher: QueueFetcher, messages: list[StoredMessage]) -> None:
+        self._lines.setdefault(fetcher, deque()).extend(messages)
+        if fetcher not in self._runners and not self._is_stopping:
+            self._runners[fetcher] = asyncio.create_task(self._run(fetcher), name=f"consume {fetcher.queue}")
 
-    async def release_queue(self, feed: QueueFetcher) -> bool:
-        self._lines.pop(feed, None)
-        runner = self._runners.get(feed)
+    async def release_queue(self, fetcher: QueueFetcher) -> bool:
+        self._lines.pop(fetcher, None)
+        runner = self._runners.get(fetcher)
         if runner is not None:
             await asyncio.wait([runner], timeout=RELEASE_WAIT_S)
         return runner is None or runner.done()
@@ -174,75 +179,78 @@ class OrderlyDelivery:
     async def handle_directly(self, message: StoredMessage) -> None:
         await self._handler(message if self._batch is None else [message])
 
-    async def _run(self, feed: QueueFetcher) -> None:
-        """Until nothing is in line. A new runner is started by what arrives then."""
+    async def _run(self, fetcher: QueueFetcher) -> None:
+        """Deliver until no message waits. Messages that arrive later start a new runner."""
         try:
-            while (line := self._lines.get(feed)) and not feed.is_dropped and not self._is_stopping:
-                if not feed.is_locked:
+            while (line := self._lines.get(fetcher)) and not fetcher.is_dropped and not self._is_stopping:
+                if not fetcher.is_locked:
                     await asyncio.sleep(ORDERLY_SUSPEND_S / 10)
                     continue
                 chunk = [line[place] for place in range(min(self._batch or 1, len(line)))]
-                failure = await self._failure(feed, chunk)
-                count = len(chunk) if failure is None else await self._buried(feed, chunk, failure)
+                failure = await self._failure(fetcher, chunk)
+                count = len(chunk) if failure is None else await self._dead_lettered(fetcher, chunk, failure)
                 for _ in range(min(count, len(line))):
                     line.popleft()
-                feed.done([message.queue_offset for message in chunk[:count]])
+                fetcher.done([message.queue_offset for message in chunk[:count]])
                 if failure is not None and count < len(chunk):
-                    await feed.pause(_pause_s(failure))
-                    if feed.is_stopping:  # it will not be let go of while we try
+                    await fetcher.pause(_pause_s(failure))
+                    if fetcher.is_stopping:  # it cannot be released while we retry
                         break
         finally:
-            self._runners.pop(feed, None)
+            self._runners.pop(fetcher, None)
 
-    async def _failure(self, feed: QueueFetcher, chunk: list[StoredMessage]) -> Exception | None:
-        with self._in_hand:
-            return await _failure(self._handler, chunk[0] if self._batch is None else chunk, feed)
+    async def _failure(self, fetcher: QueueFetcher, chunk: list[StoredMessage]) -> Exception | None:
+        with self._running:
+            return await _failure(self._handler, chunk[0] if self._batch is None else chunk, fetcher)
 
-    async def _buried(self, feed: QueueFetcher, chunk: list[StoredMessage], failure: Exception) -> int:
-        """How many were, from the first on. The others have been tried once more."""
+    async def _dead_lettered(self, fetcher: QueueFetcher, chunk: list[StoredMessage], failure: Exception) -> int:
+        """Make messages dead letters that cannot be retried, from the first on, and return how many.
+
+        Count a retry of the others.
+        """
         count = 0
-        while count < len(chunk) and self._is_hopeless(chunk[count], failure) and not feed.is_dropped:
-            if not await self._bury(feed, chunk[count], failure):
+        while count < len(chunk) and self._is_exhausted(chunk[count], failure) and not fetcher.is_dropped:
+            if not await self._dead_letter(fetcher, chunk[count], failure):
                 break
             count += 1
         for message in chunk[count:]:
             message.reconsume_times += 1
         return count
 
-    def _is_hopeless(self, message: StoredMessage, failure: Exception) -> bool:
+    def _is_exhausted(self, message: StoredMessage, failure: Exception) -> bool:
         return isinstance(failure, DeadLetter) or (
             self._retries_max is not None and message.reconsume_times >= self._retries_max
         )
 
     async def stop(self, grace_s: float) -> None:
         self._is_stopping = True
-        await self._in_hand.none(grace_s)
+        await self._running.none(grace_s)
         await _cancelled(list(self._runners.values()))
 
 
 async def _failure(
-    handler: MessageHandler, given: StoredMessage | list[StoredMessage], feed: QueueFetcher
+    handler: MessageHandler, given: StoredMessage | list[StoredMessage], fetcher: QueueFetcher
 ) -> Exception | None:
-    """Why the handler did not take it; None if it did."""
+    """Run the handler; return why it failed, or None."""
     try:
         await handler(given)
         return None
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise  # it is us who are being stopped, not something the handler waited for
-        failure: Exception = RuntimeError("something it waited for was cancelled")
+            raise  # this task is cancelled, not something that the handler awaited
+        failure: Exception = RuntimeError("something that the handler awaited was cancelled")
         failure.__cause__ = error
     except Exception as error:
         if is_handler_decision(error):
             return error
         failure = error
-    log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(failure)}, exc_info=failure)
+    log.warning("handler failed", extra={"queue": str(fetcher.queue), "why": repr(failure)}, exc_info=failure)
     return failure
 
 
 def _pause_s(failure: Exception) -> float:
-    """Before a queue in order goes on with what it could not handle."""
+    """Return how long a queue in order waits before it retries."""
     if isinstance(failure, RetryLater) and failure.delay_ms is not None:
         return failure.delay_ms / 1000
     return ORDERLY_SUSPEND_S

@@ -1,4 +1,4 @@
-"""Where a group's progress is kept: with the brokers when its members share queues, here when each reads them all."""
+"""Offset stores: on the brokers for members that share queues, in a local file or in memory for broadcast consumers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from sparrow.wire.headers import CommitOffset, OffsetResponse, QueryOffset
 
 
 class OffsetStore(Protocol):
+    """Where the offsets of a group are kept."""
+
     async def load(self, queue: QueueRef) -> int | None:
-        """What was committed last, if anything was."""
+        """Return the committed offset; None without one."""
         ...
 
     async def save(self, offsets: dict[QueueRef, int], *, is_last: bool = False) -> None:
-        """Commit. Only `is_last` waits for the brokers' word."""
+        """Commit offsets. Only `is_last` waits for the brokers."""
         ...
 
 
 class BrokerOffsetStore:
-    """Kept by each queue's broker."""
+    """Offsets on the broker of each queue."""
 
     def __init__(self, session: ClientSession, group: str) -> None:
         self._session, self._group = session, group
@@ -51,8 +53,8 @@ class BrokerOffsetStore:
         await _all(self._save_topic(queues, offsets, is_last) for queues in topics.values())
 
     async def _save_topic(self, queues: list[QueueRef], offsets: dict[QueueRef, int], is_last: bool) -> None:
-        # RocketMQ 4 makes a table for the group and the topic with the first commit, and another in its place if a
-        # second commit comes at the same time. So the first has been heard before the others follow.
+        # RocketMQ 4 creates a table for the group and the topic at the first commit, and replaces it if a second commit
+        # arrives at the same time. So the first one is acknowledged before the others are sent.
         first, *others = queues
         await self._save(first, offsets[first], True)
         await _all(self._save(queue, offsets[queue], is_last) for queue in others)
@@ -70,19 +72,19 @@ class BrokerOffsetStore:
         route = self._session.cached_route(queue.topic)
         address = route.address_of(queue.broker_name) if route is not None else None
         if address is None:
-            raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
+            raise Unavailable(f"the route of topic {queue.topic!r} has no broker {queue.broker_name!r}")
         return address
 
 
 async def _all(saves: Iterable[Awaitable[None]]) -> None:
-    """All are waited for: one broker that is away keeps no other from hearing of us."""
+    """Wait for all: an unreachable broker must not keep the others from being told."""
     for outcome in await asyncio.gather(*saves, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
 
 
 class LocalOffsetStore:
-    """Kept in a file of this machine, or only in memory."""
+    """Offsets in a local file, or only in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -92,13 +94,13 @@ class LocalOffsetStore:
             try:
                 self._known = {str(name): int(offset) for name, offset in json.loads(path.read_text()).items()}
             except (ValueError, AttributeError, OSError) as cause:
-                raise SparrowError(f"the offsets in {path} cannot be read: mend or delete the file") from cause
+                raise SparrowError(f"the offset file {path} is not valid: repair or delete it") from cause
 
     async def load(self, queue: QueueRef) -> int | None:
         return self._known.get(_name_of(queue))
 
     def forget(self) -> None:
-        """What is in memory; a file stays."""
+        """Forget the offsets in memory; a file stays."""
         self._known.clear()
 
     async def save(self, offsets: dict[QueueRef, int], *, is_last: bool = False) -> None:
@@ -107,10 +109,10 @@ class LocalOffsetStore:
             try:
                 await asyncio.to_thread(self._write, self._path)
             except OSError as cause:
-                raise SparrowError(f"the offsets cannot be written to {self._path}: {cause.strerror}") from cause
+                raise SparrowError(f"cannot write the offset file {self._path}: {cause.strerror}") from cause
 
     def _write(self, path: Path) -> None:
-        """Whole or not at all: the old file stays until the new one is complete. Who writes last writes the newest."""
+        """Replace the file atomically. Writers take turns, and the last writes the newest offsets."""
         with self._writing:
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_name(f"{path.name}.{os.getpid()}.new")

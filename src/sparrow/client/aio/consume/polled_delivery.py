@@ -1,7 +1,7 @@
-"""Messages that wait until the application takes them: one by one, or some at a time.
+"""Delivery to applications that poll: messages wait until they are taken, one by one or some at a time.
 
-Of a topic with lanes, what has the highest priority when somebody asks is taken first. Topics take turns as their
-messages came.
+In a topic with priority lanes, the highest priority at that moment is taken first. Topics take turns in the order of
+arrival.
 """
 
 from __future__ import annotations
@@ -20,31 +20,36 @@ from sparrow.model.message import StoredMessage
 
 
 class PolledDelivery:
+    """Fetched messages that wait for a poll."""
+
     def __init__(self, lanes: TopicLanes) -> None:
         self._lanes = lanes
-        # Lanes stand in line once for each message that waits in them. Which one it is, is decided when it is taken.
+        # Lanes are queued once for each message that waits in them. Which message it is, is decided when it is taken.
         self._line: deque[FetchedMessage | PriorityLanes[FetchedMessage]] = deque()
         self._taken: list[FetchedMessage] = []
-        self._there_are_some = asyncio.Event()
+        self._has_messages = asyncio.Event()
         self.is_stopped = False
 
-    def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None:
-        plain, in_lanes = self._lanes.add(feed, messages)
-        self._line.extend([(feed, message) for message in plain])
+    def arrived(self, fetcher: QueueFetcher, messages: list[StoredMessage]) -> None:
+        """Add fetched messages."""
+        plain, in_lanes = self._lanes.add(fetcher, messages)
+        self._line.extend([(fetcher, message) for message in plain])
         for lanes, count in in_lanes:
             self._line.extend(repeat(lanes, count))
-        self._there_are_some.set()
+        self._has_messages.set()
 
-    async def release_queue(self, feed: QueueFetcher) -> bool:
-        self._line = deque(turn for turn in self._line if isinstance(turn, PriorityLanes) or turn[0] is not feed)
-        self._lanes.forget(feed)
+    async def release_queue(self, fetcher: QueueFetcher) -> bool:
+        """Drop the waiting messages of a queue."""
+        self._line = deque(turn for turn in self._line if isinstance(turn, PriorityLanes) or turn[0] is not fetcher)
+        self._lanes.forget(fetcher)
         return True
 
     async def handle_directly(self, message: StoredMessage) -> None:
-        raise Refused("this consumer has no handler that a message could be given to")
+        """Refuse: there is no handler."""
+        raise Refused("this consumer is polled and has no handler: start one with a handler")
 
     async def take(self, count_max: int, timeout_s: float | None) -> list[StoredMessage]:
-        """Some messages, or none when the time is up. They are in hand until `finish`."""
+        """Return some messages, or none when the time is up. They count as unconsumed until `finish`."""
         taken = await self.fetch_items(count_max, timeout_s)
         self._taken += taken
         return [message for _, message in taken]
@@ -52,8 +57,10 @@ class PolledDelivery:
     async def fetch_items(
         self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None
     ) -> list[FetchedMessage]:
-        """The same; it is up to the caller to tell the feeds when they are done. `in_lanes_max`: no more than that
-        where there are priorities, for what is taken away is not overtaken any more."""
+        """Return some messages with their fetchers; the caller marks them as consumed.
+
+        `in_lanes_max`: the limit in topics with lanes, because a message that is taken can no longer be overtaken.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.is_stopped:
@@ -63,14 +70,14 @@ class PolledDelivery:
                         taken = self._next(count_max)
                         if taken or count_max <= 0:
                             return taken
-                    self._there_are_some.clear()
-                    await self._there_are_some.wait()
+                    self._has_messages.clear()
+                    await self._has_messages.wait()
         except TimeoutError:
             pass
         return []
 
     def _next(self, count_max: int) -> list[FetchedMessage]:
-        """None: those whose turns these were have been taken back."""
+        """Remove and return the next messages; none if those that were due have been released."""
         line = self._line
         turns = [line.popleft() for _ in range(min(count_max, len(line)))]
         if not self._lanes:
@@ -87,12 +94,12 @@ class PolledDelivery:
         return taken
 
     def finish(self) -> None:
-        """Everything taken so far is dealt with."""
+        """Mark everything taken so far as consumed."""
         taken, self._taken = self._taken, []
         mark_consumed(taken)
 
     async def stop(self, grace_s: float) -> None:
-        """What was not taken is not ours to finish. Who waits for more is told that there will be none."""
+        """Drop what was not taken, and end the waiting polls."""
         self.is_stopped = True
         self._line.clear()
-        self._there_are_some.set()
+        self._has_messages.set()

@@ -1,7 +1,7 @@
-"""Taking messages for a time (pop): any number of consumers on any number of queues, and nobody owns a queue.
+"""The asyncio pop consumer: receives messages for an invisible time, without owning queues.
 
-A message that is not acknowledged before its time is over comes again, to whoever asks next. Needs a broker that knows
-pop: Sparrow's, or RocketMQ's since 5.0.
+Any number of consumers read any number of queues. A message that is not acknowledged within its invisible time is
+delivered again, to any consumer of the group. Brokers must support pop: Sparrow's, or RocketMQ's since 5.0.
 """
 
 from __future__ import annotations
@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from itertools import count
-from typing import Self
+from typing import Self, Unpack
 
 import msgspec
 
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.options import (
+    DEFAULT_NAME_SERVERS,
+    POP_CONSUMER_DEFAULTS,
+    PopConsumerOptions,
+    complete_options,
+)
 from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import EXPRESSION_TAG, PROPERTY_POP_CHECKPOINT, SUBSCRIBE_ALL
-from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.bodies import Ack, BatchAck, encode_bitset
@@ -27,18 +32,18 @@ from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import ChangeInvisibleTime, ChangeInvisibleTimeResponse, PopMessage, PopMessageResponse
 
 POP_COUNT_MAX = 32
-"""What a broker hands out at once."""
+"""The most messages that a broker returns at once."""
 _ALL_QUEUES, _FROM_OLDEST = -1, 0
 _TURN_MS = 1_000
-"""With several brokers, how long one of them is waited for before the next."""
+"""With several brokers: how long one is polled before the next."""
 _NOTHING = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND})
 _LATE_MS = 15_000
 _ACK_SPAN = 512
-"""Acknowledgements of one request start at one offset, and reach so far behind it."""
+"""Acknowledgements of one request are bits behind one start offset; this is how far they reach."""
 
 
 class PopReceipt(msgspec.Struct, frozen=True):
-    """A message, ours for a while, and what acknowledges it."""
+    """A received message, and the handle that acknowledges it."""
 
     message: StoredMessage
     broker_name: str
@@ -47,13 +52,15 @@ class PopReceipt(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> list[str]:
+        """The parts of the handle."""
         return self.handle.split(" ")
 
 
 class PopConsumer:
-    """
+    """A consumer that receives messages for an invisible time and acknowledges each.
+
     ```python
-    async with PopConsumer("billing") as consumer:
+    async with PopConsumer(group="billing") as consumer:
         for receipt in await consumer.receive("orders"):
             print(receipt.message.body)
             await consumer.ack(receipt)
@@ -62,24 +69,30 @@ class PopConsumer:
 
     def __init__(
         self,
-        group: str,
-        name_servers: str = "127.0.0.1:9876",
+        name_servers: str = DEFAULT_NAME_SERVERS,
         *,
-        invisible_ms: int = 60_000,
-        timeout_ms: int = 3_000,
-        credentials: Credentials | None = None,
+        group: str,
         session: ClientSession | None = None,
+        **options: Unpack[PopConsumerOptions],
     ) -> None:
-        """`invisible_ms`: how long a message is ours."""
-        self.group, self._invisible_ms = validate_group_name(group), invisible_ms
-        self.session = session or ClientSession(name_servers, timeout_ms=timeout_ms, credentials=credentials)
+        """Create a consumer; `PopConsumerOptions` describes the options.
+
+        `session`: use the connections and credentials of another client, which then has to close them.
+        """
+        chosen = complete_options("PopConsumer", options, POP_CONSUMER_DEFAULTS)
+        self.group, self._invisible_ms = validate_group_name(group), chosen["invisible_ms"]
+        self.session = session or ClientSession(
+            name_servers, timeout_ms=chosen["timeout_ms"], credentials=chosen["credentials"]
+        )
         self._owns_session = session is None
         self._turn = count()
 
     async def open(self) -> None:
+        """Open the session. `async with` does it."""
         await self.session.open()
 
     async def close(self) -> None:
+        """Close the connections, unless the session belongs to another client."""
         if self._owns_session:
             await self.session.close()
 
@@ -100,24 +113,24 @@ class PopConsumer:
         expression_type: str = EXPRESSION_TAG,
         in_order: bool = False,
     ) -> list[PopReceipt]:
-        """Some messages, or none when the time is up.
+        """Receive some messages, or none when the time is up.
 
-        `in_order`: a queue gives no more until what was taken of it is acknowledged.
+        `in_order`: a queue delivers no further message until the received ones are acknowledged.
         """
         if not 1 <= count_max <= POP_COUNT_MAX:
-            raise Refused(f"a broker hands out 1 to {POP_COUNT_MAX} messages at once, not {count_max}")
+            raise Refused(f"count_max is {count_max}: a broker returns 1 to {POP_COUNT_MAX} messages at once")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         route = await self.session.route(topic)
         names = sorted(route.masters)
         if not names:
-            raise Unavailable(f"no broker of topic {topic!r} is there")
+            raise Unavailable(f"topic {topic!r} has no master broker now")
         first = next(self._turn)
         asked = 0
         while True:
             name = names[(first + asked) % len(names)]
             left_ms = max(0, int((deadline - loop.time()) * 1000))
-            # Each broker once without waiting; then they are waited for in turn.
+            # Each broker is asked once without waiting, then each is polled in turn.
             poll_ms = 0 if asked < len(names) - 1 else left_ms if len(names) == 1 else min(left_ms, _TURN_MS)
             header = PopMessage(
                 group=self.group,
@@ -136,7 +149,7 @@ class PopConsumer:
             try:
                 receipts = await self._pop(route.masters[name], name, header)
             except Unavailable:
-                await self.session.refresh([topic])  # another may be in its place by now, for whoever asks next
+                await self.session.refresh([topic])  # another master may have taken over
                 raise
             asked += 1
             if receipts or (asked >= len(names) and loop.time() >= deadline):
@@ -158,7 +171,7 @@ class PopConsumer:
         ]
 
     async def ack(self, receipts: PopReceipt | Iterable[PopReceipt]) -> None:
-        """Dealt with. One request for each broker; what had come back to the broker already is named by an error."""
+        """Acknowledge messages, with one request for each broker; raise for those whose invisible time is over."""
         by_broker: dict[str, list[PopReceipt]] = {}
         for receipt in [receipts] if isinstance(receipts, PopReceipt) else receipts:
             by_broker.setdefault(receipt.broker_name, []).append(receipt)
@@ -169,7 +182,10 @@ class PopConsumer:
             )
 
     async def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
-        """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
+        """Make a message invisible for so much longer, or (0) visible at once.
+
+        Return the receipt that replaces the old one.
+        """
         fields = receipt.fields
         header = ChangeInvisibleTime(
             self.group,
@@ -183,7 +199,7 @@ class PopConsumer:
         answer = await self.session.invoke(self._address(receipt), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         changed = headers.read(ChangeInvisibleTimeResponse, answer.ext)
         fields[1:4] = [str(changed.pop_ms), str(changed.invisible_ms), str(changed.revive_queue)]
-        # A message that is moved stands for itself: its handle starts at its own offset.
+        # The new handle names one message only, so it starts at the offset of the message.
         fields[0] = fields[7]
         return PopReceipt(receipt.message, receipt.broker_name, " ".join(fields))
 
@@ -191,14 +207,14 @@ class PopConsumer:
         route = self.session.cached_route(receipt.message.topic)
         address = route.masters.get(receipt.broker_name) if route is not None else None
         if address is None:
-            raise Unavailable(f"no route leads to broker {receipt.broker_name!r}")
+            raise Unavailable(f"broker {receipt.broker_name!r} of topic {receipt.message.topic!r} has no master now")
         return address
 
 
-def _starts(said: str) -> dict[tuple[str, str], str]:
-    """(retry, queue) to where the pop's handles of that queue start."""
+def _starts(text: str) -> dict[tuple[str, str], str]:
+    """Return the start offset of the handles, by (retry, queue id)."""
     found = {}
-    for entry in filter(None, said.split(";")):
+    for entry in filter(None, text.split(";")):
         retry, queue_id, start = entry.split(" ")
         found[retry, queue_id] = start
     return found
@@ -208,7 +224,7 @@ def _handle(
     message: StoredMessage, popped: PopMessageResponse, starts: dict[tuple[str, str], str], broker_name: str
 ) -> str:
     given = message.properties.get(PROPERTY_POP_CHECKPOINT)
-    if given is not None:  # of a message that comes again: only the broker knows where it lies
+    if given is not None:  # of a retried message, whose position only the broker knows
         return given
     queue_id = str(message.queue_id)
     start = starts.get(("0", queue_id), str(message.queue_offset))
@@ -222,15 +238,17 @@ def _topic_of(receipt: PopReceipt, group: str) -> str:
 
 
 def _acks(group: str, receipts: list[PopReceipt]) -> list[Ack]:
-    """Those of one pop and queue together, as bits behind the offset they start at."""
-    lots: dict[tuple[str, ...], list[int]] = {}
+    """Return the acknowledgements, those of one pop and queue together as bits behind their start offset."""
+    batches: dict[tuple[str, ...], list[int]] = {}
     for receipt in receipts:
         start, pop_ms, invisible_ms, revive, retry, _, queue_id, offset = receipt.fields
-        place = int(offset) - int(start)
-        if not 0 <= place < _ACK_SPAN:
-            raise SparrowError(f"the handle {receipt.handle!r} is not one that a pop has given out")
+        position = int(offset) - int(start)
+        if not 0 <= position < _ACK_SPAN:
+            raise SparrowError(
+                f"the receipt handle {receipt.handle!r} is not valid: use the receipt that receive returned"
+            )
         topic = receipt.message.topic
-        lots.setdefault((start, pop_ms, invisible_ms, revive, retry, queue_id, topic), []).append(place)
+        batches.setdefault((start, pop_ms, invisible_ms, revive, retry, queue_id, topic), []).append(position)
     return [
         Ack(
             group=group,
@@ -241,7 +259,7 @@ def _acks(group: str, receipts: list[PopReceipt]) -> list[Ack]:
             revive_queue=int(revive),
             pop_ms=int(pop_ms),
             invisible_ms=int(invisible_ms),
-            bits=encode_bitset(places),
+            bits=encode_bitset(positions),
         )
-        for (start, pop_ms, invisible_ms, revive, retry, queue_id, topic), places in lots.items()
+        for (start, pop_ms, invisible_ms, revive, retry, queue_id, topic), positions in batches.items()
     ]

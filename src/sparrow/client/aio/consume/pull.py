@@ -1,4 +1,4 @@
-"""One pull, typed: what a broker answered, and where to go on."""
+"""One pull request: its header, and the broker's response as a typed result."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from sparrow.wire.headers import PullMessage, PullMessageResponse
 from sparrow.wire.headers.pull import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 
 PULL_TIMEOUT_MARGIN_MS = 15_000
-"""How much longer than the hold a pull may take before it counts as lost."""
+"""How much longer than the long poll a pull may take before it counts as lost."""
 
 
 class PullStatus(Enum):
+    """What a pull found (RocketMQ's `PullStatus`)."""
+
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
     NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -31,15 +33,17 @@ _STATUSES = {int(status.value): status for status in PullStatus}
 
 
 class PullResult(msgspec.Struct, frozen=True):
+    """The response to a pull."""
+
     status: PullStatus
     records: bytes | memoryview
-    """As they lie in the broker's log, end to end."""
+    """Records as they are stored in the commit log, one behind the other."""
     next_offset: int
     first: int
     end: int
     suggested_broker_id: int
     sizes: memoryview | None = None
-    """Of each record, 4 bytes big-endian; None if they were not asked for, or the broker knows nothing of that."""
+    """The size of each record, 4 bytes big-endian; None if not requested, or if the broker does not support it."""
 
 
 async def pull(
@@ -57,15 +61,16 @@ async def pull(
     broker_id: int = 0,
     with_sizes: bool = False,
 ) -> PullResult:
-    """Records of one queue from an offset on. `long_poll_ms`: how long the broker may wait for some.
+    """Pull records of a queue from an offset on.
 
-    `includes_subscription`: the broker need not have heard of it by a heartbeat. `with_sizes`: ask for the size of each
-    record, which spares a reader of columns the walk.
+    `long_poll_ms`: how long the broker may wait for a message. `includes_subscription`: send the filter with the
+    request, for brokers that have not received it in a heartbeat. `with_sizes`: request the size of each record, so
+    that a columnar reader need not scan for them.
     """
     route = session.cached_route(queue.topic) or await session.route(queue.topic)
     address = route.address_of(queue.broker_name, broker_id)
     if address is None:
-        raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
+        raise Unavailable(f"the route of topic {queue.topic!r} has no broker {queue.broker_name!r}")
     flags = SUSPEND_FLAG if long_poll_ms else 0
     if commit_offset is not None:
         flags |= COMMIT_OFFSET_FLAG
@@ -101,11 +106,11 @@ async def pull(
 
 
 def _parted(body: bytes | memoryview, count: int | None) -> tuple[bytes | memoryview, memoryview | None]:
-    """Records, and the sizes behind them."""
+    """Split a body into records and the sizes behind them."""
     if count is None:
         return body, None
     view = memoryview(body)
     at = len(view) - 4 * count
     if count < 0 or at < 0:
-        raise ProtocolError(f"an answer of {len(view)} bytes is said to end with {count} sizes")
+        raise ProtocolError(f"a pull response of {len(view)} bytes cannot end with {count} record sizes")
     return view[:at], view[at:]

@@ -1,4 +1,4 @@
-"""One queue being read: pulls ahead of its consumer, as far as the limits allow, and knows what may be committed."""
+"""The fetcher of one queue: pulls ahead of its consumer within the prefetch limits and tracks what may be committed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
 from sparrow.client.offset_window import OffsetWindow
+from sparrow.client.options import Prefetch
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
@@ -22,41 +21,32 @@ from sparrow.wire import record
 log = logging.getLogger(__name__)
 
 _AFTER_ERROR_S = 1.0
-"""A pull that failed is tried again after so long: the broker may be restarting."""
+"""Pause after a failed pull: the broker may be restarting."""
 FIRST_PULL_WAIT_S = 1.0
 """How long lanes that are begun together wait for each other."""
-
-
-class Prefetch(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a consumer reads ahead, for each queue."""
-
-    count_max: int = 1_000
-    bytes_max: int = 64 << 20
-    """Of bodies. A message larger than a pull may be comes alone, and counts for whatever it is."""
-    span_max: int = 20_000
-    """Between the first and the last message in hand: so many may come again after a crash."""
-    pull_count_max: int = 32
-    pull_bytes_max: int = 256 << 10
-    long_poll_ms: int = 15_000
 
 
 MessagesCallback = Callable[["QueueFetcher", list[StoredMessage]], None]
 
 
 class FirstPullBarrier:
-    """Lanes that are begun together hand over nothing before each was looked into, or a while has passed: whichever
-    broker answers first, what has the highest priority is to come first."""
+    """Holds back the first messages of lanes that are begun together until all have been pulled, or a timeout.
+
+    Whichever broker responds first, the highest priority is delivered first.
+    """
 
     def __init__(self, lanes: int) -> None:
         self._missing = lanes
         self._all = asyncio.Event()
 
-    def looked(self) -> None:
+    def pulled(self) -> None:
+        """Count the first pull of a lane."""
         self._missing -= 1
         if self._missing <= 0:
             self._all.set()
 
     async def all(self) -> None:
+        """Wait until every lane has been pulled, or the timeout."""
         try:
             async with asyncio.timeout(FIRST_PULL_WAIT_S):
                 await self._all.wait()
@@ -65,7 +55,7 @@ class FirstPullBarrier:
 
 
 class QueueFetcher:
-    """A queue this consumer has been given. Once dropped, it delivers and commits nothing more."""
+    """Fetches a queue that is assigned to this consumer. Once dropped, it delivers and commits nothing more."""
 
     def __init__(
         self,
@@ -82,65 +72,68 @@ class QueueFetcher:
         lane: Priority | None = None,
         first_pull_barrier: FirstPullBarrier | None = None,
     ) -> None:
-        """`includes_subscription`: with each pull, for the brokers hear of it in no other way."""
+        """Start to fetch. `includes_subscription`: send it with each pull, because brokers get it in no heartbeat."""
         self.queue, self.subscription = queue, subscription
         self.lane = lane
-        """The priority of what comes from here; None in a topic without lanes."""
+        """The priority of the queue; None in a topic without lanes."""
         self.is_retry = queue.topic.startswith(RETRY_TOPIC_PREFIX)
         self.window = OffsetWindow(start)
         self.is_stopping = False
-        """Nothing more is pulled; what is being handled may still be done."""
+        """Nothing more is pulled; running handlers may still finish."""
         self.is_dropped = False
         self.is_paused = False
         self.is_locked = True
-        """Whether the broker holds the queue for us; always, unless messages must come in order."""
+        """Whether the broker has locked the queue for us; always true unless messages are delivered in order."""
         self.committed: int | None = None
         self._session, self._group = session, group
         self._appetite, self._arrived = prefetch, arrived
-        # At most half of what may be in hand, so that one half is on its way while the other is being handled.
+        # At most half of the limit, so that one half is fetched while the other is consumed.
         self._pull_count = min(prefetch.pull_count_max, max(1, prefetch.count_max // 2))
         self._pull_bytes = min(prefetch.pull_bytes_max, max(1, prefetch.bytes_max // 2))
         self._commits_with_pulls, self._tells_subscription = commits_with_pulls, includes_subscription
         self._first_look = first_pull_barrier
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
         self._broker_id = 0
-        self._task = asyncio.create_task(self._run(), name=f"feed {queue.topic}/{queue.broker_name}/{queue.queue_id}")
+        self._task = asyncio.create_task(self._run(), name=f"fetch {queue.topic}/{queue.broker_name}/{queue.queue_id}")
 
-    # -- for whoever consumes -----------------------------------------------------------------------------------------
+    # -- for the consumer ---------------------------------------------------------------------------------------------
 
     def done(self, offsets: Iterable[int]) -> None:
-        """These messages are dealt with."""
+        """Mark messages as consumed."""
         if not self.is_dropped:
             self.window.done(offsets)
-            self._room.set()
+            self._space.set()
 
     def wake_up(self) -> None:
-        """Something changed that the feed may be waiting for: a lock, a pause."""
-        self._room.set()
+        """Check again whether to pull: a lock or a pause has changed."""
+        self._space.set()
 
     def stop(self) -> None:
+        """Stop pulling."""
         self.is_stopping = True
         self._task.cancel()
 
     async def pause(self, seconds: float) -> None:
-        """Returns after a while, or at once when the feed is stopped."""
+        """Wait for a while, or until the fetcher is stopped."""
         await asyncio.wait([self._task], timeout=seconds)
 
     def drop(self) -> None:
+        """Stop for good: deliver and commit nothing more."""
         self.stop()
         self.is_dropped = True
 
     async def stopped(self) -> None:
+        """Wait until the pull task has ended."""
         await asyncio.gather(self._task, return_exceptions=True)
 
     # -- pulling ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while not self.is_stopping:
-            await self._has_room()
+            await self._wait_for_space()
             try:
-                answer = await self._pull() if self._first_look is None else await self._looked(self._first_look)
-                # A broker may have held the pull for long: what came in a pause is asked for again after it.
+                answer = await self._pull() if self._first_look is None else await self._first_pull(self._first_look)
+                # During a long poll the queue may have been paused: its messages are pulled again afterwards.
                 if self._may_read:
                     self._take(answer)
             except RequestTimeout:
@@ -156,30 +149,30 @@ class QueueFetcher:
     def _may_read(self) -> bool:
         return self.is_locked and not self.is_paused
 
-    async def _has_room(self) -> None:
-        """Room for a whole pull: to fetch them one by one as they are done would cost a request a message."""
+    async def _wait_for_space(self) -> None:
+        """Wait until a whole pull fits: fetching messages one by one as they are consumed would cost a request each."""
         prefetch = self._appetite
         while not self._may_read or self.window.is_full(
             count_max=prefetch.count_max - self._pull_count + 1,
             bytes_max=prefetch.bytes_max - self._pull_bytes + 1,
             span_max=prefetch.span_max,
         ):
-            self._room.clear()
-            await self._room.wait()
+            self._space.clear()
+            await self._space.wait()
 
-    async def _looked(self, first_pull_barrier: FirstPullBarrier) -> PullResult:
-        """The first pull. An empty lane says so at once: others wait for its word."""
+    async def _first_pull(self, first_pull_barrier: FirstPullBarrier) -> PullResult:
+        """Pull for the first time, without long polling, because other lanes wait for the result."""
         self._first_look = None
         try:
-            answer = await self._pull(is_held=False)
+            answer = await self._pull(is_long_poll=False)
         finally:
-            first_pull_barrier.looked()
+            first_pull_barrier.pulled()
         await first_pull_barrier.all()
         return answer
 
-    async def _pull(self, *, is_held: bool = True) -> PullResult:
+    async def _pull(self, *, is_long_poll: bool = True) -> PullResult:
         offset, committable_offset = self.window.next_offset, self.window.committable_offset
-        assert offset is not None, "a feed starts somewhere"
+        assert offset is not None, "a fetcher has a start offset"
         return await pull(
             self._session,
             self.queue,
@@ -188,7 +181,7 @@ class QueueFetcher:
             subscription=self.subscription,
             count_max=self._pull_count,
             bytes_max=self._pull_bytes,
-            long_poll_ms=self._appetite.long_poll_ms if is_held else 0,
+            long_poll_ms=self._appetite.long_poll_ms if is_long_poll else 0,
             commit_offset=committable_offset if self._commits_with_pulls and committable_offset else None,
             includes_subscription=self._tells_subscription,
             broker_id=self._broker_id,
@@ -221,28 +214,28 @@ class QueueFetcher:
         try:
             return record.decode_all(answer.records)
         except ProtocolError as error:
-            # One that cannot be read must not hold up the rest for ever.
-            log.error("unreadable records are left out", extra={"queue": str(self.queue), "why": str(error)})
+            # An unreadable record must not block the queue for ever.
+            log.error("unreadable records skipped", extra={"queue": str(self.queue), "why": str(error)})
             return list(record.decode_valid(answer.records))
 
 
 FetchedMessage = tuple[QueueFetcher, StoredMessage]
-"""A message, and the feed that is to hear when it is done."""
+"""A message, and the fetcher to which its consumption is reported."""
 
 
 def mark_consumed(items: Sequence[FetchedMessage]) -> None:
-    """These messages are dealt with, whatever queues they are of."""
-    if len(items) == 1:  # as most are
+    """Mark messages of any queues as consumed."""
+    if len(items) == 1:  # the usual case
         items[0][0].done((items[0][1].queue_offset,))
         return
     offsets: dict[QueueFetcher, list[int]] = {}
-    for feed, message in items:
-        offsets.setdefault(feed, []).append(message.queue_offset)
-    for feed, some in offsets.items():
-        feed.done(some)
+    for fetcher, message in items:
+        offsets.setdefault(fetcher, []).append(message.queue_offset)
+    for fetcher, some in offsets.items():
+        fetcher.done(some)
 
 
 def restore_original_topic(message: StoredMessage) -> None:
-    """A message that comes again is one of its own topic: that it lies in the group's retry topic concerns nobody."""
+    """Set the topic of a retried message to its original one, instead of the retry topic."""
     if message.topic.startswith(RETRY_TOPIC_PREFIX):
         message.topic = message.properties.get(PROPERTY_RETRY_TOPIC, message.topic)

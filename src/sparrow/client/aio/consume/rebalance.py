@@ -1,7 +1,7 @@
-"""Which queues are ours: asks who is in the group, shares the queues out, and starts and drops feeds accordingly.
+"""Rebalancing: which queues a member of a group reads, where it starts, and the queue locks for orderly consumption.
 
-Every member does the same sum over the same lists, so no two come to different results for long. In between, a queue
-may be read by two members or by none; that is why delivery is at least once.
+Every member computes the allocation from the same lists, so the results differ only for a short time. Meanwhile a queue
+may be read by two members or by none; therefore delivery is at least once.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from random import sample
-from typing import Literal
 
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.offset_store import OffsetStore
 from sparrow.client.allocation import AllocationStrategy
+from sparrow.client.options import StartPosition
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
@@ -27,12 +26,9 @@ from sparrow.wire.headers import EmptyHeader, ListConsumers, OffsetResponse, Que
 
 log = logging.getLogger(__name__)
 
-StartPosition = Literal["first", "last"] | datetime
-"""Where a group begins on a queue it never read: its first message, behind its last, or at a time."""
-
 
 class Rebalancer:
-    """The queues of one consumer."""
+    """The allocation of queues to one consumer."""
 
     def __init__(
         self,
@@ -48,11 +44,11 @@ class Rebalancer:
         self._session, self._group, self._strategy = session, group, strategy
         self._is_broadcast, self._is_orderly = is_broadcast, is_orderly
         self._offsets, self._start = offsets, start
-        self._asked_for: set[QueueRef] = set()
-        """Queues that brokers may hold for us: locked, or asked for by somebody who did not wait for the answer."""
+        self._requested_locks: set[QueueRef] = set()
+        """Queues that brokers may have locked for us, including those of requests whose response was lost."""
 
     async def queues_of(self, subscription: Subscription) -> list[QueueRef] | None:
-        """What this member should read of a topic. None: cannot be told just now, so leave all as it is."""
+        """Return the queues of a topic that this member should read; None if unknown now, so that nothing changes."""
         try:
             route = await self._session.route(subscription.topic)
         except UnknownTopic:
@@ -64,7 +60,7 @@ class Rebalancer:
             return list(route.read_queues)
         members = await self._members(subscription.topic)
         if members is None or self._session.client_id not in members:
-            # The broker has not heard of us: we had a connection before we were a consumer.
+            # The broker does not count us yet: the connection is older than this consumer.
             await self._session.heartbeat()
             members = await self._members(subscription.topic)
         if members is None or self._session.client_id not in members:
@@ -85,10 +81,10 @@ class Rebalancer:
         return None
 
     async def start_of(self, queue: QueueRef) -> int:
-        """Where to begin: where the group stopped, or as the policy says.
+        """Return where to start: at the committed offset, or as `consume_from` says.
 
-        RocketMQ 4's brokers call it 0 for a group they never heard of while the queue's first messages are still in
-        memory, and cannot be asked otherwise: on a young topic there, every policy is "first".
+        RocketMQ 4's brokers report 0 for an unknown group while the first messages of the queue are in memory, so on a
+        young topic there every position is "first".
         """
         committed = await self._offsets.load(queue)
         if committed is not None and committed >= 0:
@@ -100,13 +96,14 @@ class Rebalancer:
         return await self.offset_at(queue, int(self._start.timestamp() * 1000))
 
     async def offset_at(self, queue: QueueRef, time_ms: int) -> int:
-        """The first message stored at or after a time."""
+        """Return the offset of the first message stored at or after a time."""
         header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
         answer = await self._session.invoke(self._address(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return max(0, headers.read(OffsetResponse, answer.ext).offset)
 
     async def ask_offset(self, queue: QueueRef, code: RequestCode) -> int:
-        return await _ask_offset(self._session, queue, code)
+        """Return the first or the end offset of a queue."""
+        return await _fetch_offset(self._session, queue, code)
 
     def _address(self, queue: QueueRef) -> str:
         return _address_of(self._session, queue)
@@ -114,12 +111,12 @@ class Rebalancer:
     # -- locks, for consuming in order --------------------------------------------------------------------------------
 
     async def locked(self, queues: Iterable[QueueRef]) -> set[QueueRef]:
-        """Which of these the brokers now hold for us."""
+        """Lock queues, and return those that the brokers have locked for us."""
         if not self._is_orderly or self._is_broadcast:
             return set(queues)
         queues = list(queues)
-        self._asked_for.update(queues)
-        held: set[QueueRef] = set()
+        self._requested_locks.update(queues)
+        locked: set[QueueRef] = set()
         for broker_queues in _by_broker(queues).values():
             try:
                 answer = await self._session.invoke(
@@ -128,12 +125,13 @@ class Rebalancer:
                     EmptyHeader(),
                     self._lock_body(broker_queues),
                 )
-                held.update(bodies.read(LockedQueues, answer.body).locked)
+                locked.update(bodies.read(LockedQueues, answer.body).locked)
             except SparrowError as error:
                 log.info("queues not locked", extra={"why": str(error)})
-        return held
+        return locked
 
     async def unlock(self, queues: Iterable[QueueRef]) -> None:
+        """Unlock queues."""
         if not self._is_orderly or self._is_broadcast:
             return
         for broker_queues in _by_broker(queues).values():
@@ -144,29 +142,29 @@ class Rebalancer:
                     EmptyHeader(),
                     self._lock_body(broker_queues),
                 )
-                self._asked_for.difference_update(broker_queues)
+                self._requested_locks.difference_update(broker_queues)
             except SparrowError as error:
                 log.info("queues not unlocked", extra={"why": str(error)})
 
     async def unlock_all(self) -> None:
-        """Whatever brokers may hold for us; others' locks stay theirs."""
-        await self.unlock(list(self._asked_for))
+        """Unlock every queue that brokers may have locked for us, and no others."""
+        await self.unlock(list(self._requested_locks))
 
     def _lock_body(self, queues: list[QueueRef]) -> bytes:
         return bodies.write(LockQueues(self._group, self._session.client_id, queues))
 
 
 async def fetch_end_offsets(session: ClientSession, topic: str) -> dict[QueueRef, int]:
-    """Where the next message of each queue will be; nothing of a topic that does not exist yet."""
+    """Return the end offset of each queue; none for a topic that does not exist yet."""
     try:
         queues = (await session.route(topic, is_fresh=True)).read_queues
     except UnknownTopic:
         return {}
-    ends = await asyncio.gather(*(_ask_offset(session, queue, RequestCode.GET_MAX_OFFSET) for queue in queues))
+    ends = await asyncio.gather(*(_fetch_offset(session, queue, RequestCode.GET_MAX_OFFSET) for queue in queues))
     return dict(zip(queues, ends, strict=True))
 
 
-async def _ask_offset(session: ClientSession, queue: QueueRef, code: RequestCode) -> int:
+async def _fetch_offset(session: ClientSession, queue: QueueRef, code: RequestCode) -> int:
     header = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
     answer = await session.invoke(_address_of(session, queue), code, header)
     return max(0, headers.read(OffsetResponse, answer.ext).offset)
@@ -176,7 +174,7 @@ def _address_of(session: ClientSession, queue: QueueRef) -> str:
     route = session.cached_route(queue.topic)
     address = route.address_of(queue.broker_name) if route is not None else None
     if address is None:
-        raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
+        raise Unavailable(f"the route of topic {queue.topic!r} has no broker {queue.broker_name!r}")
     return address
 
 

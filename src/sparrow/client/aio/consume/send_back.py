@@ -1,8 +1,8 @@
-"""Messages that a handler did not take, and what becomes of them.
+"""What happens to messages whose handler failed.
 
-1. Of a group that shares: given back to their broker, or sent to the group's retry topic from here.
-2. Of one whose members read everything: nobody keeps them, so they are tried again here, or dropped.
-3. Without a group: passed on. They do not come again.
+1. In a cluster group they are sent back to their broker, or sent to the retry topic of the group from here.
+2. In a broadcast group no broker keeps them, so they are retried here, or dropped.
+3. Without a group they are skipped, and not delivered again.
 """
 
 from __future__ import annotations
@@ -31,58 +31,68 @@ from sparrow.wire.headers import SendMessageBack
 log = logging.getLogger(__name__)
 
 DEFAULT_RETRIES_MAX = 16
-"""RocketMQ's, where the consumer has not said and the request must."""
+"""RocketMQ's default, for requests that must contain a limit when the consumer has none."""
 _COMPRESS_ABOVE_BYTES = 4096
 
 
 class FailurePolicy(Protocol):
-    """False: it could not be done just now; the message is still ours."""
+    """Handles failed messages. Methods return False if it is impossible now and the message is still ours."""
 
-    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        """It is to come again later, unless the handler chose otherwise."""
+    async def send_back(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Have the message delivered again later, unless its handler decided otherwise."""
         ...
 
-    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        """It is to come no more."""
+    async def dead_letter(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Have the message not delivered again."""
         ...
 
 
 class SkipFailed:
-    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        """That a handler failed has been logged; that it asked for what cannot be had has not."""
+    """Skips failed messages: consumers without a group."""
+
+    async def send_back(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Skip the message. The failure has been logged; a decision that needs a group is logged here."""
         if is_handler_decision(failure):
             why = GroupRequired(f"what {type(failure).__name__} asks for")
-            log.warning("message passed on", extra={"queue": str(feed.queue), "why": str(why)})
+            log.warning("message skipped", extra={"queue": str(fetcher.queue), "why": str(why)})
         return True
 
-    bury = give_back
+    dead_letter = send_back
 
 
 class RetryLocally:
-    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        return isinstance(failure, DeadLetter) and await self.bury(feed, message, failure)
+    """Retries failed messages in this process: broadcast groups."""
 
-    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        log.warning("message dropped", extra={"queue": str(feed.queue), "message_id": message.unique_key})
+    async def send_back(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Drop a dead letter; return False to have another message retried here."""
+        return isinstance(failure, DeadLetter) and await self.dead_letter(fetcher, message, failure)
+
+    async def dead_letter(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Drop the message."""
+        log.warning("message dropped", extra={"queue": str(fetcher.queue), "message_id": message.unique_key})
         return True
 
 
 class SendBackToBroker:
-    """To the broker of the queue it came from."""
+    """Sends failed messages back to the broker of their queue: cluster groups."""
 
     def __init__(self, session: ClientSession, group: str, retries_max: int | None) -> None:
-        self._giving_back = RetrySender(session, group, retries_max)
+        self._retry_sender = RetrySender(session, group, retries_max)
 
-    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        return await self._giving_back.give_back(feed.queue, message, delay_level_for(failure))
+    async def send_back(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Send the message back with the delay level that its handler chose."""
+        return await self._retry_sender.send_back(fetcher.queue, message, delay_level_for(failure))
 
-    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        """Where messages come in order, how often it was tried is known only here: the broker's record says 0."""
-        return await self._giving_back.send_to_retry_topic(feed.queue, message, DELAY_LEVEL_DEAD_LETTER)
+    async def dead_letter(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        """Make the message a dead letter.
+
+        In orderly consumption only this process counts retries: the broker's record says 0.
+        """
+        return await self._retry_sender.send_to_retry_topic(fetcher.queue, message, DELAY_LEVEL_DEAD_LETTER)
 
 
 class RetrySender:
-    """How the consumers of one group get rid of a message of one queue. False: it could not be done just now."""
+    """Sends failed messages of one group back. Methods return False if it is impossible now."""
 
     def __init__(self, session: ClientSession, group: str, retries_max: int | None) -> None:
         self._session, self._group, self._retries_max = session, group, retries_max
@@ -90,8 +100,8 @@ class RetrySender:
             session.unique_ids, compress_above_bytes=_COMPRESS_ABOVE_BYTES, message_bytes_max=1 << 30
         )
 
-    async def give_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
-        """The broker copies its own record. Where it has none any more, it gets ours."""
+    async def send_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
+        """Have the broker copy its own record to the retry topic. If it has the record no longer, send ours."""
         header = SendMessageBack(
             physical_offset=message.physical_offset,
             group=self._group,
@@ -107,23 +117,23 @@ class RetrySender:
         except (ConnectionLost, RequestTimeout) as error:
             return _not_now(queue, error)
         except SparrowError as error:
-            log.info("message not taken back", extra={"queue": str(queue), "why": str(error)})
+            log.info("broker did not take the message back", extra={"queue": str(queue), "why": str(error)})
             return await self.send_to_retry_topic(queue, message, level)
 
     async def send_to_retry_topic(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
-        """To the retry topic on the queue's broker. Worn out, or sent `DELAY_LEVEL_DEAD_LETTER`, it is buried there."""
+        """Send the message to the retry topic on its broker. Exhausted ones become dead letters there."""
         retries_max = self._retries_max if self._retries_max is not None else DEFAULT_RETRIES_MAX
         times = message.reconsume_times + 1
         if level == DELAY_LEVEL_DEAD_LETTER:
-            # RocketMQ 4 buries at the limit, 5 beyond it: this is beyond it for both.
+            # RocketMQ 4 makes it a dead letter at the limit, 5 beyond it: this is beyond it for both.
             times = max(times, retries_max + 1)
-        again = make_retry_message(message, self._group, level)
-        body, properties, _ = self._encoder.encode(again)
+        retry = make_retry_message(message, self._group, level)
+        body, properties, _ = self._encoder.encode(retry)
         try:
             await send_once(
                 self._session,
                 QueueRef(RETRY_TOPIC_PREFIX + self._group, queue.broker_name, 0),
-                await self._encoder.single_payload(again, body, properties),
+                await self._encoder.single_payload(retry, body, properties),
                 group=self._group,
                 reconsume_times=times,
                 reconsume_times_max=retries_max,
@@ -136,10 +146,10 @@ class RetrySender:
         route = self._session.cached_route(queue.topic)
         address = route.address_of(queue.broker_name) if route is not None else None
         if address is None:
-            raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
+            raise Unavailable(f"the route of topic {queue.topic!r} has no broker {queue.broker_name!r}")
         return address
 
 
 def _not_now(queue: QueueRef, error: SparrowError) -> bool:
-    log.info("message not given back", extra={"queue": str(queue), "why": str(error)})
+    log.info("message not sent back", extra={"queue": str(queue), "why": str(error)})
     return False

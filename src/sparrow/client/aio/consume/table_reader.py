@@ -1,4 +1,4 @@
-"""A topic as an Arrow table: large pulls from all queues at once, each turned into columns as it comes."""
+"""Reads of a topic into an Arrow table: large pulls of several queues at a time, decoded by columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullStatus, pull
-from sparrow.client.aio.consume.rebalance import StartPosition
+from sparrow.client.options import StartPosition
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable
 from sparrow.model.queue import QueueRef
@@ -22,7 +22,7 @@ from sparrow.wire.headers import OffsetResponse, QueueRequest, SearchOffset
 
 PULL_COUNT_MAX = 65_536
 PULL_BYTES_MAX = 4 << 20
-"""What Sparrow's brokers give at once to those who ask. RocketMQ's give 32 messages, so they take more turns."""
+"""What Sparrow's brokers return at most. RocketMQ's return 32 messages, so they need more pulls."""
 CONCURRENT_QUEUES_MAX = 4
 
 
@@ -36,7 +36,10 @@ async def read_table(
     expression: str,
     columns: Iterable[str] | None,
 ) -> pa.Table:
-    """Every queue from `start` up to, not including, `end`; an int is a time in ms. Sorted by broker and queue."""
+    """Read every queue from `start` up to, not including, `end`.
+
+    An int is a time in ms. Rows are sorted by broker and queue.
+    """
     names = tuple(columns) if columns is not None else codec.DEFAULT_COLUMNS
     route = await session.route(topic)
     subscription = Subscription.of(topic, expression, version_ms=clock.now_ms())
@@ -93,7 +96,7 @@ async def _read_queue(
 
 
 def _needed(names: Sequence[str], subscription: Subscription) -> list[str]:
-    """With the columns it takes to look again: a broker compares only hashes of tags, and counts what matched."""
+    """Return the columns for the exact filter, too: brokers compare only hashes of tags, and count matches."""
     return list(dict.fromkeys((*names, "tags", "queue_offset"))) if subscription.tags else list(names)
 
 
@@ -107,16 +110,16 @@ def _exactly(batch: pa.RecordBatch, names: Sequence[str], subscription: Subscrip
     return batch.filter(wanted).select(list(names))
 
 
-async def _offset_of(session: ClientSession, queue: QueueRef, place: StartPosition | int) -> int:
+async def _offset_of(session: ClientSession, queue: QueueRef, position: StartPosition | int) -> int:
     route = session.cached_route(queue.topic)
     address = route.address_of(queue.broker_name) if route is not None else None
     if address is None:
-        raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
-    if place == "first" or place == "last":
-        code = RequestCode.GET_MIN_OFFSET if place == "first" else RequestCode.GET_MAX_OFFSET
+        raise Unavailable(f"the route of topic {queue.topic!r} has no broker {queue.broker_name!r}")
+    if position == "first" or position == "last":
+        code = RequestCode.GET_MIN_OFFSET if position == "first" else RequestCode.GET_MAX_OFFSET
         answer = await session.invoke(address, code, QueueRequest(queue.topic, queue.queue_id, queue.broker_name))
     else:
-        time_ms = int(place.timestamp() * 1000) if isinstance(place, datetime) else int(place)
+        time_ms = int(position.timestamp() * 1000) if isinstance(position, datetime) else int(position)
         header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
         answer = await session.invoke(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
     return max(0, headers.read(OffsetResponse, answer.ext).offset)

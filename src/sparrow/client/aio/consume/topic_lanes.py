@@ -1,4 +1,4 @@
-"""What waits of topics with lanes, for each topic: priorities say nothing about messages of different topics."""
+"""Waiting messages of topics with priority lanes, by topic: priorities of different topics are not compared."""
 
 from __future__ import annotations
 
@@ -13,37 +13,40 @@ from sparrow.model.protocol import PROPERTY_PRIORITY
 
 
 class TopicLanes:
+    """The priority lanes of each topic."""
+
     def __init__(self, has_lanes: Callable[[str], bool], *, starvation_ms: int = STARVATION_MS) -> None:
         self._has_lanes, self._starvation_ms = has_lanes, starvation_ms
         self._by_topic: dict[str, PriorityLanes[FetchedMessage]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything of a topic with lanes has come."""
+        """Return whether a message of a topic with lanes has arrived."""
         return bool(self._by_topic)
 
     def add(
-        self, feed: QueueFetcher, messages: list[StoredMessage]
+        self, fetcher: QueueFetcher, messages: list[StoredMessage]
     ) -> tuple[list[StoredMessage], list[tuple[PriorityLanes[FetchedMessage], int]]]:
-        """Messages of topics without lanes are the caller's again; of the others, into which lanes how many went."""
-        if feed.lane is not None:
-            lanes = self._of(feed.queue.topic)
-            lanes.add(feed.lane, [(feed, message) for message in messages])
+        """Add messages to lanes. Return those of topics without lanes, and how many were added to which lanes."""
+        if fetcher.lane is not None:
+            lanes = self._of(fetcher.queue.topic)
+            lanes.add(fetcher.lane, [(fetcher, message) for message in messages])
             return [], [(lanes, len(messages))]
-        if not feed.is_retry:
+        if not fetcher.is_retry:
             return messages, []
         plain, counts = [], dict[PriorityLanes[FetchedMessage], int]()
         for message in messages:
             if self._has_lanes(message.topic):
                 lanes = self._of(message.topic)
-                lanes.add(_said_by(message), [(feed, message)])
+                lanes.add(_priority_of(message), [(fetcher, message)])
                 counts[lanes] = counts.get(lanes, 0) + 1
             else:
                 plain.append(message)
         return plain, list(counts.items())
 
-    def forget(self, feed: QueueFetcher) -> None:
+    def forget(self, fetcher: QueueFetcher) -> None:
+        """Drop the waiting messages of a queue."""
         for lanes in self._by_topic.values():
-            lanes.keep(lambda item: item[0] is not feed)
+            lanes.keep(lambda item: item[0] is not fetcher)
 
     def _of(self, topic: str) -> PriorityLanes[FetchedMessage]:
         found = self._by_topic.get(topic)
@@ -56,9 +59,9 @@ def _stored_ms(item: FetchedMessage) -> int:
     return item[1].store_ms
 
 
-def _said_by(message: StoredMessage) -> Priority:
-    """Of a message that comes again: the queue it comes from says nothing."""
+def _priority_of(message: StoredMessage) -> Priority:
+    """Return the priority of a retried message, whose queue does not show it."""
     try:
         return parse_priority(message.properties.get(PROPERTY_PRIORITY))
-    except IllegalMessage:  # from a broker on which the topic has no lanes
+    except IllegalMessage:  # of a broker on which the topic has no lanes
         return Priority.MIDDLE

@@ -1,1 +1,1 @@
-"""produce."""
+"""Producing: sends, batches, transactions, requests and replies, tables, and staged writes."""

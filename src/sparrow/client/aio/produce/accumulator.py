@@ -1,8 +1,8 @@
-"""Gathers messages and ships them: the shell around `batching`, with its timer and its tasks.
+"""The accumulator of a lingering producer: collects messages into batches and sends them, with one timer.
 
-1. Lots for any queue travel side by side. Lots for one queue follow each other, so that order survives a retry.
-2. A message that cannot share a request keeps its place: what was gathered before it for its queue leaves first.
-3. One timer serves all lots.
+1. Batches for any queue are sent concurrently. Batches for one queue follow each other, so that order survives a retry.
+2. A message that cannot be batched keeps its position: what was collected before it for its queue is sent first.
+3. One timer serves all batches.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from sparrow.model.queue import QueueRef
 
 
 class Accumulator:
+    """Sends the messages of one producer in batches."""
+
     def __init__(
         self,
         sender: Sender,
         encoder: MessageEncoder,
         budget: MemoryBudget,
-        gathering: OpenBatches,
+        open_batches: OpenBatches,
         *,
         timeout_ms: int,
     ) -> None:
         self._sender, self._encoder, self._budget = sender, encoder, budget
-        self._gathering, self._timeout_ms = gathering, timeout_ms
+        self._open_batches, self._timeout_ms = open_batches, timeout_ms
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._lanes: dict[QueueRef, deque[MessageBatch]] = {}
+        self._queues_busy: dict[QueueRef, deque[MessageBatch]] = {}
         self._unsettled: set[MessageBatch] = set()
-        self._carriers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def add(
         self,
@@ -46,14 +48,19 @@ class Accumulator:
         timeout_ms: int | None = None,
         future: SendFuture | None = None,
     ) -> SendFuture:
+        """Add a message to the open batch of its queue, and return a future of its result."""
         if queue is not None and queue.topic != message.topic:
             raise Refused(f"a message of topic {message.topic!r} cannot go to a queue of {queue.topic!r}")
         body, properties, message_id = self._encoder.encode(message)
         if future is None:
             future = self._loop.create_future()
         key: BatchKey = message.topic if queue is None else queue
-        if message.properties and (word := message.properties.get(PROPERTY_PRIORITY)) and self._may_be_in_lanes(queue):
-            key = (message.topic if queue is None else queue, word)
+        if (
+            message.properties
+            and (priority := message.properties.get(PROPERTY_PRIORITY))
+            and self._may_be_in_lanes(queue)
+        ):
+            key = (message.topic if queue is None else queue, priority)
         if (
             len(body) > self._encoder.plain_bytes_max
             or timeout_ms is not None
@@ -61,16 +68,19 @@ class Accumulator:
         ):
             self._add_alone(message, key, queue, cost, timeout_ms, future, (body, properties, message_id))
             return future
-        is_full = self._gathering.add(key, message.flag, body, properties, message_id, future, cost)
+        is_full = self._open_batches.add(key, message.flag, body, properties, message_id, future, cost)
         if is_full is None:
             self._start(key, message.topic, queue)
-            is_full = self._gathering.add(key, message.flag, body, properties, message_id, future, cost)
+            is_full = self._open_batches.add(key, message.flag, body, properties, message_id, future, cost)
         if is_full:
-            self._seal(key)
+            self._close(key)
         return future
 
     def _may_be_in_lanes(self, queue: QueueRef | None) -> bool:
-        """Only then messages of different priorities travel apart: in one queue they would lose their order."""
+        """Return whether the queue may have priority lanes.
+
+        Only then are priorities sent apart: in one queue they would lose their order.
+        """
         if queue is None:
             return True
         route = self._sender.cached_route(queue.topic)
@@ -87,97 +97,97 @@ class Accumulator:
         checked: tuple[bytes, bytes, str],
     ) -> None:
         if queue is not None:
-            self._seal(key)
+            self._close(key)
         body, properties, message_id = checked
-        lot = MessageBatch(message.topic, queue, 0.0)
-        lot.alone, lot.timeout_ms, lot.cost = (message, body, properties), timeout_ms, cost
-        lot.ids.append(message_id)
-        lot.futures.append(future)
-        self._ship(lot)
+        batch = MessageBatch(message.topic, queue, 0.0)
+        batch.alone, batch.timeout_ms, batch.cost = (message, body, properties), timeout_ms, cost
+        batch.ids.append(message_id)
+        batch.futures.append(future)
+        self._dispatch(batch)
 
     def _start(self, key: BatchKey, topic: str, queue: QueueRef | None) -> None:
-        self._seal(key)
-        lot = self._gathering.start(key, topic, queue, self._loop.time())
+        self._close(key)
+        batch = self._open_batches.start(key, topic, queue, self._loop.time())
         if self._timer is None:
-            self._timer = self._loop.call_at(lot.due, self._ship_due)
+            self._timer = self._loop.call_at(batch.due, self._send_due)
 
-    # -- shipping -----------------------------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------------------------
 
-    def _seal(self, key: BatchKey) -> None:
-        lot = self._gathering.seal(key)
-        if lot is not None:
-            self._ship(lot)
+    def _close(self, key: BatchKey) -> None:
+        batch = self._open_batches.seal(key)
+        if batch is not None:
+            self._dispatch(batch)
 
-    def _ship_due(self) -> None:
+    def _send_due(self) -> None:
         self._timer = None
-        for lot in self._gathering.seal_due(self._loop.time(), self._lanes):
-            self._ship(lot)
+        for batch in self._open_batches.seal_due(self._loop.time(), self._queues_busy):
+            self._dispatch(batch)
         self._watch()
 
     def _watch(self) -> None:
-        """The timer waits for the lot that can leave next."""
-        due = self._gathering.next_due(self._lanes)
+        """Set the timer for the batch that can be sent next."""
+        due = self._open_batches.next_due(self._queues_busy)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._ship_due) if due is not None else None
+        self._timer = self._loop.call_at(due, self._send_due) if due is not None else None
 
-    def _ship(self, lot: MessageBatch) -> None:
-        self._unsettled.add(lot)
-        if lot.queue is None:
-            self._spawn(lot)
+    def _dispatch(self, batch: MessageBatch) -> None:
+        self._unsettled.add(batch)
+        if batch.queue is None:
+            self._spawn(batch)
             return
-        lane = self._lanes.get(lot.queue)
-        if lane is not None:
-            lane.append(lot)
+        waiting = self._queues_busy.get(batch.queue)
+        if waiting is not None:
+            waiting.append(batch)
             return
-        self._lanes[lot.queue] = deque()
-        self._spawn(lot)
+        self._queues_busy[batch.queue] = deque()
+        self._spawn(batch)
 
-    def _spawn(self, lot: MessageBatch) -> None:
-        task = self._loop.create_task(self._carry_all(lot))
-        self._carriers.add(task)
-        task.add_done_callback(self._carriers.discard)
+    def _spawn(self, batch: MessageBatch) -> None:
+        task = self._loop.create_task(self._send_in_order(batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _carry_all(self, lot: MessageBatch) -> None:
-        """This lot and, if it is for one queue, those that came for the queue meanwhile."""
-        queue = lot.queue
+    async def _send_in_order(self, batch: MessageBatch) -> None:
+        """Send this batch and, if it is for one queue, those that were added for the queue meanwhile."""
+        queue = batch.queue
         if queue is None:
-            await self._carry(lot)
+            await self._send(batch)
             return
-        lane = self._lanes[queue]
-        await self._carry(lot)
-        while lane or self._gathering.is_due(queue, self._loop.time()):
-            if not lane:
-                self._seal(queue)
-            await self._carry(lane.popleft())
-        del self._lanes[queue]
-        if queue in self._gathering.open:
+        waiting = self._queues_busy[queue]
+        await self._send(batch)
+        while waiting or self._open_batches.is_due(queue, self._loop.time()):
+            if not waiting:
+                self._close(queue)
+            await self._send(waiting.popleft())
+        del self._queues_busy[queue]
+        if queue in self._open_batches.open:
             self._watch()
 
-    async def _carry(self, lot: MessageBatch) -> None:
+    async def _send(self, batch: MessageBatch) -> None:
         try:
-            payload = lot.packed() if lot.alone is None else await self._encoder.single_payload(*lot.alone)
-            timeout_ms = lot.timeout_ms or self._timeout_ms
-            lot.settle(await self._sender.send(lot.topic, payload, queue=lot.queue, timeout_ms=timeout_ms))
-        except Exception as error:  # whatever it is, it belongs to those who wait, and the next lot goes on
-            lot.fail(error)
+            payload = batch.packed() if batch.alone is None else await self._encoder.single_payload(*batch.alone)
+            timeout_ms = batch.timeout_ms or self._timeout_ms
+            batch.settle(await self._sender.send(batch.topic, payload, queue=batch.queue, timeout_ms=timeout_ms))
+        except Exception as error:  # the senders get it, and the next batch is sent
+            batch.fail(error)
         except asyncio.CancelledError:
-            lot.fail(Closed("the producer"))
+            batch.fail(Closed("the producer"))
             raise
         finally:
-            self._unsettled.discard(lot)
-            self._budget.release(lot.cost)
-            if lot.settled is not None:
-                lot.settled.set_result(None)
+            self._unsettled.discard(batch)
+            self._budget.release(batch.cost)
+            if batch.settled is not None:
+                batch.settled.set_result(None)
 
     async def flush(self) -> None:
-        """Returns once everything that had been added is stored, or has failed."""
-        for key in list(self._gathering.open):
-            self._seal(key)
+        """Wait until everything added so far is stored or has failed."""
+        for key in list(self._open_batches.open):
+            self._close(key)
         waited = []
-        for lot in self._unsettled:
-            if lot.settled is None:
-                lot.settled = self._loop.create_future()
-            waited.append(lot.settled)
+        for batch in self._unsettled:
+            if batch.settled is None:
+                batch.settled = self._loop.create_future()
+            waited.append(batch.settled)
         if waited:
             await asyncio.wait(waited)

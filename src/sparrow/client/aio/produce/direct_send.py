@@ -1,4 +1,4 @@
-"""One send to one queue, tried once: for messages that belong there and nowhere else."""
+"""A send to one queue that is not retried, for messages that belong to that queue only."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ async def send_once(
     reconsume_times_max: int | None = None,
     timeout_ms: int | None = None,
 ) -> SendOutcome:
-    """Stored when this returns; otherwise it raises why not."""
+    """Send a message once; it is stored when this returns."""
     route = session.cached_route(queue.topic) or await session.route(queue.topic)
     address = route.masters.get(queue.broker_name)
     if address is None:
-        raise Unavailable(f"broker {queue.broker_name!r} of topic {queue.topic!r} has no master just now")
+        raise Unavailable(f"broker {queue.broker_name!r} of topic {queue.topic!r} has no master now")
     header = SendMessageV2(
         group,
         queue.topic,

@@ -1,7 +1,6 @@
-"""How much a producer may have on its way: whoever wants more waits, or is told to.
+"""The memory budget of a producer: senders wait, or fail, while too many bytes are unacknowledged.
 
-Those who wait are served in the order in which they came. Something larger than the whole budget goes when nothing
-else does.
+Waiting senders are served in order. A message larger than the whole budget is admitted when nothing else is.
 """
 
 from __future__ import annotations
@@ -11,19 +10,22 @@ from collections import deque
 
 
 class MemoryBudget:
+    """Bytes that may be unacknowledged at a time."""
+
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_acquire(self, size: int) -> bool:
-        """Whether there was room; nobody who waits is overtaken."""
+        """Acquire memory if it is free and no sender waits; return whether it was."""
         if self._waiting or (self.used_bytes + size > self.bytes_max and self.used_bytes):
             return False
         self.used_bytes += size
         return True
 
     async def acquire(self, size: int) -> None:
+        """Wait until the memory is free, and acquire it."""
         if self.try_acquire(size):
             return
         future = asyncio.get_running_loop().create_future()
@@ -32,13 +34,14 @@ class MemoryBudget:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.release(size)  # it was granted in the moment we were cancelled
+                self.release(size)  # it was granted just before the cancellation
             else:
                 self._waiting.remove((size, future))
                 self._grant()
             raise
 
     def release(self, size: int) -> None:
+        """Release memory, and admit the senders that wait for it."""
         self.used_bytes -= size
         assert self.used_bytes >= 0
         if self._waiting:

@@ -1,10 +1,10 @@
-"""Messages that wait a little for each other and travel together.
+"""Batches of messages: what is collected for one request, and when it is complete.
 
-1. A lot holds messages of one topic, and of one queue if they ask for one. All of it goes to one queue.
-2. It leaves when its time is up, or when it is full; a message larger than a whole lot is one by itself.
-3. In a lot, and from lot to lot of one key, messages keep the order in which they came.
+1. A batch holds messages of one topic, and of one queue if they ask for one. It is stored in one queue.
+2. It is complete when its time is up, or when it is full; a message larger than a batch is one by itself.
+3. Within a batch, and between batches of one key, messages keep their order.
 
-Nothing here waits or sends: time is an argument, and full lots are handed back.
+The module neither waits nor sends: time is an argument, and complete batches are returned.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from sparrow.model.errors import ProtocolError
 from sparrow.model.message import AnyMessage
 from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult
-from sparrow.wire import batch, headers
+from sparrow.wire import batch as batch_format
+from sparrow.wire import headers
 from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
 from sparrow.wire.headers import SendMessageResponse
 
 BatchKey = str | QueueRef | tuple[str | QueueRef, str]
-"""What messages of one lot share: the topic when any queue will do, else the queue; and the priority, where the queue
-they get depends on it."""
+"""What the messages of a batch share: the topic if any queue will do, otherwise the queue; and the priority, where
+the queue depends on it."""
 
 SendFuture = asyncio.Future[SendResult]
 
 
 class MessageBatch:
-    """Messages on their way together, and those who wait for each of them."""
+    """Messages that are sent in one request, and the futures of their results."""
 
     __slots__ = ("alone", "cost", "due", "futures", "ids", "members", "queue", "settled", "size", "timeout_ms", "topic")
 
@@ -42,17 +43,17 @@ class MessageBatch:
         self.size = 0
         """Bytes of the request."""
         self.cost = 0
-        """What the messages were charged for; given back when the lot is settled."""
+        """Bytes of the memory budget, released when the batch is settled."""
         self.alone: tuple[AnyMessage, bytes, bytes] | None = None
-        """A message that shares its request with no other: itself, its body and its property string."""
+        """A message that is sent in a request of its own: itself, its body and its property string."""
         self.timeout_ms: int | None = None
         self.settled: asyncio.Future[None] | None = None
 
     def packed(self) -> SendPayload:
-        return SendPayload(batch.encode(self.members), is_batch=True)
+        return SendPayload(batch_format.encode(self.members), is_batch=True)
 
     def settle(self, delivery: SendOutcome) -> None:
-        """Tell each sender where its message lies."""
+        """Set the result of each message."""
         for future, result in zip(self.futures, send_results(delivery, self.ids), strict=True):
             if not future.done():
                 future.set_result(result)
@@ -64,15 +65,15 @@ class MessageBatch:
 
 
 def send_results(delivery: SendOutcome, message_ids: list[str]) -> list[SendResult]:
-    """One result a message, in order: the broker says where the first one lies, and the others follow it."""
+    """Return one result for each message, in order: the broker reports the offset of the first, the others follow."""
     (topic, broker_name), status = (delivery.queue.topic, delivery.queue.broker_name), delivery.status
     sent = headers.read(SendMessageResponse, delivery.answer.ext)
     queue_id, offset = sent.queue_id, sent.queue_offset
     offset_ids = sent.message_id.split(",")
     if len(offset_ids) != len(message_ids):
         if len(offset_ids) != 1:
-            raise ProtocolError(f"the broker gave {len(offset_ids)} ids for {len(message_ids)} messages")
-        offset_ids *= len(message_ids)  # RocketMQ 5 keeps some batches as one record, with one id
+            raise ProtocolError(f"the broker returned {len(offset_ids)} ids for {len(message_ids)} messages")
+        offset_ids *= len(message_ids)  # RocketMQ 5 stores some batches as one record, with one id
     handle, region, is_traced = sent.recall_handle, sent.region, sent.trace_on is not False
     return [
         SendResult(status, message_id, offset_id, topic, broker_name, queue_id, at, handle, region, is_traced)
@@ -81,54 +82,58 @@ def send_results(delivery: SendOutcome, message_ids: list[str]) -> list[SendResu
 
 
 class OpenBatches:
-    """The lots that are still open, the oldest first."""
+    """The batches that still accept messages, the oldest first."""
 
     def __init__(self, *, linger_s: float, bytes_max: int, count_max: int) -> None:
         self._linger_s, self._bytes_max, self._count_max = linger_s, bytes_max, count_max
-        # A dict keeps the order in which lots were started, and all linger equally long: the first is due first.
+        # A dict keeps the order of insertion, and all linger equally long: the first is due first.
         self.open: dict[BatchKey, MessageBatch] = {}
 
     def start(self, key: BatchKey, topic: str, queue: QueueRef | None, now: float) -> MessageBatch:
         assert key not in self.open
-        lot = self.open[key] = MessageBatch(topic, queue, now + self._linger_s)
-        return lot
+        batch = self.open[key] = MessageBatch(topic, queue, now + self._linger_s)
+        return batch
 
     def add(
         self, key: BatchKey, flag: int, body: bytes, properties: bytes, message_id: str, future: SendFuture, cost: int
     ) -> bool | None:
-        """Into the open lot of that key. Whether the lot is full now; None if there is none, or no room in it: seal
-        what is open and start another."""
-        lot = self.open.get(key)
-        if lot is None:
+        """Add a message to the open batch of that key. Return whether the batch is full now.
+
+        None: there is no open batch, or no space in it. Close it and start another.
+        """
+        batch = self.open.get(key)
+        if batch is None:
             return None
-        futures = lot.futures
-        size = lot.size + BATCH_MESSAGE_BYTES_MIN + len(body) + len(properties)
+        futures = batch.futures
+        size = batch.size + BATCH_MESSAGE_BYTES_MIN + len(body) + len(properties)
         if size > self._bytes_max and futures:
             return None
-        lot.size = size
-        lot.cost += cost
-        lot.members.append((flag, body, properties))
-        lot.ids.append(message_id)
+        batch.size = size
+        batch.cost += cost
+        batch.members.append((flag, body, properties))
+        batch.ids.append(message_id)
         futures.append(future)
         return size >= self._bytes_max or len(futures) >= self._count_max
 
     def seal(self, key: BatchKey) -> MessageBatch | None:
+        """Close the batch of that key, and return it."""
         return self.open.pop(key, None)
 
     def seal_due(self, now: float, busy: Container[BatchKey] = ()) -> list[MessageBatch]:
-        """The lots whose time is up. Those for a busy queue could not leave yet, and may as well grow."""
+        """Close and return the batches whose time is up. Those of a busy queue could not be sent yet, and may grow."""
         due = []
-        for key, lot in list(self.open.items()):
-            if lot.due > now:
+        for key, batch in list(self.open.items()):
+            if batch.due > now:
                 break
             if key not in busy:
                 due.append(self.open.pop(key))
         return due
 
     def is_due(self, key: BatchKey, now: float) -> bool:
-        lot = self.open.get(key)
-        return lot is not None and lot.due <= now
+        """Return whether the batch of that key has lingered long enough."""
+        batch = self.open.get(key)
+        return batch is not None and batch.due <= now
 
     def next_due(self, busy: Container[BatchKey] = ()) -> float | None:
-        """When the next lot is due that can leave."""
-        return next((lot.due for key, lot in self.open.items() if key not in busy), None)
+        """Return when the next batch is due that can be sent."""
+        return next((batch.due for key, batch in self.open.items() if key not in busy), None)

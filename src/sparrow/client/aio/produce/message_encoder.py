@@ -1,5 +1,4 @@
-"""What a message becomes before it is sent: a property string with a unique id, a body that may be compressed, or a
-place in a batch. The caller's message is never changed."""
+"""The encoding of messages for a send: unique id, property string, compression and batches. Messages stay unchanged."""
 
 from __future__ import annotations
 
@@ -36,14 +35,15 @@ _LATER = (
 )
 """Properties that keep a message from its consumers for a while; brokers refuse them in batches."""
 UNBATCHABLE_PROPERTIES = frozenset((*_LATER, PROPERTY_WAIT_STORED))
+"""Properties of messages that are not batched automatically."""
 
 _IN_THREAD_BYTES = 64 * 1024
-"""A longer body would hold up the event loop for a millisecond and more while it is compressed."""
+"""Longer bodies are compressed in a thread: they would block the event loop for a millisecond and more."""
 _FLAG_MIN, _FLAG_MAX = -0x8000_0000, 0x7FFF_FFFF
 
 
 class MessageEncoder:
-    """How one producer prepares its messages."""
+    """Encodes the messages of one producer."""
 
     def __init__(
         self,
@@ -53,19 +53,19 @@ class MessageEncoder:
         message_bytes_max: int,
         producer_id: str | None = None,
     ) -> None:
-        """With a `producer_id`, messages are numbered, and brokers store each once however often it is sent."""
+        """Create an encoder. With a `producer_id`, messages are numbered, and brokers store each once."""
         self._make_id = unique_ids.make
         self._producer_id, self._sequence = producer_id, count(1)
         self.message_bytes_max = message_bytes_max
-        # One bound for the two reasons to leave the quick road: to be compressed, or to be refused.
+        # One limit for the two exceptions of the fast path: compression, and refusal.
         self.plain_bytes_max = min(message_bytes_max, compress_above_bytes or message_bytes_max)
         self._compress_above_bytes = compress_above_bytes
 
     def encode(self, message: AnyMessage) -> tuple[bytes, bytes, str]:
-        """Body, property string and unique id; what no broker would take is refused here."""
+        """Return body, property string and unique id; raise for what no broker would accept."""
         body, found = message.body, message.properties
         if body.__class__ is not bytes:
-            body = bytes(memoryview(body))  # of what may change its bytes we keep a copy; a text raises TypeError
+            body = bytes(memoryview(body))  # copy mutable buffers; text raises TypeError
         if message.flag and not _FLAG_MIN <= message.flag <= _FLAG_MAX:
             raise Refused(f"the flag {message.flag} does not fit into the 4 bytes a record has for it")
         if not found and self._producer_id is None:
@@ -88,7 +88,7 @@ class MessageEncoder:
         return {**found, PROPERTY_PRODUCER_ID: self._producer_id, PROPERTY_SEQUENCE: str(next(self._sequence))}
 
     async def single_payload(self, message: AnyMessage, body: bytes, encoded: bytes) -> SendPayload:
-        """The message in a request of its own."""
+        """Return the payload of a message that is sent alone, compressed if it is long."""
         if len(body) > self.message_bytes_max:
             raise TooLarge("the body", len(body), self.message_bytes_max)
         sys_flag = 0
@@ -102,7 +102,7 @@ class MessageEncoder:
         return SendPayload(body, encoded.decode(), message.flag, sys_flag)
 
     def batch_payload(self, messages: Sequence[AnyMessage]) -> tuple[SendPayload, list[str]]:
-        """All messages in one batch, and their ids."""
+        """Return the payload of a batch, and the ids of its messages."""
         waits = _checked_batch(messages)
         members, ids = [], []
         for message in messages:
@@ -116,17 +116,17 @@ class MessageEncoder:
 
 
 def must_be_sent_alone(message: AnyMessage) -> bool:
-    """Whether brokers refuse it in a batch, or its neighbours would suffer from what it asks for."""
+    """Return whether brokers refuse the message in a batch, or its properties would affect its neighbours."""
     return message.topic.startswith(RETRY_TOPIC_PREFIX) or not UNBATCHABLE_PROPERTIES.isdisjoint(message.properties)
 
 
 def _checked_batch(messages: Sequence[AnyMessage]) -> bool:
-    """Whether it waits to be safe; or why it is no batch."""
+    """Return whether the batch waits to be durable; raise if the messages cannot be batched."""
     if not messages:
-        raise Refused("a batch of no messages: give one or more")
+        raise Refused("the batch is empty: pass one message or more")
     topic, wait = messages[0].topic, messages[0].properties.get(PROPERTY_WAIT_STORED)
     if topic.startswith(RETRY_TOPIC_PREFIX):
-        raise Refused(f"{topic!r} takes no batches: send its messages one by one")
+        raise Refused(f"the retry topic {topic!r} takes no batches: send its messages one by one")
     for message in messages:
         if message.topic != topic:
             raise Refused(f"a batch has one topic, not both {topic!r} and {message.topic!r}")
@@ -136,5 +136,5 @@ def _checked_batch(messages: Sequence[AnyMessage]) -> bool:
             )
         for name in _LATER:
             if message.properties.get(name, "0") not in ("", "0", "false"):
-                raise Refused(f"a message with {name} cannot be in a batch: send it by itself")
+                raise Refused(f"a message with {name} cannot be in a batch: send it alone")
     return wait != "false"

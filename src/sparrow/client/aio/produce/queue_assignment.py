@@ -1,4 +1,4 @@
-"""Messages whose queue a selector chooses: gathered in the order in which they came, also before the route is known."""
+"""Assignment of queues by selectors: messages wait for the route of their topic, and are batched in order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from sparrow.model.message import AnyMessage
 from sparrow.model.queue import QueueRef
 
 _Waiting = tuple[AnyMessage, QueueSelector, int, int | None, SendFuture]
-"""A message, who chooses its queue, what it is charged, its time-out, and who waits for it."""
+"""A message, its selector, its memory cost, its timeout, and the future of its result."""
 
 
 class QueueAssigner:
+    """Passes messages to the accumulator once a selector has chosen their queue."""
+
     def __init__(
         self,
         sender: Sender,
@@ -29,10 +31,10 @@ class QueueAssigner:
     ) -> None:
         self._sender, self._accumulator, self._budget, self._spawn = sender, accumulator, budget, spawn
         self._unrouted: dict[str, list[_Waiting]] = {}
-        """Messages whose queue cannot be chosen before the route is known."""
+        """Messages by topic that wait for its route."""
 
     def add(self, message: AnyMessage, selector: QueueSelector, cost: int, timeout_ms: int | None) -> SendFuture:
-        """Now if the route is known, else once it is: in the order in which they came."""
+        """Add a message now if the route is known, otherwise once it is, in order."""
         future: SendFuture = asyncio.get_running_loop().create_future()
         topic = message.topic
         route = self._sender.cached_route(topic)
@@ -62,7 +64,7 @@ class QueueAssigner:
         message, selector, cost, timeout_ms, future = waiting
         try:
             self._accumulator.add(message, selector(queues, message), cost, timeout_ms, future)
-        except Exception as error:  # a selector is the caller's, and so is whatever it raises
+        except Exception as error:  # the selector is the caller's code, so the caller gets its error
             self._budget.release(cost)
             if not future.done():
                 future.set_exception(error)

@@ -1,10 +1,10 @@
-"""One send request, tried until it is stored, refused, or out of time.
+"""The sender of requests: retries one send until it is stored, refused, or out of time.
 
-1. At most `1 + retries` attempts, all within one deadline; the next one goes to another broker where that is possible,
-   and then the first leaves it enough of the time: a broker that hangs costs a delay, not the message.
-2. A request for one queue is tried there only: another queue would break the order that was asked for.
-3. What could not be reached makes its route be asked for again.
-4. An attempt without an answer may have been stored: a message can arrive twice, and it does so under one unique id.
+1. At most `1 + retries` attempts within one deadline. The next attempt goes to another broker if there is one, and an
+   attempt leaves time for the next: a broker that hangs delays the message, and does not lose it.
+2. A request for one queue is tried there only: another queue would break the order that was requested.
+3. After a broker could not be reached, the route is fetched again.
+4. An attempt without a response may have been stored: a message can be stored twice, under one unique id.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import (
     Busy,
     ConnectionLost,
+    NoMaster,
     Refused,
     RequestTimeout,
     SparrowError,
@@ -44,7 +45,7 @@ SEND_STATUS_BY_RESPONSE = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
-"""Answers that mean "stored"."""
+"""Response codes that mean the message is stored."""
 
 RETRIED_RESPONSE_CODES = frozenset(
     {
@@ -58,24 +59,20 @@ RETRIED_RESPONSE_CODES = frozenset(
         int(ResponseCode.GO_AWAY),
     }
 )
-"""Answers after which RocketMQ's producers try another broker."""
+"""Response codes after which RocketMQ's producers try another broker."""
 
 SAME_BROKER_BACKOFF_MS = 50
-"""Before a broker is asked again that has just failed; it grows with each attempt."""
+"""Pause before a broker that failed is tried again; it grows with each attempt."""
 
 NO_MASTER_BACKOFF_MS = 100
-"""Before a route is asked for again that leads to no master."""
+"""Pause before a route without a master is fetched again."""
 
 REMEMBERED_TOPICS_MAX = 4096
-"""Topics whose turn is remembered; beyond that all start anew, which costs nothing but a turn."""
-
-
-class NoMaster(Unavailable):
-    """There are queues, and nobody who takes messages for them."""
+"""Limit of topics whose position is remembered; beyond it all start anew, which is harmless."""
 
 
 class SendPayload(NamedTuple):
-    """What one request carries: a message, or a batch of them."""
+    """The content of one send request: a message, or a batch."""
 
     body: bytes | memoryview
     properties: str = ""
@@ -85,7 +82,7 @@ class SendPayload(NamedTuple):
 
 
 class SendOutcome(NamedTuple):
-    """Where a payload went, and what the broker said."""
+    """The queue that stored a payload, and the broker's response."""
 
     queue: QueueRef
     status: SendStatus
@@ -93,45 +90,49 @@ class SendOutcome(NamedTuple):
 
 
 class Sender:
+    """Sends payloads of one producer group."""
+
     def __init__(self, session: ClientSession, *, group: str, retries: int, default_topic_queues: int) -> None:
         self.latency_faults = LatencyFaultTolerance()
         self._session, self._group = session, group
         self._attempts = 1 + retries
         self._template_queues = default_topic_queues
-        self._turns: dict[str, count[int]] = {}
+        self._counters: dict[str, count[int]] = {}
 
     # -- where to -----------------------------------------------------------------------------------------------------
 
     def cached_route(self, topic: str) -> TopicRoute | None:
-        """What is known without asking, if it has a queue to send to."""
+        """Return the known route if it has a queue to send to."""
         found = self._session.cached_route(topic, for_sends=True)
         return found if found is not None and found.write_queues else None
 
     async def route(self, topic: str, *, is_fresh: bool = False) -> TopicRoute:
-        """Where messages of the topic go; there is at least one queue."""
+        """Return the route of a topic, with at least one queue to send to."""
         found = None if is_fresh else self.cached_route(topic)
         if found is None:
             validate_topic_name(topic)
-            # One that is known and leads to no master will not do: another broker may have taken over by now.
+            # A known route without a master is fetched again: another broker may have taken over.
             is_fresh |= self._session.cached_route(topic, for_sends=True) is not None
             found = await self._session.route(topic, is_fresh=is_fresh, default_topic_queues=self._template_queues)
         if not found.write_queues:
-            raise NoMaster(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
+            raise NoMaster(
+                f"topic {topic!r} has no writable queue on a master broker now: try again, or start its broker"
+            )
         return found
 
     def _choose(self, topic: str, queues: Sequence[QueueRef], now_ms: int, last_broker: str | None) -> QueueRef:
-        turn = self._turns.get(topic)
-        if turn is None:
-            if len(self._turns) >= REMEMBERED_TOPICS_MAX:
-                self._turns.clear()
-            # At random, or all producers of a restarted fleet would begin with the same queue.
-            turn = self._turns[topic] = count(getrandbits(31))
-        return self.latency_faults.select(queues, next(turn), now_ms, last_broker)
+        counter = self._counters.get(topic)
+        if counter is None:
+            if len(self._counters) >= REMEMBERED_TOPICS_MAX:
+                self._counters.clear()
+            # A random start, or all restarted producers would begin with the same queue.
+            counter = self._counters[topic] = count(getrandbits(31))
+        return self.latency_faults.select(queues, next(counter), now_ms, last_broker)
 
     async def _channel(self, route: TopicRoute, queue: QueueRef, deadline: float) -> Channel:
         address = route.masters.get(queue.broker_name)
         if address is None:
-            raise Unavailable(f"broker {queue.broker_name!r} of topic {route.topic!r} has no master just now")
+            raise Unavailable(f"broker {queue.broker_name!r} of topic {route.topic!r} has no master now")
         channel = self._session.cached_channel(address)
         if channel is None or channel.is_blocked:
             try:
@@ -139,7 +140,7 @@ class Sender:
                     channel = await self._session.channel(address)
                     await channel.writable()
             except TimeoutError as cause:
-                raise ConnectionLost(address, "it took no more bytes in time") from cause
+                raise ConnectionLost(address, "it accepted no more bytes in time") from cause
         return channel
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class Sender:
     async def send(
         self, topic: str, payload: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int
     ) -> SendOutcome:
-        """Stored when this returns. Otherwise it raises what the last attempt failed with."""
+        """Send a payload; it is stored when this returns. Otherwise raise the error of the last attempt."""
         _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -156,7 +157,7 @@ class Sender:
         while len(tried) < self._attempts and (failure is None or loop.time() < deadline):
             try:
                 route = self.cached_route(topic) or await self._route_by(topic, deadline, timeout_ms)
-            except NoMaster:  # while one of several takes over from another
+            except NoMaster:  # while another broker takes over
                 if loop.time() + NO_MASTER_BACKOFF_MS / 1000 >= deadline:
                     raise
                 await asyncio.sleep(NO_MASTER_BACKOFF_MS / 1000)
@@ -167,7 +168,7 @@ class Sender:
                 left_s = deadline - loop.time()
                 await asyncio.sleep(min(SAME_BROKER_BACKOFF_MS * len(tried) / 1000, left_s))
             now = loop.time()
-            # Where another broker could be asked, one that is silent gets only its share of the time.
+            # If another broker can be tried, this attempt gets only its share of the time.
             shares = self._attempts - len(tried) if queue is None and len(route.masters) > 1 else 1
             tried.append(target.broker_name)
             outcome = await self._attempt(route, target, payload, now + (deadline - now) / shares)
@@ -182,7 +183,7 @@ class Sender:
     async def _attempt(
         self, route: TopicRoute, target: QueueRef, payload: SendPayload, deadline: float
     ) -> SendOutcome | SparrowError:
-        """The delivery, or a failure after which it makes sense to try again."""
+        """Return the outcome, or an error after which another attempt makes sense."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         code = RequestCode.SEND_BATCH_MESSAGE if payload.is_batch else RequestCode.SEND_MESSAGE_V2
@@ -192,26 +193,26 @@ class Sender:
             header = self._session.signed(self._header(target, payload), payload.body)
             answer = await channel.request(code, header, payload.body, timeout_ms=left_ms)
         except Unavailable as error:
-            if not isinstance(error, Busy):  # that was our own channel, which is full
-                self._note(target, begun, failed=True)
-                await self._look_again(route.topic, deadline)
+            if not isinstance(error, Busy):  # the limit of our own channel, not of the broker
+                self._record_latency(target, begun, failed=True)
+                await self._refresh_route(route.topic, deadline)
             return error
         status = SEND_STATUS_BY_RESPONSE.get(answer.code)
         if status is not None:
-            self._note(target, begun, failed=False)
+            self._record_latency(target, begun, failed=False)
             return SendOutcome(target, status, answer)
-        said = error_for_response(answer.code, answer.remark)
+        refusal = error_for_response(answer.code, answer.remark)
         if answer.code not in RETRIED_RESPONSE_CODES:
-            raise said
-        self._note(target, begun, failed=True)
-        if isinstance(said, UnknownTopic):
-            await self._look_again(route.topic, deadline)
-        return said
+            raise refusal
+        self._record_latency(target, begun, failed=True)
+        if isinstance(refusal, UnknownTopic):
+            await self._refresh_route(route.topic, deadline)
+        return refusal
 
     async def send_one_way(
         self, topic: str, payload: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int
     ) -> None:
-        """Handed to the connection when this returns; nobody will say whether it was stored."""
+        """Write a request to the connection, without an acknowledgement."""
         _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -236,7 +237,7 @@ class Sender:
             broker_name=target.broker_name,
         )
 
-    def _note(self, target: QueueRef, begun: float, *, failed: bool) -> None:
+    def _record_latency(self, target: QueueRef, begun: float, *, failed: bool) -> None:
         now = asyncio.get_running_loop().time()
         self.latency_faults.record(target.broker_name, (now - begun) * 1000, int(now * 1000), failed=failed)
 
@@ -245,13 +246,13 @@ class Sender:
             async with asyncio.timeout_at(deadline):
                 return await self.route(topic)
         except TimeoutError as cause:
-            raise RequestTimeout("the name server", f"where topic {topic!r} is", timeout_ms) from cause
+            raise RequestTimeout("the name server", f"the route of topic {topic!r}", timeout_ms) from cause
 
-    async def _look_again(self, topic: str, deadline: float) -> None:
-        """The route may have changed; if it cannot be had, the known one goes on.
+    async def _refresh_route(self, topic: str, deadline: float) -> None:
+        """Fetch the route again; if that fails, the known one stays in use.
 
-        A quarter of the time that is left is waited for it, since another broker wants to be tried too. The question
-        itself is not dropped: the next send profits from its answer.
+        Wait only a quarter of the remaining time, since another broker has to be tried too. The request itself
+        continues: the next send uses its result.
         """
         now = asyncio.get_running_loop().time()
         try:

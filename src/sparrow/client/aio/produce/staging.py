@@ -1,6 +1,6 @@
-"""Messages that are appended all together, once: staging them at a broker, and committing what was staged.
+"""Staged writes: messages that are sent to a broker in parts and appended all together, once.
 
-Everything here may be asked again when no answer came: the broker knows what it has and what it has done.
+Every call may be repeated after a missing response: the broker detects what it has done already.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sparrow.wire.headers import (
 STAGE_TIMEOUT_MS = 60_000
 """For one body of some megabytes, behind others that are being checked and written."""
 COMMIT_TIMEOUT_MS = 600_000
-"""The answer comes when all is appended, and there may be gigabytes."""
+"""The response is sent when everything is appended, which may be gigabytes."""
 
 
 class SealedStage(msgspec.Struct, frozen=True):
-    """What a stage holds."""
+    """The size of a sealed stage."""
 
     rows: int
     bytes: int
@@ -47,9 +47,9 @@ async def stage_records(
     fills_checksum: bool,
     timeout_ms: int = STAGE_TIMEOUT_MS,
 ) -> None:
-    """Send body `seq` (0, 1, ...) of a stage, as `wire.portions.encode` makes it. The first begins the stage.
+    """Send body `seq` (0, 1, ...) of a stage, encoded by `sparrow.wire.queue_batches`. The first one begins the stage.
 
-    `fills_checksum`: the records come without checksums, and the broker makes them.
+    `fills_checksum`: the records have no checksums, and the broker computes them.
     """
     header = StageRecords(stage_id, seq, fills_checksum)
     await session.invoke(address, RequestCode.STAGE_RECORDS, header, blob, timeout_ms=timeout_ms)
@@ -58,7 +58,7 @@ async def stage_records(
 async def seal_stage(
     session: ClientSession, address: str, stage_id: str, chunks: int, *, timeout_ms: int = STAGE_TIMEOUT_MS
 ) -> SealedStage:
-    """Say that a stage is complete with so many bodies. From then on it outlives the broker."""
+    """Declare a stage complete with so many bodies. From then on it survives a restart of the broker."""
     answer = await session.invoke(address, RequestCode.SEAL_STAGE, SealStage(stage_id, chunks), timeout_ms=timeout_ms)
     found = headers.read(SealStageResponse, answer.ext)
     return SealedStage(found.rows, found.size_bytes)
@@ -73,7 +73,7 @@ async def commit_stages(
     *,
     timeout_ms: int = COMMIT_TIMEOUT_MS,
 ) -> bool:
-    """Make messages of all that these stages hold, in this order. False: `scope` had got as far as `number` already."""
+    """Append the messages of these stages, in this order. Return False if `scope` had reached `number` already."""
     body = bodies.write(list(stages))
     answer = await session.invoke(
         address, RequestCode.COMMIT_STAGES, CommitStages(scope, number), body, timeout_ms=timeout_ms
@@ -84,14 +84,14 @@ async def commit_stages(
 async def drop_stages(
     session: ClientSession, address: str, stages: Sequence[str], *, timeout_ms: int = STAGE_TIMEOUT_MS
 ) -> None:
-    """They will not be committed. What is not there is fine."""
+    """Discard stages. Unknown ones are no error."""
     await session.invoke(address, RequestCode.DROP_STAGES, None, bodies.write(list(stages)), timeout_ms=timeout_ms)
 
 
 async def query_ledger(
     session: ClientSession, address: str, scope: str, *, timeout_ms: int | None = None
 ) -> int | None:
-    """How far a scope has got at this broker; None: it never committed."""
+    """Return how far a scope has committed at this broker; None if it never did."""
     answer = await session.invoke(address, RequestCode.QUERY_LEDGER, QueryLedger(scope), timeout_ms=timeout_ms)
     return headers.read(QueryLedgerResponse, answer.ext).number
 
@@ -106,7 +106,7 @@ async def append_once(
     fills_checksum: bool,
     timeout_ms: int = STAGE_TIMEOUT_MS,
 ) -> bool:
-    """Make messages of one body without a stage. False: `scope` had got as far as `number` already."""
+    """Append the messages of one body without a stage. Return False if `scope` had reached `number` already."""
     header = AppendOnce(scope, number, fills_checksum)
     answer = await session.invoke(address, RequestCode.APPEND_ONCE, header, blob, timeout_ms=timeout_ms)
     return headers.read(CommitStagesResponse, answer.ext).outcome == "committed"

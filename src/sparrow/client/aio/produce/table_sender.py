@@ -1,4 +1,4 @@
-"""Tables as messages: a row a message, in large batches, several on their way at a time. No loop runs over rows."""
+"""Sends of Arrow tables: every row is a message, in large batches, several at a time. No loop runs over rows."""
 
 from __future__ import annotations
 
@@ -10,32 +10,18 @@ import pyarrow as pa
 
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
 from sparrow.client.aio.produce.sender import Sender, SendPayload
-from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.errors import PartialSend, Refused
 from sparrow.model.queue import QueueRef
 from sparrow.wire.columns.batch import EncodedBatch, encode_batches
 
 BATCH_BYTES_MAX = 1024 * 1024
-"""Of one request: beyond this, larger ones are no quicker, and brokers take 4 MiB at most."""
+"""Of one request: larger ones are not faster, and brokers accept 4 MiB at most."""
 _ENCODED_BYTES = 8 * 1024 * 1024
-"""How much of a table is made into batches at a time: it is held in memory, and the event loop waits for it."""
-
-
-class PartialSend(SparrowError):
-    """A table could not be sent to its end. Its cause says why."""
-
-    def __init__(self, topic: str, acknowledged: int, total: int) -> None:
-        super().__init__(topic, acknowledged, total)
-        self.topic, self.acknowledged, self.total = topic, acknowledged, total
-
-    def __str__(self) -> str:
-        return (
-            f"{self.acknowledged} of {self.total} rows were acknowledged by topic {self.topic!r} before a batch failed"
-            + (f": {self.__cause__}" if self.__cause__ is not None else "")
-        )
+"""How much of a table is encoded at a time: it is held in memory, and the event loop waits for it."""
 
 
 class MessageColumns(NamedTuple):
-    """The parts of messages, all of one length."""
+    """The columns of messages, all of one length."""
 
     body: Any
     keys: Any
@@ -43,16 +29,17 @@ class MessageColumns(NamedTuple):
     properties: Any
 
     def slice(self, at: int, rows: int) -> MessageColumns:
+        """Return some rows."""
         return MessageColumns(*(column if column is None else column.slice(at, rows) for column in self))
 
 
 def message_columns(
     table: Any, *, body: str, keys: str | None, tags: str | None, properties: str | None
 ) -> MessageColumns:
-    """The columns of an Arrow table, a record batch or a pandas frame that messages are made of."""
+    """Return the columns of an Arrow table, a record batch or a pandas frame that messages are made of."""
     if not isinstance(table, pa.Table | pa.RecordBatch):
         if not hasattr(table, "columns"):
-            raise Refused(f"a {type(table).__name__} is no table: give an Arrow table, a record batch or a DataFrame")
+            raise Refused(f"a {type(table).__name__} is no table: pass an Arrow table, a record batch or a DataFrame")
         table = pa.Table.from_pandas(table, preserve_index=False)
     names = table.schema.names
     if body not in names:
@@ -65,7 +52,7 @@ def message_columns(
 
 
 def encode_table(columns: MessageColumns) -> Iterator[EncodedBatch]:
-    """All rows in order, as bodies of requests."""
+    """Encode all rows, in order, into the bodies of requests."""
     rows = len(columns.body)
     row_bytes = sum(column.nbytes for column in columns if column is not None) / max(rows, 1)
     step = max(1, int(_ENCODED_BYTES / max(row_bytes, 1)))
@@ -84,11 +71,11 @@ async def send_table(
     in_flight: int,
     timeout_ms: int,
 ) -> int:
-    """How many rows were stored, which is all of them; else `PartialSend`."""
+    """Send all rows and return how many; raise `PartialSend` if a batch fails."""
     if in_flight < 1:
-        raise Refused(f"{in_flight} batches at a time send nothing: ask for 1 or more")
+        raise Refused(f"in_flight is {in_flight}: use 1 or more")
     if queue is not None:
-        in_flight = 1  # or a batch that is tried again would come after the next one
+        in_flight = 1  # otherwise a retried batch would be stored after the next one
     acknowledged = 0
     running: set[asyncio.Task[int]] = set()
     failure: BaseException | None = None
@@ -125,7 +112,7 @@ async def send_table(
         for task in running:
             task.cancel()
         raise
-    except Exception as error:  # a row that cannot be encoded; those before it may be on their way
+    except Exception as error:  # a row that cannot be encoded; earlier ones may be in flight
         if running:
             settle((await asyncio.wait(running))[0])
         if not acknowledged and failure is None:

@@ -18,6 +18,8 @@ HOUR_MS = 3_600_000
 
 
 class AuditFinding(StrEnum):
+    """A difference between the sent, stored and handled messages."""
+
     MISSING_IN_STORE = "missing_in_store"
     DOUBLED_IN_STORE = "doubled_in_store"
     UNKNOWN = "unknown"
@@ -80,12 +82,12 @@ def _is_in(span: JobTimeSpan) -> Column:
     """Return the condition that a row is in the span. Ids without a time are included."""
     from pyspark.sql import functions as F
 
-    claim = F.lit(True)
+    condition = F.lit(True)
     if span.since_ms is not None:
-        claim &= F.unix_millis("time") >= span.since_ms
+        condition &= F.unix_millis("time") >= span.since_ms
     if span.until_ms is not None:
-        claim &= F.unix_millis("time") < span.until_ms
-    return F.col("time").isNull() | claim
+        condition &= F.unix_millis("time") < span.until_ms
+    return F.col("time").isNull() | condition
 
 
 def _findings() -> Column:
@@ -93,16 +95,16 @@ def _findings() -> Column:
     from pyspark.sql import functions as F
 
     sent, stored, handled = F.col("sent"), F.col("stored"), F.col("handled")
-    claims = {
+    conditions = {
         AuditFinding.MISSING_IN_STORE: (sent > 0) & (stored == 0),
         AuditFinding.DOUBLED_IN_STORE: stored > 1,
         AuditFinding.UNKNOWN: (stored > 0) & (F.col("tried") == 0),
         AuditFinding.MISSING_IN_HANDLING: (stored > 0) & (handled == 0),
         AuditFinding.DOUBLED_IN_HANDLING: handled > 1,
     }
-    words = [F.when(claim, F.lit(finding.value)) for finding, claim in claims.items()]
-    can_tell = F.col("topic").isNotNull() & F.col("msg_id").isNotNull()
-    return F.when(can_tell, F.array_compact(F.array(*words))).otherwise(F.array().cast("array<string>"))
+    labels = [F.when(condition, F.lit(finding.value)) for finding, condition in conditions.items()]
+    is_comparable = F.col("topic").isNotNull() & F.col("msg_id").isNotNull()
+    return F.when(is_comparable, F.array_compact(F.array(*labels))).otherwise(F.array().cast("array<string>"))
 
 
 def count_by_hour(rows: DataFrame) -> DataFrame:
@@ -138,6 +140,6 @@ def sample_ids(findings: DataFrame, ids_max: int) -> DataFrame:
     from pyspark.sql import functions as F
 
     by = ("topic", "group", "hour", "finding")
-    place = F.row_number().over(Window.partitionBy(*by).orderBy("msg_id"))
-    few = findings.withColumn("place", place).where(F.col("place") <= ids_max)
-    return few.groupBy(*by).agg(F.array_sort(F.collect_list("msg_id")).alias("ids"))
+    rank = F.row_number().over(Window.partitionBy(*by).orderBy("msg_id"))
+    sampled = findings.withColumn("place", rank).where(F.col("place") <= ids_max)
+    return sampled.groupBy(*by).agg(F.array_sort(F.collect_list("msg_id")).alias("ids"))

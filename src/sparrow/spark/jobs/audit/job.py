@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 
 class AuditJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the audit job."""
+
     name_servers: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
@@ -93,12 +95,16 @@ class AuditJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindingIds(msgspec.Struct, frozen=True):
+    """The ids of one finding."""
+
     count: int
     first: tuple[str, ...]
     """In alphabetical order, at most `ids_max`."""
 
 
 class AuditHour(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts and findings of a topic and group in one hour."""
+
     topic: str
     group: str | None
     hour_ms: int | None
@@ -113,6 +119,8 @@ class AuditHour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an audit."""
+
     hours: tuple[AuditHour, ...]
     without_id: int
     """Messages without an id, which are not audited."""
@@ -122,6 +130,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
+        """Whether there are no findings."""
         return not any(hour.findings for hour in self.hours)
 
 
@@ -129,9 +138,10 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(spark: SparkSession, audit: AuditJob, *, on_progress: ProgressCallback = lambda done: None) -> AuditReport:
+    """Run the audit."""
     from pyspark.sql import functions as F
 
-    notes = _checked(audit)
+    notes = _check_sources(audit)
     with watch_job(spark, on_progress, what="audit"):
         messages = sides.with_match_id(_read(spark, audit, audit.topics, sides.stored_schema(audit.match)), audit.match)
         traces = explode_records(_read(spark, audit, [TRACE_TOPIC], TRACE_MESSAGE_SCHEMA, **_EVERY_TAG))
@@ -147,11 +157,11 @@ def run(spark: SparkSession, audit: AuditJob, *, on_progress: ProgressCallback =
             if audit.parquet is not None:
                 hours.write.mode("overwrite").parquet(join_path(audit.parquet, "hours"))
                 findings.write.mode("overwrite").parquet(join_path(audit.parquet, "findings"))
-            few = sample_ids(findings, audit.ids_max)
-            hour_rows = _millis(hours).orderBy("topic", "group", "hour").collect()
+            samples = sample_ids(findings, audit.ids_max)
+            hour_rows = _hour_in_ms(hours).orderBy("topic", "group", "hour").collect()
             ids = {
                 (row.topic, row.group, row.hour, row.finding): tuple(row.ids)
-                for row in _millis(few).collect()  # at most `ids_max` for each line of the report
+                for row in _hour_in_ms(samples).collect()  # at most `ids_max` for each line of the report
             }
             (left_out,) = rows.select(
                 F.sum(F.when(F.col("msg_id").isNull(), F.col("stored"))).alias("without_id"),
@@ -171,9 +181,9 @@ _EVERY_TAG = {"tags": "*"}
 
 
 def _read(spark: SparkSession, audit: AuditJob, topics: Sequence[str], schema: str, **options: str) -> DataFrame:
-    said = {"tags": " || ".join(audit.tags) or "*", **audit.options, **options}
-    span = audit.span.wider(before_ms=audit.margin_ms)
-    return read_time_span(spark, span, topics, schema, name_servers=audit.name_servers, options=said)
+    read_options = {"tags": " || ".join(audit.tags) or "*", **audit.options, **options}
+    span = audit.span.extend(before_ms=audit.margin_ms)
+    return read_time_span(spark, span, topics, schema, name_servers=audit.name_servers, options=read_options)
 
 
 def _table(spark: SparkSession, audit: AuditJob, where: str) -> DataFrame:
@@ -201,46 +211,48 @@ def _id_column(audit: AuditJob, where: str) -> str:
     return "msg_id" if where.startswith(TOPIC_PREFIX) else audit.id_column
 
 
-def _checked(audit: AuditJob) -> list[str]:
+def _check_sources(audit: AuditJob) -> list[str]:
     """Check that the data sources exist, and return notes for the report."""
     if audit.groups and audit.handled == FROM_NOTHING:
         raise Refused("there is no source for handled messages: set it, or leave the groups out")
-    places = open_broker_metadata(audit.name_servers, audit.options)
-    traced = [side for side, said in (("sent", audit.sent), ("handled", audit.handled)) if said == FROM_TRACE]
+    metadata = open_broker_metadata(audit.name_servers, audit.options)
+    traced = [side for side, source in (("sent", audit.sent), ("handled", audit.handled)) if source == FROM_TRACE]
     if not audit.groups and "handled" in traced:
         traced.remove("handled")
-    if traced and TRACE_TOPIC not in places.topics():
+    if traced and TRACE_TOPIC not in metadata.topics():
         raise Refused(
             f"there are no traces of {' and '.join(traced)} messages: open clients with trace=True, or give tables "
             "of ids. --sent none skips the check of sent messages"
         )
-    extents = places.extents(audit.topics, is_fresh=True, without_absent=False)
-    eaten = sorted({queue.topic for queue, extent in extents.items() if extent.first > 0})
-    if eaten and audit.span.since_ms is None:
+    extents = metadata.extents(audit.topics, is_fresh=True, without_absent=False)
+    shortened = sorted({queue.topic for queue, extent in extents.items() if extent.first > 0})
+    if shortened and audit.span.since_ms is None:
         return [
-            f"retention has deleted the oldest messages of {', '.join(eaten)}; they appear as missing. Set --since to "
-            "a later time"
+            f"retention has deleted the oldest messages of {', '.join(shortened)}; they appear as missing. "
+            "Set --since to a later time"
         ]
     return []
 
 
-def _millis(rows: DataFrame) -> DataFrame:
+def _hour_in_ms(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.withColumn("hour", F.unix_millis("hour"))
 
 
 def _hour(row: object, ids: dict[tuple[str, str | None, int | None, str], tuple[str, ...]]) -> AuditHour:
-    said = row.asDict()  # type: ignore[attr-defined]
+    values = row.asDict()  # type: ignore[attr-defined]
     findings = {}
     for finding in AuditFinding:
-        if said[finding]:
-            group = said["group"] if finding in GROUP_FINDINGS else None
-            findings[finding.value] = FindingIds(said[finding], ids[said["topic"], group, said["hour"], finding.value])
+        if values[finding]:
+            group = values["group"] if finding in GROUP_FINDINGS else None
+            findings[finding.value] = FindingIds(
+                values[finding], ids[values["topic"], group, values["hour"], finding.value]
+            )
     return AuditHour(
-        topic=said["topic"],
-        group=said["group"],
-        hour_ms=said["hour"],
+        topic=values["topic"],
+        group=values["group"],
+        hour_ms=values["hour"],
         findings=findings,
-        **{name: said[name] for name in ("sent", "stored", "handled", "ok")},
+        **{name: values[name] for name in ("sent", "stored", "handled", "ok")},
     )

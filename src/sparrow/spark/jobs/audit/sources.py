@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sparrow.client.trace_records import TracedMessageType
 from sparrow.model.errors import Refused
-from sparrow.model.send_result import TransactionState
+from sparrow.model.transaction import TransactionState
 from sparrow.spark.jobs.trace_records import END_TRANSACTION, PUB, SUB_AFTER
 from sparrow.spark.source.schema import COLUMN_TYPES
 
@@ -63,17 +63,18 @@ def stored_ids(messages: DataFrame) -> DataFrame:
 
 
 def sent_in_traces(traces: DataFrame, topics: Sequence[str], match: str, tags: Sequence[str] = ()) -> DataFrame:
+    """Return the sent ids of these topics, from traces of producers."""
     from pyspark.sql import functions as F
 
-    about = traces.where(F.col("record").isin(PUB, END_TRANSACTION) & F.col("topic").isin(*topics))
+    records = traces.where(F.col("record").isin(PUB, END_TRANSACTION) & F.col("topic").isin(*topics))
     if tags:
-        about = about.where(F.col("tags").isin(*tags))
+        records = records.where(F.col("tags").isin(*tags))
     # The Java client writes all ids of a batch into one record.
-    about = about.withColumn("msg_id", F.explode(F.split(match, ",") if match == MATCH_MSG_ID else F.array(match)))
+    records = records.withColumn("msg_id", F.explode(F.split(match, ",") if match == MATCH_MSG_ID else F.array(match)))
     is_whole = (F.col("record") == PUB) & F.col("is_success") & (F.col("kind") != int(TracedMessageType.HALF))
     is_committed = (F.col("record") == END_TRANSACTION) & (F.col("state") == TransactionState.COMMIT.value)
     return (
-        about.where("msg_id != ''")
+        records.where("msg_id != ''")
         .groupBy("topic", "msg_id")
         .agg(
             # Check-backs may commit a transaction several times.
@@ -112,17 +113,18 @@ def read_id_topic(messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     text = F.decode("body", "UTF-8")
-    said = {name: F.get_json_object(text, f"$.{name}") for name in ("msg_id", "topic", "group")}
-    plain = F.when(~F.startswith(F.ltrim(text), F.lit("{")), F.trim(text))
+    fields = {name: F.get_json_object(text, f"$.{name}") for name in ("msg_id", "topic", "group")}
+    plain_id = F.when(~F.startswith(F.ltrim(text), F.lit("{")), F.trim(text))
     return messages.select(
-        F.coalesce(plain, said["msg_id"]).alias("msg_id"),
-        said["topic"].alias("topic"),
-        said["group"].alias("group"),
+        F.coalesce(plain_id, fields["msg_id"]).alias("msg_id"),
+        fields["topic"].alias("topic"),
+        fields["group"].alias("group"),
         F.col("store_timestamp").alias("time"),
     )
 
 
 def sent_in_table(table: DataFrame, topics: Sequence[str], id_column: str) -> DataFrame:
+    """Return the sent ids of these topics, from a table."""
     from pyspark.sql import functions as F
 
     ids = _ids(table, id_column, "topic", topics)
@@ -131,6 +133,7 @@ def sent_in_table(table: DataFrame, topics: Sequence[str], id_column: str) -> Da
 
 
 def handled_in_table(table: DataFrame, groups: Sequence[str], id_column: str) -> DataFrame:
+    """Return the handled ids of these groups, from a table."""
     return _handled(_ids(table, id_column, "group", groups))
 
 
@@ -144,12 +147,12 @@ def _ids(table: DataFrame, id_column: str, by: str, names: Sequence[str]) -> Dat
     """Return ids with a time and their topic or group: from a column, or the only one in `names`."""
     from pyspark.sql import functions as F
 
-    there = {name.lower(): name for name in table.columns}
-    if id_column.lower() not in there:
+    columns = {name.lower(): name for name in table.columns}
+    if id_column.lower() not in columns:
         raise Refused(
             f"the table of ids has no column {id_column!r}: set --id-column to one of {', '.join(table.columns)}"
         )
-    owner: Column | None = table[there[by]] if by in there else None
+    owner: Column | None = table[columns[by]] if by in columns else None
     if len(names) == 1:
         owner = F.lit(names[0]) if owner is None else F.coalesce(owner, F.lit(names[0]))
     if owner is None:
@@ -157,14 +160,18 @@ def _ids(table: DataFrame, id_column: str, by: str, names: Sequence[str]) -> Dat
             f"the table of ids has no column {by!r}, and there is more than one {by}: add the column, or audit one "
             f"{by} at a time"
         )
-    moment = next((_moment(table, there[name]) for name in _TIMES if name in there), F.lit(None).cast("timestamp"))
+    timestamp = next(
+        (_timestamp(table, columns[name]) for name in _TIMES if name in columns), F.lit(None).cast("timestamp")
+    )
     ids = table.select(
-        owner.alias(by), F.trim(table[there[id_column.lower()]].cast("string")).alias("msg_id"), moment.alias("time")
+        owner.alias(by),
+        F.trim(table[columns[id_column.lower()]].cast("string")).alias("msg_id"),
+        timestamp.alias("time"),
     )
     return ids.where(F.col(by).isin(*names) & (F.col("msg_id") != ""))
 
 
-def _moment(table: DataFrame, name: str) -> Column:
+def _timestamp(table: DataFrame, name: str) -> Column:
     """Return a column as a timestamp; it may hold timestamps, milliseconds or text."""
     from pyspark.sql import functions as F
 

@@ -46,7 +46,7 @@ READ_COLUMNS = (
 """Columns that are read to select and to copy messages."""
 COUNT_COLUMNS = ("keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
 """Columns that are read to select and to count messages."""
-_PATIENCE_MS = 60_000
+_RETRY_TIMEOUT_MS = 60_000
 
 
 class QueueCount(msgspec.Struct, frozen=True):
@@ -60,6 +60,8 @@ class QueueCount(msgspec.Struct, frozen=True):
 
 
 class CopyResult(msgspec.Struct, frozen=True):
+    """Result of a restore or replay."""
+
     counts: tuple[QueueCount, ...]
     """Selected messages by queue."""
     written: int
@@ -69,6 +71,7 @@ class CopyResult(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
+        """Number of selected messages."""
         return sum(count.rows for count in self.counts)
 
 
@@ -96,6 +99,7 @@ class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
     """More options for the sink, such as `sparrow.accessKey`."""
 
     def topic_of(self, source: str) -> str:
+        """Return the target topic for a source topic."""
         return self.topic or source
 
 
@@ -116,10 +120,10 @@ def copy_messages(
     routes = client.run(_routes(client, target, counts, one_queue=one_queue))
     if client.run(_was_done(client, routes.values(), target.job_key)):
         return CopyResult(tuple(counts), 0, was_done=True)
-    places = {} if one_queue else assign_queues([count.queue for count in counts], routes, target)
+    queue_indexes = {} if one_queue else assign_queues([count.queue for count in counts], routes, target)
     with watch_job(spark, on_progress, what="copy"):
         (
-            _placed_rows(spark, messages, places, raw, routes, target)
+            _target_rows(spark, messages, queue_indexes, raw, routes, target)
             .write.format("sparrow")
             .mode("append")
             .options(
@@ -134,10 +138,10 @@ def copy_messages(
     return CopyResult(tuple(counts), sum(count.rows for count in counts))
 
 
-def _placed_rows(
+def _target_rows(
     spark: SparkSession,
     messages: DataFrame,
-    places: Mapping[QueueRef, int],
+    queue_indexes: Mapping[QueueRef, int],
     raw: Column | None,
     routes: Mapping[str, TopicRoute],
     target: CopyTarget,
@@ -145,7 +149,7 @@ def _placed_rows(
     from pyspark.sql import functions as F
 
     queue = ("topic", "broker", "queue_id")
-    known = [(q.topic, q.broker_name, q.queue_id, place) for q, place in places.items()]
+    known = [(q.topic, q.broker_name, q.queue_id, place) for q, place in queue_indexes.items()]
     table = spark.createDataFrame(known, "topic string, broker string, queue_id int, place int")
     # A queue that was created after the count: any queue, but always the same one.
     size = F.lit(min(len(route.write_queues) for route in routes.values()))
@@ -166,10 +170,10 @@ def assign_queues(
 ) -> dict[QueueRef, int]:
     """Return the index of the target write queue for each source queue."""
     names = sorted({queue.broker_name for queue in sources})
-    places = {}
+    queue_indexes = {}
     for queue in sources:
         route = routes[target.topic_of(queue.topic)]
-        there = {(each.broker_name, each.queue_id): place for place, each in enumerate(route.write_queues)}
+        indexes = {(each.broker_name, each.queue_id): place for place, each in enumerate(route.write_queues)}
         brokers = sorted({each.broker_name for each in route.write_queues})
         # Brokers of another cluster have other names: the first source broker maps to the first target broker, and so
         # on.
@@ -177,9 +181,9 @@ def assign_queues(
         if name not in brokers:
             name = brokers[names.index(name) % len(brokers)]
         number = write_queue_id(queue.queue_id) if name in route.lane_brokers else queue.queue_id
-        hashed = zlib.crc32(f"{queue.broker_name}/{queue.queue_id}".encode()) % len(there)
-        places[queue] = there.get((name, number), hashed)
-    return places
+        hashed = zlib.crc32(f"{queue.broker_name}/{queue.queue_id}".encode()) % len(indexes)
+        queue_indexes[queue] = indexes.get((name, number), hashed)
+    return queue_indexes
 
 
 async def _routes(
@@ -190,7 +194,7 @@ async def _routes(
     for topic in sorted({target.topic_of(count.queue.topic) for count in counts}):
         own = [count.queue.queue_id for count in counts if target.topic_of(count.queue.topic) == topic]
         queues = 1 if one_queue else max(own) + 1
-        brokers = SinkBrokers(client.session, patience_ms=_PATIENCE_MS, topic_queues=queues)
+        brokers = SinkBrokers(client.session, retry_timeout_ms=_RETRY_TIMEOUT_MS, topic_queues=queues)
         await brokers.check_staging(topic)
         routes[topic] = await brokers.ensure_route(topic)
     return routes
@@ -206,5 +210,6 @@ async def _was_done(client: PooledClient, routes: Iterable[TopicRoute], job_key:
 
 
 def check_any_selected(counts: Sequence[QueueCount], where: str) -> None:
+    """Raise `Refused` if no messages are selected."""
     if not counts:
         raise Refused(f"no messages selected in {where}: check the topics, times, offsets and keys")

@@ -68,10 +68,12 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
+        """The job key, by which brokers detect a repeated run."""
         return self.replay_id or derive_job_key("replay", msgspec.structs.replace(self, options={}))
 
     @property
     def target(self) -> CopyTarget:
+        """The target of the copies."""
         topic = self.to if self.to is not None else f"{RETRY_TOPIC_PREFIX}{self.to_group}"
         return CopyTarget(name_servers=self.name_servers, topic=topic, job_key=self.key, options=self.options)
 
@@ -104,24 +106,24 @@ def read_selected(spark: SparkSession, replay: ReplayJob, columns: tuple[str, ..
     if replay.archive is not None:
         return select_messages(read_archive(spark, replay.archive), replay.selection).select(*columns)
     selection = replay.selection
-    said = {
+    options = {
         "nameserver": replay.name_servers,
         "subscribe": ",".join(selection.topics),
         "decompress": "false",
         **replay.options,
     }
     if selection.from_ms is not None:
-        said |= {"startingTimestamp": str(selection.from_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        options |= {"startingTimestamp": str(selection.from_ms), "startingOffsetsByTimestampStrategy": "latest"}
     if selection.to_ms is not None:
-        said["endingTimestamp"] = str(selection.to_ms)
-    if (selection.queue_id is not None or selection.offsets is not None) and _can_push(spark):
-        said["pushdown"] = "true"  # reads only the selected part
+        options["endingTimestamp"] = str(selection.to_ms)
+    if (selection.queue_id is not None or selection.offsets is not None) and _can_push_down(spark):
+        options["pushdown"] = "true"  # reads only the selected part
     schema = ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in columns)
-    messages = spark.read.format("sparrow").schema(schema).options(**said).load()
+    messages = spark.read.format("sparrow").schema(schema).options(**options).load()
     return select_messages(messages, msgspec.structs.replace(selection, topics=()))
 
 
-def _can_push(spark: SparkSession) -> bool:
+def _can_push_down(spark: SparkSession) -> bool:
     return spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
 
 
@@ -131,9 +133,9 @@ def replay_properties(replay_id: str, *, to_group: bool) -> Column:
 
     start = F.coalesce("properties_raw", F.lit(""))
     is_open = (F.length(start) > 0) & ~F.endswith(start, F.lit("\x02"))
-    place = F.concat_ws("/", "topic", "broker", "queue_id", "queue_offset")
-    added = {REPLAY_ID: F.lit(replay_id), REPLAY_OF: place}
+    position = F.concat_ws("/", "topic", "broker", "queue_id", "queue_offset")
+    added = {REPLAY_ID: F.lit(replay_id), REPLAY_OF: position}
     if to_group:
         added |= {PROPERTY_RETRY_TOPIC: F.col("topic"), PROPERTY_RESENT: F.lit("true")}
-    words = [word for name, value in added.items() for word in (F.lit(f"{name}\x01"), value, F.lit("\x02"))]
-    return F.concat(start, F.when(is_open, "\x02").otherwise(""), *words)
+    parts = [part for name, value in added.items() for part in (F.lit(f"{name}\x01"), value, F.lit("\x02"))]
+    return F.concat(start, F.when(is_open, "\x02").otherwise(""), *parts)

@@ -43,6 +43,7 @@ class RestoreJob(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         # The token that runs the job makes no difference.
+        """The job key, by which brokers detect a repeated run."""
         return self.job_key or derive_job_key("restore", msgspec.structs.replace(self, options={}))
 
 
@@ -64,4 +65,5 @@ def run(
 
 
 def read_selected(spark: SparkSession, restore: RestoreJob) -> DataFrame:
+    """Return the selected messages of the archive."""
     return select_messages(read_archive(spark, restore.path), restore.selection).select(*READ_COLUMNS)

@@ -64,6 +64,6 @@ def select_messages(messages: DataFrame, selection: MessageSelection) -> DataFra
         found = found.where((F.col("queue_offset") >= first) & (F.col("queue_offset") <= last))
     if selection.keys:
         wanted = list(selection.keys)
-        words = F.split(F.coalesce("keys", F.lit("")), " ")
-        found = found.where(F.exists(words, lambda word: word.isin(wanted)) | F.col("msg_id").isin(wanted))
+        message_keys = F.split(F.coalesce("keys", F.lit("")), " ")
+        found = found.where(F.exists(message_keys, lambda key: key.isin(wanted)) | F.col("msg_id").isin(wanted))
     return found

@@ -46,6 +46,8 @@ RECENT_ROWS_MAX = 20
 
 
 class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the statistics job."""
+
     name_servers: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
@@ -77,6 +79,8 @@ class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatsResult(msgspec.Struct, frozen=True):
+    """Result of a statistics run."""
+
     rows: dict[str, int]
     """Rows written, by kind."""
     recent: tuple[dict[str, Any], ...] = ()
@@ -84,17 +88,18 @@ class StatsResult(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, stats: StatsJob, *, on_progress: ProgressCallback = lambda done: None) -> StatsResult:
+    """Measure a time span, or run the streams."""
     out = StatsOutput(spark, stats)
     if stats.checkpoint is None:
         with watch_job(spark, on_progress, what="stats"):
             recent = _measure_span(spark, stats, out)
         return StatsResult(out.written, recent)
     with translate_spark_errors():
-        queries = _start(spark, stats, out)
+        queries = _start_streams(spark, stats, out)
     follow_queries(queries, on_progress)
     if stats.interval_s is None:
         with translate_spark_errors():
-            out.write(LAG_KIND, _lag(spark, stats))
+            out.write(LAG_KIND, _lag_frame(spark, stats))
     return StatsResult(out.written)
 
 
@@ -153,19 +158,19 @@ def _measure_span(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> tup
                 options=stats.options,
             )
         )
-        about = read(stats.topics, measures.BIRTH_SCHEMA, stats.span.wider(before_ms=BIRTH_MARGIN_MS))
+        about = read(stats.topics, measures.BIRTH_SCHEMA, stats.span.extend(before_ms=BIRTH_MARGIN_MS))
         calls = measures.publish_calls(traces, stats.topics).unionByName(measures.consume_calls(traces, about))
-        out.write(TRACES_KIND, _of_topics(spark, stats, measures.measure_calls(calls)))
-    out.write(LAG_KIND, _lag(spark, stats))
+        out.write(TRACES_KIND, _fill_topics(spark, stats, measures.measure_calls(calls)))
+    out.write(LAG_KIND, _lag_frame(spark, stats))
     return tuple(recent)
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[StreamingQuery]:
+def _start_streams(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[StreamingQuery]:
     """Start the streams. If one fails to start, stop the others."""
-    begun: list[StreamingQuery] = []
+    queries: list[StreamingQuery] = []
 
     def start(kind: str, rows: DataFrame, written: Callable[[DataFrame], DataFrame]) -> None:
         def write(batch: DataFrame, _: int) -> None:
@@ -177,31 +182,33 @@ def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[Strea
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{stats.interval_s} seconds")
-        begun.append(writer.foreachBatch(shorten_batch_errors(write)).start())
+        queries.append(writer.foreachBatch(shorten_batch_errors(write)).start())
 
     try:
-        messages = _stream(spark, stats, stats.topics, measures.MESSAGE_SCHEMA, decompress="false")
+        messages = _read_stream(spark, stats, stats.topics, measures.MESSAGE_SCHEMA, decompress="false")
         messages = messages.withWatermark("store_timestamp", WATERMARK_DELAY)
         found = measures.measure_messages(messages, hot_keys=stats.hot_keys)
         start(MESSAGES_KIND, found, lambda batch: batch)
         if stats.traces:
-            traces = explode_records(_stream(spark, stats, [TRACE_TOPIC], TRACE_MESSAGE_SCHEMA, topicMissing="wait"))
+            traces = explode_records(
+                _read_stream(spark, stats, [TRACE_TOPIC], TRACE_MESSAGE_SCHEMA, topicMissing="wait")
+            )
             traces = traces.withWatermark("stored", WATERMARK_DELAY)
             calls = measures.publish_calls(traces, stats.topics).unionByName(measures.consume_calls(traces))
             found = measures.measure_calls(calls)
-            start(TRACES_KIND, found, lambda batch: _of_topics(spark, stats, batch))
+            start(TRACES_KIND, found, lambda batch: _fill_topics(spark, stats, batch))
         if stats.interval_s is not None:
             # Lag changes even if nothing is sent, so this stream is driven by a clock.
             ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
-            start(LAG_KIND, ticks, lambda batch: _lag(spark, stats))
+            start(LAG_KIND, ticks, lambda batch: _lag_frame(spark, stats))
     except BaseException:
-        for query in begun:
+        for query in queries:
             query.stop()
         raise
-    return begun
+    return queries
 
 
-def _stream(spark: SparkSession, stats: StatsJob, topics: Sequence[str], schema: str, **more: str) -> DataFrame:
+def _read_stream(spark: SparkSession, stats: StatsJob, topics: Sequence[str], schema: str, **more: str) -> DataFrame:
     """Read all that exists in one batch: with several, a queue with a newer backlog would make others appear late."""
     options = {"nameserver": stats.name_servers, "subscribe": ",".join(topics), "maxOffsetsPerTrigger": "0", **more}
     if stats.span.since_ms is not None:
@@ -218,16 +225,16 @@ def follow_queries(queries: Sequence[StreamingQuery], on_progress: ProgressCallb
     """Wait until all queries have ended. If one fails, or on an interrupt, stop the others."""
     parts = [JobProgress() for _ in queries]
 
-    def follow_one(place: int) -> None:
+    def follow_one(index: int) -> None:
         def tell(done: JobProgress) -> None:
-            parts[place] = done
+            parts[index] = done
             on_progress(JobProgress(rows=sum(part.rows for part in parts), lag=sum(part.lag or 0 for part in parts)))
 
-        follow_query(queries[place], tell)
+        follow_query(queries[index], tell)
 
     with ThreadPoolExecutor(len(queries), "sparrow-stats") as pool:
         try:
-            following = [pool.submit(follow_one, place) for place in range(len(queries))]
+            following = [pool.submit(follow_one, index) for index in range(len(queries))]
             wait(following, return_when=FIRST_EXCEPTION)
         finally:
             for query in queries:
@@ -239,22 +246,22 @@ def follow_queries(queries: Sequence[StreamingQuery], on_progress: ProgressCallb
 # -- broker calls of the driver ---------------------------------------------------------------------------------------
 
 
-def _asked(stats: StatsJob) -> list[GroupLag]:
+def _fetch_lag(stats: StatsJob) -> list[GroupLag]:
     return fetch_lag(stats.name_servers, stats.options, stats.groups, clock.now_ms())
 
 
-def _lag(spark: SparkSession, stats: StatsJob) -> DataFrame:
-    minute = _time(clock.now_ms() // (MINUTE_S * 1000) * MINUTE_S * 1000)
-    rows = [(minute, *lag) for lag in _asked(stats) if lag.topic in stats.topics]
+def _lag_frame(spark: SparkSession, stats: StatsJob) -> DataFrame:
+    minute = _to_datetime(clock.now_ms() // (MINUTE_S * 1000) * MINUTE_S * 1000)
+    rows = [(minute, *lag) for lag in _fetch_lag(stats) if lag.topic in stats.topics]
     return spark.createDataFrame(rows, measures.LAG_SCHEMA)
 
 
-def _of_topics(spark: SparkSession, stats: StatsJob, found: DataFrame) -> DataFrame:
+def _fill_topics(spark: SparkSession, stats: StatsJob, found: DataFrame) -> DataFrame:
     """Fill in the topic that the group of a consumer reads."""
     every = fetch_lag(stats.name_servers, stats.options, (), clock.now_ms())
     read = spark.createDataFrame([(lag.group, lag.topic) for lag in every], "`group` string, topic string")
     return measures.fill_topics(found, read, stats.topics)
 
 
-def _time(ms: int) -> datetime:
+def _to_datetime(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)

@@ -40,7 +40,7 @@ BIRTH_SCHEMA = "topic string, msg_id string, born_timestamp timestamp"
 LAG_SCHEMA = "window timestamp, topic string, `group` string, lag bigint, behind_ms bigint, per_second double"
 _PERCENTS = (50, 95, 99)
 _ACCURACY = 1_000
-_TRACKED = 1_000
+_HOT_KEY_CANDIDATES = 1_000
 """Number of candidates for hot keys. A key of at least 1 % of the messages is always found."""
 
 
@@ -65,7 +65,9 @@ def measure_messages(messages: DataFrame, *, hot_keys: int) -> DataFrame:
         F.max("size").alias("size_max"),
         _percentiles("latency_ms"),
         F.max("latency_ms").alias("latency_ms_max"),
-        F.expr(f"approx_top_k(key, {hot_keys}, {max(_TRACKED, hot_keys)}) filter (where key is not null)").alias("hot"),
+        F.expr(
+            f"approx_top_k(key, {hot_keys}, {max(_HOT_KEY_CANDIDATES, hot_keys)}) filter (where key is not null)"
+        ).alias("hot"),
     )
     return found.select(
         F.col("window.start").alias("window"),
@@ -75,9 +77,9 @@ def measure_messages(messages: DataFrame, *, hot_keys: int) -> DataFrame:
         "bytes",
         (F.col("bytes") / MINUTE_S).alias("bytes_per_second"),
         "retried",
-        *_spread("size"),
+        *_percentile_columns("size"),
         "size_max",
-        *_spread("latency_ms"),
+        *_percentile_columns("latency_ms"),
         "latency_ms_max",
         F.col("hot").cast("array<struct<key:string,count:bigint>>").alias("hot_keys"),
     )
@@ -114,7 +116,7 @@ def consume_calls(traces: DataFrame, about: DataFrame | None = None) -> DataFram
     else:
         known = about.groupBy("msg_id").agg(F.min("topic").alias("topic"), F.min("born_timestamp").alias("born"))
         ended = ended.join(known, "msg_id", "left")
-    words = F.element_at(
+    code_name = F.element_at(
         F.array(*(F.lit(each.name.lower()) for each in ConsumeReturnType)), F.col("code").cast("int") + 1
     )
     end_to_end = F.unix_millis(F.coalesce("time", "stored")) - F.unix_millis("born")
@@ -123,7 +125,7 @@ def consume_calls(traces: DataFrame, about: DataFrame | None = None) -> DataFram
         F.lit(CONSUMED_SIDE).alias("side"),
         "topic",
         "group",
-        words.alias("code"),
+        code_name.alias("code"),
         "is_success",
         "cost_ms",
         F.lit(None).cast("bigint").alias("body_bytes"),
@@ -153,9 +155,9 @@ def measure_calls(calls: DataFrame) -> DataFrame:
         *("side", "topic", "group", "code", "messages", "errors"),
         (F.col("errors") / F.col("messages")).alias("error_share"),
         "bytes",
-        *_spread("cost_ms"),
+        *_percentile_columns("cost_ms"),
         "cost_ms_max",
-        *_spread("end_to_end_ms"),
+        *_percentile_columns("end_to_end_ms"),
         "end_to_end_ms_max",
     )
 
@@ -169,9 +171,11 @@ def fill_topics(measures: DataFrame, topics_of_groups: DataFrame, topics: Sequen
 
     read = topics_of_groups.groupBy("group").agg(F.collect_set("topic").alias("_read"))
     found = measures.join(F.broadcast(read), "group", "left")
-    said = F.coalesce("topic", F.when(F.size("_read") == 1, F.col("_read")[0]))
+    resolved = F.coalesce("topic", F.when(F.size("_read") == 1, F.col("_read")[0]))
     is_ours = F.arrays_overlap("_read", F.array(*map(F.lit, topics)))
-    found = found.withColumn("topic", said).where(F.col("topic").isin(*topics) | (F.col("topic").isNull() & is_ours))
+    found = found.withColumn("topic", resolved).where(
+        F.col("topic").isin(*topics) | (F.col("topic").isNull() & is_ours)
+    )
     return found.select(*measures.columns)
 
 
@@ -180,8 +184,8 @@ def latest_measures(measures: DataFrame, kind: str) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    place = F.row_number().over(Window.partitionBy(*KEY_COLUMNS[kind]).orderBy(F.desc("measured")))
-    return measures.withColumn("_place", place).where("_place = 1").drop("_place")
+    rank = F.row_number().over(Window.partitionBy(*KEY_COLUMNS[kind]).orderBy(F.desc("measured")))
+    return measures.withColumn("_place", rank).where("_place = 1").drop("_place")
 
 
 def to_messages(measures: DataFrame, kind: str) -> DataFrame:
@@ -202,11 +206,11 @@ def _percentiles(name: str) -> Column:
     return F.percentile_approx(name, [each / 100 for each in _PERCENTS], _ACCURACY).alias(name)
 
 
-def _spread(name: str) -> list[Column]:
+def _percentile_columns(name: str) -> list[Column]:
     """Return one column per percentile."""
     from pyspark.sql import functions as F
 
-    return [F.col(name)[place].alias(f"{name}_p{percent}") for place, percent in enumerate(_PERCENTS)]
+    return [F.col(name)[rank].alias(f"{name}_p{percent}") for rank, percent in enumerate(_PERCENTS)]
 
 
 def _null(kind: str) -> Column:

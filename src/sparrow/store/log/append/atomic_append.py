@@ -1,12 +1,13 @@
-"""Groups: records for any number of queues that are appended together, all of them or none.
+"""Atomic appends: records for any number of queues that are appended all together or not at all.
 
-    begun | records, in any number of segments | the ledger's word
+    begin record | records, in any number of segments | ledger record
 
-1. All of it is laid down under the writer's lock: no other record stands in between, and no checkpoint falls inside.
-2. Whatever can be refused is refused before the first word. What fails later fails the store, and the next start cuts.
-3. Queues show nothing of a group before its last word is as safe as messages must be.
-4. A log that is read again ends where a group begins whose end is missing. A checkpoint is never inside a group, so one
-   that began before it is known to have been whole: damage there costs what is damaged, as anywhere.
+1. All of it is written under the writer's lock: no other record lies in between, and no checkpoint is made inside.
+2. Everything that can be refused is refused before the begin record is written. A later failure fails the store, and
+   the next start truncates the log.
+3. Queues show none of the records before the ledger record is as safe as `visible_after` says.
+4. Recovery truncates the log at a begin record without its ledger record. A checkpoint is never inside an atomic
+   append, so one that began before the checkpoint was complete: damage in it costs the damaged records only.
 """
 
 from __future__ import annotations
@@ -14,25 +15,52 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sparrow.model.errors import SparrowError
-from sparrow.store.log.append.encoded_runs import EncodedRun, plan_pieces
+from sparrow.model.queue import Queue
+from sparrow.store.log.append.encoded_runs import EncodedRun, check_body_sizes, plan_pieces
 from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import AtomicAppendBegin, LedgerUpdate
+from sparrow.store.spi import QueueRecords
 
 _FARTHEST = 1 << 62
 
 
 class AtomicAppends:
-    """Appends groups."""
+    """Checks and writes atomic appends."""
 
-    def __init__(self, writer: LogWriter, memory: StateStore, failed: Callable[[Exception], SparrowError]) -> None:
-        """`failed` is told what went wrong amid a group, and makes sure that nothing is appended behind it."""
-        self._writer, self._state, self._failed = writer, memory, failed
+    def __init__(
+        self,
+        writer: LogWriter,
+        state: StateStore,
+        appendable: Callable[[Queue], ConsumeQueue],
+        failed: Callable[[Exception], SparrowError],
+    ) -> None:
+        """`failed` is called when an append breaks off in the middle; it must make the store refuse later appends."""
+        self._writer, self._state, self._appendable, self._failed = writer, state, appendable, failed
+
+    def parse(self, portions: Sequence[QueueRecords], *, verify_crc: bool, keys_bytes_max: int) -> list[EncodedRun]:
+        """Check records before the lock is taken. Keys beyond `keys_bytes_max` are read from the log later."""
+        runs: list[EncodedRun] = []
+        keys_bytes = 0
+        for queue, data, sizes in portions:
+            if len(sizes) == 0 and len(data) == 0:
+                continue
+            run = self._writer.parse_run(
+                self._appendable(queue),
+                memoryview(data).cast("B"),
+                sizes,
+                verify_crc=verify_crc,
+                keeps_keys=keys_bytes <= keys_bytes_max,
+            )
+            check_body_sizes(run, self._writer.message_bytes_max)
+            keys_bytes += run.keys.held_bytes if run.keys is not None else 0
+            runs.append(run)
+        return runs
 
     def append(self, scope: str, number: int, runs: Sequence[EncodedRun]) -> int | None:
-        """The offset behind the group; None, and nothing appended, if the scope has got there before."""
+        """Append runs and return the end of the log; None, without appending, if the ledger has the number already."""
         writer = self._writer
         writer.log.warm(sum(len(run.data) for run in runs))
         with writer.lock:
@@ -53,7 +81,7 @@ class AtomicAppends:
                 with writer.hidden_appends():
                     begun_at = self._state.append_one(begun)
                     offsets = {run.queue: int(run.queue.end) for run in runs}
-                    # Each queue is extended once: a hundred times, it would be moved about in memory as often.
+                    # Extend each queue once: every extension may move the queue's entries in memory.
                     entries: dict[ConsumeQueue, list[memoryview]] = {queue: [] for queue in offsets}
                     for piece in pieces:
                         queue = piece.run.queue
@@ -72,5 +100,5 @@ class AtomicAppends:
 
 
 def _taken(size: int, room: int, segment_room: int) -> tuple[int, int]:
-    """What is left of the room behind a record, and how many new segments it needs."""
+    """Return the bytes left free after a record, and how many new segments it needs."""
     return (room - size, 0) if size <= room else (segment_room - size, 1)

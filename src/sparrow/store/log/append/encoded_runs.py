@@ -1,4 +1,4 @@
-"""Runs of encoded records on their way into the log: looked at before the lock is taken, laid down under it."""
+"""Runs of encoded records that are about to be appended: parsed before the writer's lock is taken, written under it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Ints = npt.NDArray[np.int64]
 
 
 class EncodedRun(NamedTuple):
-    """Records for one queue that may be appended as they are: what they are filed under is known."""
+    """Checked records for one queue, with their queue entries and keys."""
 
     queue: ConsumeQueue
     data: memoryview
     starts: Ints
     entries: npt.NDArray[Any]
-    """What the queue is to hold, but for the places."""
+    """Entries of the consume queue; physical offsets are filled in when the run is written."""
     keys: columns.RecordKeys | None
-    """None: the key index reads them from the log."""
+    """None: the key index reads them from the log later."""
 
 
 class RunPiece(NamedTuple):
-    """Rows of a run that go into one segment."""
+    """Records of a run that go into one segment."""
 
     run: EncodedRun
     first: int
@@ -44,10 +44,10 @@ def parse_run(
     verify_crc: bool,
     keeps_keys: bool = True,
 ) -> EncodedRun:
-    """The run, if `wire.columns.encode` could have laid it out; else `Refused`."""
+    """Parse and check records; `Refused` unless `wire.columns.encode` could have laid them out."""
     row_sizes = np.asarray(sizes, np.int64)
     if len(row_sizes) == 0 or int(row_sizes.sum()) != len(data) or int(row_sizes.min()) < record.RECORD_BYTES_MIN:
-        raise Refused("the sizes of the records do not add up to their bytes")
+        raise Refused(f"the sizes of the records do not add up to the {len(data)} bytes sent")
     starts = columns.starts_from_sizes(row_sizes)
     try:
         run = columns.LogRecords(data, starts)
@@ -60,9 +60,9 @@ def parse_run(
 
 
 def check_body_sizes(run: EncodedRun, bytes_max: int) -> None:
-    """`TooLarge` if a message is larger than those that come one by one may be."""
+    """Raise `TooLarge` if a body exceeds `bytes_max`, which also limits single messages."""
     sizes = run.entries["size"]
-    for row in np.flatnonzero(sizes > bytes_max).tolist():  # few, if any: their headers weigh something, too
+    for row in np.flatnonzero(sizes > bytes_max).tolist():  # candidates only: a size includes the header
         start = int(run.starts[row])
         body_bytes = len(record.draft_from_record(run.data[start : start + int(sizes[row])]).body)
         if body_bytes > bytes_max:
@@ -70,9 +70,9 @@ def check_body_sizes(run: EncodedRun, bytes_max: int) -> None:
 
 
 def plan_pieces(runs: Sequence[EncodedRun], room: int, segment_room: int) -> tuple[list[RunPiece], int, int]:
-    """How runs are cut to fill segments: `room` is left in the active one, `segment_room` is in a new one.
+    """Cut runs into pieces that fill segments; return the pieces, the new segments needed, and the bytes left free.
 
-    The pieces, how many new segments they need, and what room is left in the last.
+    `room` is the number of free bytes in the active segment, `segment_room` in a new one.
     """
     if sum(len(run.data) for run in runs) <= room:  # as it is nearly always
         return [RunPiece(run, 0, len(run.starts)) for run in runs], 0, room - sum(len(run.data) for run in runs)
@@ -98,5 +98,5 @@ def _cut(run: EncodedRun, room: int, segment_room: int) -> Iterator[tuple[RunPie
         if stop == first:
             raise TooLarge("the message", int(run.entries["size"][first]), segment_room)
         yield RunPiece(run, first, stop), int(ends[stop - 1]) - before
-        # What does not fit goes into a new segment.
+        # The rest goes into a new segment.
         first, room = stop, segment_room

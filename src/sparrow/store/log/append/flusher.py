@@ -1,7 +1,8 @@
-"""Making appends durable, a group at a time.
+"""The flusher: makes appends durable by group commit.
 
-One thread does nothing but `fdatasync`. Whatever was written by the time it starts is durable when it ends, so all who
-wait meanwhile share the next one: under load a group is as large as the disk is slow, and nobody lingers on purpose.
+One thread does nothing but `fdatasync`. Everything written before a sync starts is durable when it ends, and all
+appends that wait meanwhile share the next sync: the slower the disk, the larger the group. No sync is delayed on
+purpose.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from sparrow.store.log.append.writer import LogWriter
 log = logging.getLogger(__name__)
 
 _Waiting = tuple[int, "asyncio.Future[None]", float]
-"""The offset, who waits for it, and until when."""
+"""A physical offset, the future that waits for it, and its deadline."""
 
 
 class Flusher:
-    """Syncs the log when someone waits for it, and every `interval_s` anyhow."""
+    """Syncs the log when an append waits for it, and at least every `interval_s`."""
 
     def __init__(
         self, writer: LogWriter, *, interval_s: float, timeout_s: float, failed: Callable[[OSError], SparrowError]
@@ -34,7 +35,7 @@ class Flusher:
         self._thread = threading.Thread(target=self._run, name="sparrow-flush", daemon=True)
         self._releasing = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
-        """In the order of their offsets, as appends are."""
+        """In the order of their offsets."""
 
     def start(self) -> None:
         self._thread.start()
@@ -46,7 +47,10 @@ class Flusher:
             self._thread.join()
 
     def when_durable(self, end: int) -> asyncio.Future[None] | None:
-        """Done once the log is durable up to `end`, or failed (`FlushTimeout`) in time; None if it is already."""
+        """Return a future that is done once the log is durable up to `end`; None if it is already.
+
+        The future fails with `FlushTimeout` after `timeout_s`.
+        """
         if end <= self._writer.durable:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -56,14 +60,14 @@ class Flusher:
         return future
 
     def truncate(self, end: int) -> None:
-        """The log was cut at `end`: those who wait for more than that are told, since it will never come."""
+        """Fail the futures that wait for an offset beyond `end`, at which the log was truncated."""
         with self._releasing:
             lost = [future for at, future, _ in self._waiting if at > end]
             self._waiting = deque(waiting for waiting in self._waiting if waiting[0] <= end)
-        _answer(lost, Busy("the log was cut before this was safe"))
+        _resolve(lost, Busy("the log was truncated before the message was durable; send it again"))
 
     def sync(self) -> None:
-        """Make durable what is written now. May be called by any thread."""
+        """Make everything written so far durable. Any thread may call this."""
         writer = self._writer
         with writer.lock:
             start, end, truncations = writer.durable, writer.log.written, writer.truncations
@@ -75,8 +79,9 @@ class Flusher:
                     if segment.base < end:
                         segment.sync()
             except OSError as cause:
-                # After a failed fdatasync the kernel may have dropped the dirty pages: trying again would lie.
-                log.error("the log could not be made durable", extra={"cause": str(cause)})
+                # After a failed fdatasync the kernel may have dropped the dirty pages: a second one could succeed
+                # without having written them.
+                log.error("fdatasync of the commit log failed; the store refuses writes", extra={"cause": str(cause)})
                 self._release(1 << 62, self._failed(cause))
                 raise
             with writer.lock:
@@ -91,36 +96,36 @@ class Flusher:
             try:
                 self.sync()
             except OSError:
-                return  # told to all who waited, and the store takes no more writes
+                return  # all waiting futures have failed, and the store refuses writes
 
     def expire(self) -> None:
-        """Tell those who have waited too long. A chore, so that an append needs no timer of its own."""
+        """Fail futures past their deadline. A periodic task, so that an append needs no timer of its own."""
         now = time.monotonic()
         late = []
         with self._releasing:
             while self._waiting and self._waiting[0][2] <= now:
                 late.append(self._waiting.popleft()[1])
-        _answer(late, FlushTimeout(int(self._timeout_s * 1000)))
+        _resolve(late, FlushTimeout(int(self._timeout_s * 1000)))
 
     def _release(self, durable: int, error: SparrowError | None = None) -> None:
-        """Answer those who wait for no more than `durable`."""
+        """Resolve the futures that wait for an offset up to `durable`."""
         ready = []
-        with self._releasing:  # the flusher and a checkpoint may both get here; each takes only what it saw
+        with self._releasing:  # the flusher's thread and a checkpoint may run this at the same time
             while self._waiting and self._waiting[0][0] <= durable:
                 ready.append(self._waiting.popleft()[1])
-        _answer(ready, error)
+        _resolve(ready, error)
 
 
-def _answer(futures: list[asyncio.Future[None]], error: SparrowError | None) -> None:
-    """One call into each event loop, not one a future."""
+def _resolve(futures: list[asyncio.Future[None]], error: SparrowError | None) -> None:
+    """Resolve futures with one call into each event loop, not one per future."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for future in futures:
         by_loop.setdefault(future.get_loop(), []).append(future)
     for loop, ready in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle, ready, error)
-        except RuntimeError:  # the loop is closed, and with it all who waited
-            log.debug("waiters went away before their flush")
+        except RuntimeError:  # the event loop is closed
+            log.debug("event loop closed before the flush of its appends")
 
 
 def _settle(futures: list[asyncio.Future[None]], error: SparrowError | None) -> None:

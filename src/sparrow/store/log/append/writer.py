@@ -1,8 +1,8 @@
-"""Appending: every record gets its place in the log and in its queue, under one lock.
+"""The writer: appends records to the commit log and their entries to consume queues, under one lock.
 
-1. Queue offset, physical offset and store time are given out inside the lock, so all three ascend together.
-2. Nothing counts until it is whole: `written` moves, and the queue grows, after the bytes are in place.
-3. Readers see a message once it is as safe as `visible_after` says; until then its queue holds it back.
+1. Queue offset, physical offset and store time are assigned inside the lock, so all three ascend together.
+2. `written` moves, and the queue grows, only after all bytes are in place.
+3. Readers see a message once it is as safe as `visible_after` says; until then `visible_end` excludes it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sparrow.wire.hashes import tags_code_in
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 GrowthListener = Callable[[Queue, QueueOffset], None]
-"""Told that readers may now see a queue up to an offset."""
+"""Called with a queue and the offset up to which readers may now see it."""
 
 _pack_entry = ENTRY.pack
 _NEVER = 1 << 62
 
 
 class LogWriter:
-    """The one place where the log and the queues grow."""
+    """Appends to the log and the queues; nothing else does."""
 
     def __init__(
         self,
@@ -52,31 +52,31 @@ class LogWriter:
         self.lock = threading.RLock()
         self.log = commit_log
         self.durable = commit_log.written
-        """Everything below survives a crash of the machine."""
+        """The physical offset below which everything survives a crash of the machine."""
         self.replicated = commit_log.written
-        """Everything below is held by enough replicas."""
+        """The physical offset below which enough replicas have everything."""
         self.refusal: SparrowError | None = None
-        """Why nothing may be appended just now."""
+        """The error that appends raise at present; None if they are accepted."""
         self.key_backlog = KeyBacklog()
         self.dirty_queues: set[ConsumeQueue] = set()
         """Queues with entries that are not in their files yet."""
         self.truncations = 0
-        """How often the log was cut: what was on its way to disk before may not count after."""
+        """Number of truncations. A sync that began before a truncation must not advance `durable` after it."""
         self.hidden_from = _NEVER
-        """From here on the log holds what nobody may see yet, however safe it is: a group that is not all there."""
+        """The physical offset of an unfinished atomic append: records from here on are hidden, even if durable."""
         self.newest_ms = 0
-        """The store time given out last."""
+        """The last store time assigned."""
         self._store_host = store_host
-        self._message_bytes_max = message_bytes_max
+        self.message_bytes_max = message_bytes_max
         self._visible_after = visible_after
         self._now_ms = now_ms
         self._on_growth = on_growth
         self._held: deque[tuple[int, ConsumeQueue, QueueOffset]] = deque()
 
-    # -- messages, one by one -----------------------------------------------------------------------------------------
+    # -- drafts -------------------------------------------------------------------------------------------------------
 
     def append(self, queue: ConsumeQueue, drafts: Sequence[Draft]) -> AppendResult:
-        """Append a batch: all of it, back to back in one segment, or nothing."""
+        """Append a batch back to back in one segment, completely or not at all."""
         if len(drafts) == 1 and not drafts[0].sys_flag & record.HIDDEN_FLAG:
             return self._append_one(queue, drafts[0])
         topic, queue_id, host = queue.topic_field, queue.queue.id, self._store_host
@@ -121,7 +121,7 @@ class LogWriter:
         return AppendResult(queue.queue, first, places, at, store_ms)
 
     def _append_one(self, queue: ConsumeQueue, draft: Draft) -> AppendResult:
-        """The same for a single message that readers may see: what a broker does all day, without the lists."""
+        """Append a single visible message: the usual case, without lists."""
         self._check(queue, draft)
         topic, host, properties = queue.topic_field, self._store_host, draft.properties
         size = record.record_size(draft, topic, host)
@@ -153,12 +153,12 @@ class LogWriter:
         return AppendResult(queue.queue, offset, (at,), end, store_ms)
 
     def size_of(self, queue: ConsumeQueue, draft: Draft) -> int:
-        """What a message takes in the log."""
+        """Return the size of a message in the log."""
         return record.record_size(draft, queue.topic_field, self._store_host)
 
     def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
-        if len(draft.body) > self._message_bytes_max and not queue.is_internal:
-            raise TooLarge("the body", len(draft.body), self._message_bytes_max)
+        if len(draft.body) > self.message_bytes_max and not queue.is_internal:
+            raise TooLarge("the body", len(draft.body), self.message_bytes_max)
         properties = draft.properties
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise TooLarge("the property string", len(properties), PROPERTIES_BYTES_MAX)
@@ -168,14 +168,14 @@ class LogWriter:
             except UnicodeDecodeError as cause:
                 raise Refused(f"the property string is not UTF-8 at byte {cause.start}") from cause
 
-    # -- records that come encoded, by the thousand -------------------------------------------------------------------
+    # -- encoded records ----------------------------------------------------------------------------------------------
 
     def append_encoded(
         self, queue: ConsumeQueue, data: memoryview, sizes: npt.NDArray[np.int64], *, verify_crc: bool
     ) -> AppendResult:
-        """Append records that `wire.columns.encode` laid out: all of them, back to back in one segment, or nothing.
+        """Append records that `wire.columns.encode` laid out, back to back in one segment, completely or not at all.
 
-        Offsets, time, queue and host are stamped in. What they are filed under is read before the lock is taken.
+        Offsets, time, queue and host are stamped into them. Keys and tags are parsed before the lock is taken.
         """
         if len(data) + BLANK_RECORD_BYTES > self.log.segment_bytes:
             raise TooLarge("the run of records", len(data), self.log.segment_bytes - BLANK_RECORD_BYTES)
@@ -198,14 +198,14 @@ class LogWriter:
         verify_crc: bool,
         keeps_keys: bool = True,
     ) -> EncodedRun:
-        """What `lay` needs to know of records. The lock is not needed."""
+        """Parse records for `write_piece`. The lock is not needed."""
         host_bytes = len(self._store_host)
         return parse_run(queue, data, sizes, store_host_bytes=host_bytes, verify_crc=verify_crc, keeps_keys=keeps_keys)
 
     def write_piece(self, piece: RunPiece, first: int) -> tuple[npt.NDArray[np.int64], memoryview, int]:
-        """Under the lock: put records into one segment, as those of their queue from offset `first` on.
+        """Write records into one segment, with queue offsets from `first` on. The caller holds the lock.
 
-        Where they lie, the entries by which the queue is to be extended, and their store time.
+        Return their physical offsets, the entries by which the queue is to be extended, and their store time.
         """
         run, queue = piece.run, piece.run.queue
         starts, entries, data, keys = run.starts, run.entries, run.data, run.keys
@@ -218,7 +218,7 @@ class LogWriter:
         store_ms = self.store_ms()
         places = starts + at
         laid = segment.view[at - segment.base : at - segment.base + total]
-        # NumPy copies without the interpreter lock, so that other threads go on meanwhile.
+        # NumPy copies without the interpreter lock, so other threads continue.
         np.copyto(
             np.frombuffer(laid[RECORD_PREFIX_BYTES:], np.uint8), np.frombuffer(data[RECORD_PREFIX_BYTES:], np.uint8)
         )
@@ -244,16 +244,19 @@ class LogWriter:
 
     @contextmanager
     def hidden_appends(self) -> Iterator[None]:
-        """Under the lock: what is appended meanwhile is not shown to those either who ask for it by its place."""
+        """Hide what is appended meanwhile from reads by physical offset. The caller holds the lock."""
         self.hidden_from = self.log.written
         yield
-        self.hidden_from = _NEVER  # after a failure it stays: what was begun is never to be seen
+        self.hidden_from = _NEVER  # not after a failure: an unfinished atomic append stays hidden
 
-    # -- what both do -------------------------------------------------------------------------------------------------
+    # -- shared -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def allowing_full_disk(self) -> Iterator[None]:
-        """Under the lock: a full disk still takes the little that makes room, or that closes the store in order."""
+        """Accept appends although the disk is full: state updates before retention, offsets before a close.
+
+        The caller holds the lock.
+        """
         refusal = self.refusal
         if isinstance(refusal, StoreFull):
             self.refusal = None
@@ -269,12 +272,12 @@ class LogWriter:
             raise UnknownTopic(queue.queue.topic)
 
     def store_ms(self) -> int:
-        """The clock, but never back: order by time is order by offset."""
+        """Return the next store time. It never goes back, so order by time is order by offset."""
         self.newest_ms = max(self.newest_ms, self._now_ms())
         return self.newest_ms
 
     def publish_growth(self, queue: ConsumeQueue, end: int) -> None:
-        """Under the lock: what the queue holds may be shown once everything below `end` is safe enough."""
+        """Show the queue's new messages once everything below `end` is safe enough. The caller holds the lock."""
         self.dirty_queues.add(queue)
         if self._visible_after == "written":
             queue.visible_end = queue.end
@@ -284,17 +287,17 @@ class LogWriter:
             self._held.append((end, queue, queue.end))
 
     def advance_watermark(self, watermark: Watermark, offset: int) -> None:
-        """Disk or replicas have everything below `offset` now: what waited for that becomes visible."""
+        """Advance a watermark to `offset`, and show the messages that waited for it."""
         grown: dict[Queue, QueueOffset] = {}
         with self.lock:
-            offset = min(offset, self.log.written)  # the log may have been cut since
+            offset = min(offset, self.log.written)  # the log may have been truncated since
             if watermark == self._visible_after:
                 while self._held and self._held[0][0] <= offset:
                     _, queue, end = self._held.popleft()
                     if not queue.is_deleted:
                         queue.visible_end = end
                         grown[queue.queue] = end
-            # Last: who sees the mark without the lock may expect to find what lies below it.
+            # Last: threads that read the watermark without the lock expect everything below it to be visible.
             if watermark == "durable":
                 self.durable = PhysicalOffset(max(self.durable, offset))
             else:
@@ -304,7 +307,7 @@ class LogWriter:
                 self._on_growth(name, end)
 
     def truncate(self, end: int) -> None:
-        """The log was cut at `end`: what lay behind it is neither held nor waiting for its keys to be filed."""
+        """Forget watermarks, held messages and keys beyond `end`, at which the log was truncated."""
         self.truncations += 1
         self.durable = PhysicalOffset(min(self.durable, end))
         self.replicated = PhysicalOffset(min(self.replicated, end))

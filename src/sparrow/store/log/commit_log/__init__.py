@@ -1,1 +1,1 @@
-"""commit_log."""
+"""The commit log: segments, their mapped pages, and the scan that recovery reads them with."""

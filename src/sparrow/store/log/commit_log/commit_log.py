@@ -1,11 +1,11 @@
-"""The commit log: all records of all queues in the order they came, in files of one size.
+"""The commit log: the records of all queues in the order of their appends, in segments of one size.
 
-1. Records lie back to back and never span files; what is left of a file starts with a blank record
-   (4 bytes rest of the file, 4 bytes magic) and counts as written.
+1. Records lie back to back and never span segments; the unused end of a segment starts with a blank record
+   (4 bytes length of the rest, 4 bytes magic) and counts as written.
 2. At least 8 bytes stay free behind every record, so that a blank record always fits.
-3. Past `written` everything is zero.
-4. The first 8 bytes of what is appended together are written last. A process killed in between leaves zeros there, and
-   recovery takes that for the end: of a batch all is there, or nothing.
+3. Beyond `written` everything is zero.
+4. The first 8 bytes of a batch are written last. A process that is killed in between leaves zeros there, and recovery
+   takes them for the end of the log: a batch is there completely or not at all.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Ints = npt.NDArray[np.int64]
 
 BLANK_RECORD_BYTES = 8
 RECORD_PREFIX_BYTES = 8
-"""Size and magic: without them no record starts here."""
+"""Size and magic number: without them recovery finds no record."""
 _BLANK = Struct(">ii")
 _SIZE = Struct(">i")
 _WARM_STEP_BYTES = 4 << 20
 _ALLOCATION_PAUSE_S = 1.0
-"""After a failed allocation, how long appends are refused without asking the disk again."""
+"""After a failed allocation, how long appends are refused without another try."""
 
 
 class CommitLog:
-    """Written by one thread at a time (its owner's lock sees to that); read by any."""
+    """Written by one thread at a time (the writer's lock), read by any."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class CommitLog:
         self.written = PhysicalOffset(0)
         self._bases: list[int] = []
         self._spare: list[Segment] = []
-        """Those that come next, made ahead of need."""
+        """Segments allocated in advance, in order."""
         self._allocating = threading.Lock()
         self._warm_bytes = warm_bytes
         self._lock_memory = lock_memory
@@ -69,25 +69,25 @@ class CommitLog:
         self._warm_to = 0
         self._unlocked_to = 0
         self.on_pages_low: Callable[[], None] = lambda: None
-        """Told that the pages made ready are running out."""
+        """Called when few pages ahead of the tail are still populated."""
         self._refuse_until = 0.0
 
-    # -- where things are ---------------------------------------------------------------------------------------------
+    # -- segments -----------------------------------------------------------------------------------------------------
 
     @property
     def first(self) -> PhysicalOffset:
-        """The oldest byte still there."""
+        """The physical offset of the oldest byte."""
         return PhysicalOffset(self._bases[0]) if self._bases else self.written
 
     def adopt(self, segments: list[Segment], written: int) -> None:
-        """Take over what recovery found."""
+        """Take over the segments that recovery has opened."""
         self.segments = segments
         self._bases = [segment.base for segment in segments]
         self.written = PhysicalOffset(written)
         self._warm_to = self._unlocked_to = written
 
     def segment_at(self, physical_offset: int) -> Segment | None:
-        """The segment that holds the offset."""
+        """Return the segment that contains the offset."""
         at = bisect_right(self._bases, physical_offset) - 1
         if at < 0 or physical_offset >= self._bases[at] + self.segment_bytes:
             return None
@@ -96,7 +96,7 @@ class CommitLog:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def allocate(self, size: int) -> tuple[Segment, PhysicalOffset]:
-        """The segment and offset where `size` bytes may be written next, in a new segment if they must."""
+        """Return the segment and offset for the next `size` bytes; start a new segment if they do not fit."""
         if self.segments:
             active = self.segments[-1]
             free = active.end - self.written
@@ -110,11 +110,11 @@ class CommitLog:
         return self.segments[-1], self.written
 
     def free_bytes(self) -> int:
-        """Bytes of records that fit into the active segment."""
+        """Return how many bytes of records fit into the active segment."""
         return self.segments[-1].end - self.written - BLANK_RECORD_BYTES if self.segments else 0
 
     def write(self, segment: Segment, data: bytes) -> None:
-        """Copy records to where `allocate` said. They count from here on."""
+        """Copy records to the offset that `allocate` returned, and advance `written`."""
         at = self.written - segment.base
         end = at + len(data)
         segment.mapping[at + RECORD_PREFIX_BYTES : end] = data[RECORD_PREFIX_BYTES:]
@@ -122,7 +122,7 @@ class CommitLog:
         self.written = PhysicalOffset(segment.base + end)
 
     def advance(self, size: int) -> None:
-        """Count bytes that were laid into the mapping directly."""
+        """Advance `written` by bytes that were copied into the mapping directly."""
         self.written = PhysicalOffset(self.written + size)
         if self.written + self._warm_bytes // 2 > self._warm_to:
             self.on_pages_low()
@@ -130,7 +130,7 @@ class CommitLog:
     def _roll(self, active: Segment, free: int) -> None:
         following = self._take_next(active.end)
         if free:
-            assert free >= BLANK_RECORD_BYTES, "every record leaves room for a blank one behind it"
+            assert free >= BLANK_RECORD_BYTES, "every record leaves space for a blank one behind it"
             at = self.written - active.base
             active.mapping[at : at + BLANK_RECORD_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
             self.written = PhysicalOffset(active.end)
@@ -143,7 +143,7 @@ class CommitLog:
     def _take_next(self, base: int) -> Segment:
         if time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
-        # Under the lock to its end: the warmer must not make the same file, and later take it for one to spare.
+        # Under the lock to the end: the segment thread must not create the same file and keep it as a spare one.
         with self._telling_full(), self._allocating:
             segment = self._spare.pop(0) if self._spare else None
             if segment is None or segment.base != base:
@@ -152,7 +152,7 @@ class CommitLog:
             return segment
 
     def reserve(self, count: int) -> None:
-        """Have so many segments ready behind the active one (`StoreFull`): no append will fail for want of them."""
+        """Allocate `count` segments behind the active one (`StoreFull`), so that the next appends cannot fail."""
         if count and time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
         with self._telling_full(), self._allocating:
@@ -171,10 +171,10 @@ class CommitLog:
             self._refuse_until = time.monotonic() + _ALLOCATION_PAUSE_S
             raise StoreFull(self.directory, "a new segment could not be allocated") from cause
 
-    # -- ahead of need: called by the keeper's thread -----------------------------------------------------------------
+    # -- preparation: called by the segment thread --------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Allocate the next segment once the active one is half full, and have pages ready ahead of the tail."""
+        """Allocate the next segment once the active one is half full, and populate pages ahead of the tail."""
         if not self.segments:
             return
         active = self.segments[-1]
@@ -182,7 +182,7 @@ class CommitLog:
             self._allocate_behind(active)
         if self._warm_to < self.written + self._warm_bytes // 2:
             target = self.written + self._warm_bytes
-            # Marked first: whoever appends meanwhile must not ask for the same pages again.
+            # Set first: an append meanwhile must not request the same pages again.
             start, self._warm_to = max(self._warm_to, self.written), target
             for segment in (active, *self._spare):
                 self._warm(segment, start, target)
@@ -190,12 +190,12 @@ class CommitLog:
                 self._unlock_to(max(0, self.written - self._warm_bytes))
 
     def warm(self, size: int) -> None:
-        """Have pages ready for so many bytes that will come at once: else whoever writes them waits for each page."""
+        """Populate pages for `size` bytes that are written next, so that the write takes no page fault per page."""
         if not self.segments or self._lock_memory or size <= self._warm_bytes // 2 or not self._warm_bytes:
             return
         target = min(self.written + size, self.segments[-1].end)
         start, self._warm_to = max(self._warm_to, self.written), max(self._warm_to, target)
-        for at in range(start, target, _WARM_STEP_BYTES):  # in steps: meanwhile nobody gets memory from the kernel
+        for at in range(start, target, _WARM_STEP_BYTES):  # in steps: each one blocks other mmap calls of the process
             self._warm(self.segments[-1], at, min(at + _WARM_STEP_BYTES, target))
 
     def _allocate_behind(self, active: Segment) -> None:
@@ -207,15 +207,15 @@ class CommitLog:
         at, to = max(start, segment.base) - segment.base, min(end, segment.end) - segment.base
         if to <= at:
             return
-        # Pages made ready for writing are dirty. Where every append waits for the disk, it would wait for them too.
+        # Pages populated for writing are dirty. With flush="sync" every append would wait for them too.
         mapped_pages.populate(segment.mapping, at, to - at, dirty=not self._is_synced)
         if self._lock_memory:
             self._lock_memory = mapped_pages.lock(segment.mapping, at, to - at)
             if not self._lock_memory:
-                log.warning("pages could not be locked in memory; raise the memlock limit")
+                log.warning("pages not locked in memory; raise the memlock limit (ulimit -l)")
 
     def _unlock_to(self, end: int) -> None:
-        """Only pages near the tail stay locked; else the whole log would in time."""
+        """Unlock pages below `end`: only those near the tail stay locked."""
         for segment in self.segments:
             at, to = max(self._unlocked_to, segment.base), min(end, segment.end)
             if at < to:
@@ -225,7 +225,7 @@ class CommitLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def size_at(self, physical_offset: int) -> int | None:
-        """The size a record claims that is said to start here, if there may be one."""
+        """Return the size field at an offset, None if no record can start there."""
         segment = self.segment_at(physical_offset)
         if segment is None or physical_offset + RECORD_BYTES_MIN > min(self.written, segment.end):
             return None
@@ -235,7 +235,7 @@ class CommitLog:
         return int(size)
 
     def holds(self, places: Ints, sizes: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these stretches can be records at all: inside one segment, and written. Any numbers will do."""
+        """Return which ranges can be records: inside one segment, and written. Offsets and sizes may be arbitrary."""
         bases = np.array(self._bases, np.int64)
         if len(bases) == 0:
             return np.zeros(len(places), np.bool_)
@@ -246,24 +246,24 @@ class CommitLog:
         return is_written
 
     def read(self, physical_offset: int, length: int) -> bytes:
-        """A stretch that lies in one segment, read without the interpreter lock. Zeros where retention just took it."""
+        """Read a range of one segment without the interpreter lock; zeros if retention has just deleted it."""
         segment = self.segment_at(physical_offset)
         if segment is None:
             return bytes(length)
         return segment.pread(physical_offset - segment.base, length).ljust(length, b"\0")
 
     def raw(self, physical_offset: int, length_max: int) -> bytes:
-        """Bytes as they lie, from one segment: what a replica is sent. Empty at the end of the log."""
+        """Return bytes as they are stored, from one segment; empty at the end of the log."""
         segment = self.segment_at(physical_offset)
         if segment is None or physical_offset >= self.written:
             return b""
         end = min(physical_offset + length_max, self.written, segment.end)
         return segment.pread(physical_offset - segment.base, end - physical_offset)
 
-    # -- cutting ------------------------------------------------------------------------------------------------------
+    # -- truncation and retention -------------------------------------------------------------------------------------
 
     def truncate(self, end: int) -> None:
-        """Cut everything from `end` on."""
+        """Remove everything from `end` on."""
         assert self.first <= end <= self.written
         with self._allocating:
             following, self._spare = self._spare, []
@@ -280,11 +280,11 @@ class CommitLog:
         self._warm_to = end
 
     def drop_before(self, base: int) -> list[Segment]:
-        """Let go of whole segments below `base`, never the last. The caller deletes their files."""
+        """Remove segments below `base` from the list, never the last, and return them. The caller deletes the files."""
         keep = bisect_right(self._bases, base) - 1
         keep = min(max(keep, 0), len(self.segments) - 1)
         dropped = self.segments[:keep]
-        # New lists, not changed ones: readers in other threads may be looking at the old ones.
+        # New lists: readers in other threads may still use the old ones.
         self.segments = self.segments[keep:]
         self._bases = self._bases[keep:]
         return dropped

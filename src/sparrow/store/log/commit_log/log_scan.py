@@ -1,7 +1,7 @@
-"""Walking the log record by record and telling sound ones from damage.
+"""The log scan: reads the log record by record and tells sound records from damage.
 
-A record says where it lies: its physical offset is written in it. So after damage the next sound record can be found by
-looking for a magic number followed, at the right distance, by the very offset it was found at.
+A record contains its own physical offset. So the next sound record behind damage is found by searching for a magic
+number that is followed, at the right distance, by the offset at which it was found.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sparrow.wire.record import MAGIC_BLANK
 
 _SIZE_AND_MAGIC = Struct(">ii")
 _MAGIC_PREFIX = b"\xda\xa3\x20"
-"""What both magic numbers start with."""
+"""The common prefix of both magic numbers."""
 _CHUNK_BYTES = 32 << 20
-"""How much is looked at at a time: more than the largest record."""
+"""How much is checked at a time: more than the largest record."""
 _SALVAGE_BYTES = 32 << 20
-"""How far behind damage a sound record is looked for: the same."""
+"""How far behind damage a sound record is searched for: also more than the largest record."""
 
 _NEVER = 1 << 62
 
@@ -31,7 +31,7 @@ Starts = npt.NDArray[np.int64]
 
 
 class DamagedRange(NamedTuple):
-    """A range of the log that holds no sound record, between two that are."""
+    """A range of the log without sound records, between two sound records."""
 
     start: int
     end: int
@@ -44,14 +44,14 @@ class SoundRecords(NamedTuple):
     starts: Starts
     """Positions in the segment."""
     end: int
-    """Physical offset behind the last of them."""
+    """The physical offset behind the last of them."""
 
 
 class LogScan:
-    """Reads sound records from `start` on. Once done, `end` is where the log ends and `damage` what was passed over."""
+    """Iterates over sound records from `start` on; then `end` is the end of the log, and `damage` was skipped."""
 
     def __init__(self, segments: Sequence[Segment], start: int, *, torn_from: int = _NEVER) -> None:
-        """From `torn_from` on, zeros are where an append was interrupted, not damage: nothing behind them counts."""
+        """From `torn_from` on, zeros mean an interrupted append, not damage: the log ends there."""
         self.end = start
         self._torn_from = torn_from
         self.damage: list[DamagedRange] = []
@@ -75,7 +75,7 @@ class LogScan:
                 yield SoundRecords(segment, starts[:count], self.end)
                 if count == len(starts):
                     continue
-            # What stands here is not a sound record: the rest of a full segment, damage, or the end of the log.
+            # No sound record here: the rest of a full segment, damage, or the end of the log.
             if _is_blank(segment, at):
                 if self.end == segment.base + at:
                     self.end = segment.end
@@ -89,7 +89,7 @@ class LogScan:
         return segment.base + at >= self._torn_from and segment.view[at : at + 8] == bytes(8)
 
     def _reached(self, segment: Segment, at: int) -> None:
-        """A sound record starts here: whatever lies between the last one and this is damage."""
+        """Record damage between the last sound record and the one that starts here."""
         if segment.base + at > self.end:
             self.damage.append(DamagedRange(self.end, segment.base + at))
 
@@ -100,7 +100,7 @@ def _is_blank(segment: Segment, at: int) -> bool:
 
 
 def _resync(segment: Segment, after: int) -> int | None:
-    """Where the next sound record starts, not far behind the unsound one at `after`."""
+    """Return where the next sound record starts behind the unsound one at `after`; None if there is none near."""
     stop = min(segment.size, after + _SALVAGE_BYTES)
     at = segment.mapping.find(_MAGIC_PREFIX, after + 5, stop)
     while at >= 0:

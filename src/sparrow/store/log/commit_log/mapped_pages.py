@@ -1,7 +1,7 @@
-"""Advice to the kernel on mapped pages and files. Without a Linux libc each of these does nothing, and says so.
+"""System calls on mapped pages and files: populate, lock, allocate, erase. Without a Linux libc they return False.
 
-They go through ctypes, not `mmap.madvise`, because ctypes lets go of the interpreter lock: making 32 MiB of pages ready
-takes milliseconds in which the event loop must go on.
+They use ctypes, not `mmap.madvise`, because ctypes releases the interpreter lock: populating 32 MiB of pages takes
+milliseconds, in which the event loop must continue.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if _libc is not None:
 
 
 def populate(mapping: mmap.mmap, at: int, length: int, *, dirty: bool = True) -> bool:
-    """Have the pages ready for writing, or (not `dirty`) nearly so. False where the kernel cannot."""
+    """Populate pages for writing, or with `dirty=False` for reading; False if the kernel does not support it."""
     return _on_pages("madvise", mapping, at, length, _MADV_POPULATE_WRITE if dirty else _MADV_POPULATE_READ)
 
 
 def lock(mapping: mmap.mmap, at: int, length: int) -> bool:
-    """Keep the pages in memory. False where limits (`ulimit -l`) forbid it."""
+    """Lock pages in memory; False if limits (`ulimit -l`) forbid it."""
     return _on_pages("mlock", mapping, at, length)
 
 
@@ -47,11 +47,11 @@ def _on_pages(call: str, mapping: mmap.mmap, at: int, length: int, *rest: int) -
     try:
         return bool(getattr(_libc, call)(ctypes.addressof(anchor) + start, end - start, *rest) == 0)
     finally:
-        del anchor  # else the mapping could never be closed
+        del anchor  # it would keep the mapping open
 
 
 def allocate(fd: int, size: int) -> None:
-    """Give the file its full size and real blocks, so that no later write into the mapping can hit a full disk."""
+    """Allocate all blocks of the file, so that no later write into the mapping can hit a full disk."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:
@@ -59,11 +59,11 @@ def allocate(fd: int, size: int) -> None:
 
 
 def erase(fd: int, at: int, length: int) -> None:
-    """Make a range of the file read as zeros, as new files do."""
+    """Make a range of the file read as zeros."""
     if length <= 0:
         return
     if _libc is not None and _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, at, length) == 0:
-        # The hole gets its blocks back at once: mapped writes must not meet a full disk.
+        # Allocate the hole again at once: mapped writes must not hit a full disk.
         os.posix_fallocate(fd, at, length)
         return
     zeros = bytes(min(length, 1 << 20))

@@ -1,4 +1,4 @@
-"""One file of the commit log: of fixed size, allocated whole, mapped when its pages are written or read hot."""
+"""A segment: one file of the commit log, of fixed size, fully allocated, mapped on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparrow.store.log.commit_log import mapped_pages
 
 
 def segment_name(base: int) -> str:
-    """20 digits: the global offset of the file's first byte."""
+    """Return the file name: the physical offset of the first byte, in 20 digits."""
     return f"{base:020d}"
 
 
@@ -26,7 +26,7 @@ class Segment:
 
     @classmethod
     def create(cls, directory: Path, base: int, size: int) -> Segment:
-        """A new file of zeros with real blocks behind it (OSError when the disk is full; nothing is left behind)."""
+        """Create a file of zeros with all its blocks allocated (OSError on a full disk; no file is left then)."""
         path = directory / segment_name(base)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -40,7 +40,7 @@ class Segment:
 
     @classmethod
     def open(cls, path: Path, size: int) -> Segment:
-        """An existing file. One that lost its end gets it back as zeros; recovery finds where the records stop."""
+        """Open an existing file. A truncated one is filled up with zeros; recovery finds the end of the records."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         if os.fstat(fd).st_size < size:
             mapped_pages.allocate(fd, size)
@@ -63,19 +63,19 @@ class Segment:
         return self._view
 
     def pread(self, at: int, length: int) -> bytes:
-        """A copy of some bytes, read without the interpreter lock: for data that may not be in memory."""
+        """Read bytes without the interpreter lock: for data that may not be in the page cache."""
         return os.pread(self.fd, length, at)
 
     def sync(self) -> None:
-        """Everything written so far, through the mapping or not, is on disk when this returns."""
+        """Write everything so far to disk, whether written through the mapping or not."""
         os.fdatasync(self.fd)
 
     def erase_from(self, at: int) -> None:
-        """Zeros from `at` to the end: no remnant of a cut tail may look like a record later."""
+        """Write zeros from `at` to the end, so that no remnant of a truncated tail looks like a record later."""
         mapped_pages.erase(self.fd, at, self.size - at)
 
     def close(self) -> None:
-        """Forget the mapping (it lives on while a reader holds a view of it) and close the file."""
+        """Drop the mapping (it stays alive while a reader holds a view of it) and close the file."""
         self._view = None
         self._map = None
         if self.fd >= 0:
@@ -83,11 +83,11 @@ class Segment:
             self.fd = -1
 
     def delete(self) -> None:
-        """Unlink the file. Its bytes stay readable for those who are just reading them."""
+        """Unlink the file. Readers that have it open can still read it."""
         self.path.unlink(missing_ok=True)
 
     def __del__(self) -> None:
-        # A reader in another thread may hold the segment while retention drops it; the last one out closes the file.
+        # A reader in another thread may hold the segment while retention drops it: the last reference closes the file.
         self.close()
 
 

@@ -1,13 +1,13 @@
-"""The index of one queue: entry n says where message n lies in the log.
+"""A consume queue: the index of one queue, in which entry n gives the position of message n in the commit log.
 
     bytes  field                    In a file, entry n is at byte 20 * n of the queue's own space;
     8      physical offset          a file is named by the byte its first entry has there.
     4      size of the record
     8      tags code
 
-1. Entries in [first, end) ascend by physical offset. A filler (size 0x7FFFFFFF) stands where a damaged record was.
-2. New entries live in memory until the keeper writes them out; the newest stay there for hot readers.
-3. It is a view: whatever is missing or wrong on disk can be built again from the log.
+1. Entries in [first, end) ascend by physical offset. A filler (size 0x7FFFFFFF) replaces a damaged record.
+2. New entries are in memory until maintenance writes them out; the newest stay in memory for readers at the tail.
+3. It is a view: entries that are missing or wrong on disk can be rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FILLER = ENTRY.pack(_MISSING, FILLER_SIZE, 0)
 _ENTRIES = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 _RECENT_ENTRIES = 4096
-"""How many written-out entries a busy queue keeps in memory for its readers; an idle one keeps none."""
+"""How many entries a busy queue keeps in memory after they were written out; an idle one keeps none."""
 
 _WARM_ENTRIES = 1 << 20
-"""So far behind the end, entries are taken to be in the kernel's memory still: 20 MiB of a file just written."""
+"""Entries so far behind the end are assumed to be in the page cache: 20 MiB of a file just written."""
 
 
 class ConsumeQueue:
-    """Appended to by the store's writer; `entries` may be called by any thread."""
+    """The writer appends to it; any thread may call `entries`."""
 
     __slots__ = (
         "_end_seen",
@@ -67,27 +67,27 @@ class ConsumeQueue:
         self.topic_bytes = queue.topic.encode()
         self.topic_field = topic_field(self.topic_bytes)
         self.delay_ms = level_delay_ms(*queue)
-        """Of a queue of delayed messages: there the tags code is the time of delivery."""
+        """The delay of a queue of delayed messages, whose tags codes are delivery times; else None."""
         self.directory = directory
-        self._folder = str(directory)  # readers put a path together often, and pathlib takes its time
+        self._folder = str(directory)  # readers build paths often, and pathlib is slow
         self.first = QueueOffset(0)
         self.expired_to = QueueOffset(0)
-        """Messages below are too old to be read, though the log may still have them."""
+        """Messages below this offset have expired, though the log may still contain them."""
         self.end = QueueOffset(0)
-        """The next offset to be given out."""
+        """The next offset to be assigned."""
         self.visible_end = QueueOffset(0)
-        """What readers may see: `end`, or less while messages wait to become durable or replicated."""
+        """The end for readers: `end`, or less while messages wait to become durable or replicated."""
         self.flushed = 0
-        """Entries below are in the files."""
+        """Entries below this offset are in the files."""
         self.loaded_end = 0
-        """Entries below were found in the files when the store was opened; all others this process made."""
+        """Entries below this offset were loaded from files; this process has appended the others."""
         self.is_internal = False
-        """For the store's own words: nobody else may append to it."""
+        """Whether it is the state queue, which only the store may append to."""
         self.is_deleted = False
-        """Its topic was deleted: whoever still holds it must not append to it."""
+        """Whether its topic was deleted: then nothing may be appended."""
         self.unsynced: set[Path] = set()
         self._file_bytes = file_entries * ENTRY_BYTES
-        # Offset and bytes of the entries in memory: one value, so that a reader in another thread sees both or neither.
+        # Offset and bytes of the entries in memory: one tuple, so that other threads see a consistent pair.
         self._recent = (0, bytearray())
         self._end_seen = 0
 
@@ -95,16 +95,16 @@ class ConsumeQueue:
     def bounds(self) -> QueueBounds:
         return QueueBounds(min(max(self.first, self.expired_to), self.visible_end), self.visible_end)
 
-    # -- growing ------------------------------------------------------------------------------------------------------
+    # -- appends ------------------------------------------------------------------------------------------------------
 
     def extend(self, entries: bytes | memoryview) -> None:
-        """Entries of new messages."""
+        """Append entries of new messages."""
         self._recent[1].extend(entries)
         self.end = QueueOffset(self.end + len(entries) // ENTRY_BYTES)
 
     def start_at(self, offset: int) -> None:
-        """An empty queue whose first message is not number 0: older ones were dropped by retention."""
-        assert self.first == self.end, "only an empty queue may choose where it starts"
+        """Set the first offset of an empty queue whose older messages were deleted by retention."""
+        assert self.first == self.end, "the queue must be empty"
         self.first = QueueOffset(offset)
         self._all_in_files(offset)
         self.visible_end = self.first
@@ -114,10 +114,10 @@ class ConsumeQueue:
         self.end = QueueOffset(end)
         self._recent = (end, bytearray())
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- reads --------------------------------------------------------------------------------------------------------
 
     def entries(self, offset: int, count: int) -> bytes:
-        """The raw entries [offset, offset + count), as far as they exist."""
+        """Return the raw entries [offset, offset + count), as far as they exist."""
         recent_from, recent = self._recent
         start = (offset - recent_from) * ENTRY_BYTES
         if start >= 0:
@@ -129,26 +129,26 @@ class ConsumeQueue:
         return found
 
     def is_recent(self, offset: int) -> bool:
-        """Whether `entries` needs no file for it."""
+        """Return whether `entries` reads the offset from memory."""
         return offset >= self._recent[0]
 
     def is_warm(self, offset: int) -> bool:
-        """Whether `entries` gives what this process made itself, and most likely without waiting for the disk."""
+        """Return whether this process appended the entry, and `entries` most likely needs no disk for it."""
         return offset >= self._recent[0] or (offset >= self.loaded_end and self.end - offset <= _WARM_ENTRIES)
 
     @property
     def has_recent(self) -> bool:
-        """Whether any entry is held in memory."""
+        """Whether any entry is in memory."""
         return bool(self._recent[1])
 
     def physical_offset_at(self, offset: int) -> int | None:
-        """Where message `offset` lies; None where that is not known."""
+        """Return the physical offset of message `offset`, None if it is not known."""
         entry = self.entries(offset, 1)
         at, size, _ = ENTRY.unpack(entry) if entry else (0, FILLER_SIZE, 0)
         return None if size == FILLER_SIZE else int(at)
 
     def partition_point(self, low: int, high: int, belongs_before: Callable[[int, int], bool]) -> int:
-        """The first offset in [low, high) whose (physical offset, size) no longer `belongs_before`, else `high`."""
+        """Return the first offset in [low, high) whose (physical offset, size) is not `belongs_before`, else `high`."""
         while low < high:
             middle = (low + high) // 2
             at, size, _ = ENTRY.unpack(self.entries(middle, 1))
@@ -159,7 +159,7 @@ class ConsumeQueue:
         return low
 
     def _from_files(self, offset: int, count: int) -> bytes:
-        """Entries in the files. Where a file is missing or short, fillers stand in: readers pass over them."""
+        """Read entries from the files, with fillers (which readers skip) for files that are missing or short."""
         parts = []
         at, end = offset * ENTRY_BYTES, (offset + count) * ENTRY_BYTES
         while at < end:
@@ -171,14 +171,14 @@ class ConsumeQueue:
             at = stop
         return b"".join(parts)
 
-    # -- going to disk: called by the keeper's thread -----------------------------------------------------------------
+    # -- writes to disk: called by the maintenance thread -------------------------------------------------------------
 
     @property
     def is_dirty(self) -> bool:
         return self.end > self.flushed
 
     def write_out(self) -> None:
-        """Write entries that are only in memory to the files (OSError on a full disk: nothing is lost, try again)."""
+        """Write entries that are only in memory to the files (OSError on a full disk; they stay in memory then)."""
         recent_from, recent = self._recent
         data = bytes(recent[(self.flushed - recent_from) * ENTRY_BYTES :])
         at = self.flushed * ENTRY_BYTES
@@ -206,7 +206,7 @@ class ConsumeQueue:
         self.unsynced.add(path)
 
     def trim_recent(self) -> None:
-        """Give memory back: an idle queue keeps nothing, a busy one its newest entries. Under the store's lock."""
+        """Free memory: an idle queue keeps no entries, a busy one its newest. The caller holds the writer's lock."""
         end = self.end
         keep = 0 if end == self._end_seen else _RECENT_ENTRIES
         self._end_seen = end
@@ -216,7 +216,7 @@ class ConsumeQueue:
             self._recent = (recent_from + drop, recent[drop * ENTRY_BYTES :])
 
     def sync(self) -> None:
-        """What was written out is on disk when this returns."""
+        """Sync the files that were written since the last call."""
         while self.unsynced:
             path = self.unsynced.pop()
             try:
@@ -228,16 +228,19 @@ class ConsumeQueue:
             finally:
                 os.close(fd)
 
-    # -- opening and cutting ------------------------------------------------------------------------------------------
+    # -- load and truncation ------------------------------------------------------------------------------------------
 
     def files(self) -> list[int]:
-        """The bases of the files on disk, in bytes, ascending."""
+        """Return the byte offsets at which the files on disk begin, ascending."""
         if not self.directory.is_dir():
             return []
         return sorted(int(name) for name in os.listdir(self.directory) if name.isascii() and name.isdecimal())
 
     def load(self, log_first: int, log_end: int, likely_end: int = 0) -> None:
-        """Find out what the files hold of the log's range [log_first, log_end)."""
+        """Load the range of entries that point into [log_first, log_end) of the log.
+
+        `likely_end` is where the entries probably end; it saves a binary search.
+        """
         bases = self.files()
         if not bases:
             return
@@ -247,7 +250,7 @@ class ConsumeQueue:
         def is_inside(at: int, size: int) -> bool:
             return size > 0 and at < log_end
 
-        # Mostly it is where the checkpoint says, and two looks tell.
+        # Usually the checkpoint is right, and two entries confirm it.
         if low < likely_end <= high and self.partition_point(likely_end - 1, likely_end, is_inside) == likely_end:
             low = likely_end
             if self.partition_point(likely_end, min(likely_end + 1, high), is_inside) == likely_end:
@@ -260,7 +263,7 @@ class ConsumeQueue:
         self.visible_end = self.end
 
     def is_sound(self) -> bool:
-        """Whether no file is missing or short, and the newest entries ascend, with no record inside another."""
+        """Return whether no file is missing or short, and the newest entries ascend without overlapping records."""
         bases = self.files()
         if any(base != bases[0] + number * self._file_bytes for number, base in enumerate(bases)):
             return False
@@ -276,15 +279,15 @@ class ConsumeQueue:
         return bool((size > 0).all() and (at[:-1] + size[:-1] <= at[1:]).all())
 
     def advance_first(self, log_first: int) -> None:
-        """The log now starts at `log_first`: entries that point before it are gone."""
+        """Drop entries that point before `log_first`, where the log now starts."""
         self.first = QueueOffset(self.partition_point(self.first, self.end, lambda at, _size: at < log_first))
 
     def truncate(self, log_end: int) -> None:
-        """The log now ends at `log_end`: entries that point behind it are gone."""
+        """Drop entries that point behind `log_end`, where the log now ends."""
         self.cut(self.partition_point(self.first, self.end, lambda at, _size: at < log_end))
 
     def cut(self, end: int) -> None:
-        """Keep the entries below `end`; the files read as zeros behind it."""
+        """Keep only the entries below `end`, and erase the others from the files."""
         if end >= self.end:
             return
         recent_from, recent = self._recent
@@ -299,7 +302,7 @@ class ConsumeQueue:
         self.erase_behind()
 
     def erase_behind(self) -> None:
-        """The files hold nothing but zeros behind `flushed`: no entry of a former life may be taken for a new one."""
+        """Fill the files with zeros behind `flushed`, so that no old entry is taken for a new one."""
         end = self.flushed * ENTRY_BYTES
         for base in self.files():
             if base >= end and base > 0:
@@ -317,7 +320,7 @@ class ConsumeQueue:
 
     def delete(self) -> None:
         self.is_deleted = True
-        self._all_in_files(self.end)  # nothing is left to be written out
+        self._all_in_files(self.end)  # nothing remains to be written out
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _path(self, base: int) -> Path:

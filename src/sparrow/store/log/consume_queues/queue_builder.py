@@ -1,4 +1,4 @@
-"""Filing records of the log into their queues, in bulk: how views are built when the log is read again."""
+"""The queue builder: adds entries for records of the log to their consume queues, in bulk, when the log is replayed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
 _NAME_MAX = 255
-"""What a V1 record, and a file system, can take."""
+"""Limit of V1 records, and of file systems."""
 _COLUMNS = ["topic", "queue_id", "queue_offset", "sys_flag", "store_timestamp"]
 
 
 class _Rows(NamedTuple):
-    """What the records themselves say, a row each."""
+    """Fields of records as columns, a row per record."""
 
     names: list[str]
     """The distinct topics."""
@@ -59,7 +59,7 @@ class _Rows(NamedTuple):
 
 
 class QueueBuilder:
-    """Files records into queues. Filing one again changes nothing."""
+    """Adds records to queues. Adding a record again changes nothing."""
 
     def __init__(
         self,
@@ -68,29 +68,29 @@ class QueueBuilder:
         drop_topic: Callable[[str], None],
         *,
         log_first: int,
-        groups: IncompleteAppends | None = None,
+        incomplete: IncompleteAppends | None = None,
     ) -> None:
         self._known_queue, self._queue_of, self._drop_topic = known_queue, queue_of, drop_topic
         self._log_first = log_first
-        self._groups = groups or IncompleteAppends()
+        self._incomplete = incomplete or IncompleteAppends()
         self.deleted_at = -1
-        """Where the last word stands by which a topic was deleted."""
+        """The physical offset of the last update that deletes a topic; -1 if there is none."""
         self.refused: list[int] = []
-        """Physical offsets of records whose queue or queue offset cannot be right."""
+        """Physical offsets of records whose queue or queue offset is impossible."""
 
     def add(self, view: memoryview, base: int, starts: Starts) -> None:
-        """File the sound records at `starts` of a segment that begins at `base`."""
+        """Add the sound records at `starts` of a segment that begins at `base`."""
         rows = _Rows.of(view, starts)
         done = 0
         if STATE_QUEUE.topic in rows.names:
-            # A topic's deletion stands in the log: what was filed for it before goes, what comes after stays.
+            # The log contains deletions of topics: entries added before a deletion go, later ones stay.
             for row in np.flatnonzero(rows.topic_ids == rows.names.index(STATE_QUEUE.topic)).tolist():
-                for word in read_state_updates(view, int(starts[row])):
-                    self._groups.observe(word, base + int(starts[row]))
-                    if isinstance(word, TopicUpdate) and word.topic is None:
+                for update in read_state_updates(view, int(starts[row])):
+                    self._incomplete.observe(update, base + int(starts[row]))
+                    if isinstance(update, TopicUpdate) and update.topic is None:
                         self._file_rows(view, base, rows.part(done, row + 1))
                         done = row + 1
-                        self._drop_topic(word.name)
+                        self._drop_topic(update.name)
                         self.deleted_at = base + int(starts[row])
         self._file_rows(view, base, rows.part(done, len(starts)))
 
@@ -120,13 +120,13 @@ class QueueBuilder:
         is_next = int(offsets[0]) == end and bool((np.diff(offsets) == 1).all())
         reach = self._reach(known)
         if not is_next:
-            # Some are filed already, some are missing, or some say what cannot be.
+            # Some were added already, some are missing, or some have impossible offsets.
             is_new = entries["physical_offset"] >= reach
             is_likely = is_new & (offsets >= end)
             is_likely[is_likely] = _ascending(offsets[is_likely])
             if end == 0 and self._log_first and is_likely.any():
-                end = int(offsets[is_likely][0])  # retention took what was before
-            # Between the last record of the queue and this one, so many can be missing as have room.
+                end = int(offsets[is_likely][0])  # retention has deleted the messages before
+            # Between the queue's last record and this one, only as many can be missing as fit in between.
             is_likely &= offsets - end <= (entries["physical_offset"] - reach) // record.RECORD_BYTES_MIN
             self.refused += entries["physical_offset"][is_new & ~is_likely].tolist()
             offsets, entries, store_ms = offsets[is_likely], entries[is_likely], store_ms[is_likely]
@@ -142,7 +142,7 @@ class QueueBuilder:
         queue.extend(entries.tobytes())
 
     def _reach(self, queue: ConsumeQueue | None) -> int:
-        """Where the last record of the queue ends. What lies before it is filed, or of a topic deleted since."""
+        """Return where the queue's last record ends. Records before it were added, or their topic was deleted."""
         raw = queue.entries(queue.end - 1, 1) if queue is not None and queue.end > queue.first else b""
         if not raw:
             return self._log_first
@@ -151,7 +151,7 @@ class QueueBuilder:
 
 
 def _ascending(offsets: Ints) -> npt.NDArray[np.bool_]:
-    """The most offsets that ascend as the log does; the others must be wrong. (Patience sorting.)"""
+    """Return the longest ascending subsequence of offsets (patience sorting); the others must be wrong."""
     ends: list[int] = []  # ends[n]: the smallest offset that a run of n + 1 can end with
     rows: list[int] = []  # which row that is
     before = np.full(len(offsets), -1, np.int64)
@@ -172,7 +172,7 @@ def _ascending(offsets: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _with_fillers(entries: npt.NDArray[np.void], places: Ints) -> npt.NDArray[np.void]:
-    """The entries at these places, and fillers where none is; a filler points to what comes after it."""
+    """Return the entries at these places, with fillers in the gaps; a filler points to the entry after it."""
     following = np.searchsorted(places, np.arange(int(places[-1]) + 1))
     filled = entries[following].copy()
     is_filler = places[following] != np.arange(len(filled))
@@ -181,10 +181,10 @@ def _with_fillers(entries: npt.NDArray[np.void], places: Ints) -> npt.NDArray[np
 
 
 def read_state_updates(view: memoryview, at: int) -> list[StateUpdate]:
-    """The words of the sound state record there."""
+    """Decode the updates of the sound state record at a position of a segment."""
     message = record.decode(view, at, expand=False)
     try:
         return decode_updates(message.body, message.physical_offset)
     except CorruptRecord as cause:
-        log.error("a state record is left out", extra={"cause": str(cause)})
+        log.error("unreadable state record skipped", extra={"cause": str(cause)})
         return []

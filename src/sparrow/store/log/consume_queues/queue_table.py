@@ -1,4 +1,4 @@
-"""All consume queues of a store."""
+"""The table of all consume queues of a store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparrow.store.log.state.updates import STATE_QUEUE
 
 
 class ConsumeQueueTable:
-    """Found by (topic, id). A queue comes into being with its first message."""
+    """Consume queues by (topic, id). A queue is created with its first message."""
 
     def __init__(self, directory: Path, file_entries: int) -> None:
         self.directory, self._file_entries = directory, file_entries
@@ -22,27 +22,27 @@ class ConsumeQueueTable:
         self.get = self._queues.get
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        """Those there are now; more may come while one goes through them."""
+        """Iterate over a copy: queues may be added or removed meanwhile."""
         return iter(list(self._queues.values()))
 
     def get_or_create(self, queue: Queue) -> ConsumeQueue:
-        """The queue, new and empty if it was not there."""
+        """Return the queue; create it, empty, if it does not exist."""
         found = self._queues.get(queue)
         if found is None:
-            assert is_legal_name(queue.topic), "a topic is also the name of a folder"
+            assert is_legal_name(queue.topic), "the topic is used as a folder name"
             found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self._file_entries)
             found.is_internal = queue.topic == STATE_QUEUE.topic
             self._queues[queue] = found
         return found
 
     def load(self, log_first: int, log_end: int, ends: Mapping[str, Mapping[int, int]] | None = None) -> None:
-        """Find all queues on disk, and in them what points into [log_first, log_end). `ends`: where that is likely."""
+        """Load all queues on disk, as far as they point into [log_first, log_end). `ends` are their probable ends."""
         for topic, queue_id in _folders(self.directory):
             likely_end = (ends or {}).get(topic, {}).get(queue_id, 0)
             self.get_or_create(Queue(topic, queue_id)).load(log_first, log_end, likely_end)
 
     def ends(self) -> dict[str, dict[int, int]]:
-        """topic -> id -> end, of those that ever had a message."""
+        """Return topic -> id -> end of all queues that ever had a message."""
         ends: dict[str, dict[int, int]] = {}
         for queue in self:
             if queue.end:
@@ -50,7 +50,7 @@ class ConsumeQueueTable:
         return ends
 
     def emptied(self) -> dict[str, list[int]]:
-        """topic -> ids of those that had messages, and have none left."""
+        """Return topic -> ids of the queues that had messages and have none left."""
         emptied: dict[str, list[int]] = {}
         for queue in self:
             if queue.first == queue.end > 0:

@@ -1,1 +1,1 @@
-"""key_index."""
+"""The key index: its files, and the backlog of keys that are not in them yet."""

@@ -1,4 +1,4 @@
-"""What the key index still has to file, in log order."""
+"""The key backlog: appended records whose keys are not in the key index yet, in log order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparrow.wire import columns
 
 
 class KeyedRun(NamedTuple):
-    """A run of records that was read when it was appended: its keys need not be read from the log again."""
+    """An encoded run that was parsed when it was appended: its keys need not be read from the log."""
 
     keys: columns.RecordKeys
     places: npt.NDArray[np.int64]
@@ -22,18 +22,18 @@ class KeyedRun(NamedTuple):
 
 
 BacklogItem = Union["array[int]", KeyedRun]
-"""Places of single records, whose keys are read later and together; or a run."""
+"""Physical offsets of single records, whose keys are read from the log later in bulk; or a run."""
 
 
 class KeyBacklog:
-    """Grown under the store's lock by whoever appends, emptied by the keeper."""
+    """Appends add to it under the writer's lock; maintenance takes everything."""
 
     def __init__(self) -> None:
         self._portions: list[BacklogItem] = []
         self.count = 0
-        """Records whose keys are not filed."""
+        """The number of records."""
         self.held_bytes = 0
-        """What the runs among them keep in memory."""
+        """The memory that runs use."""
 
     def add_offsets(self, physical_offsets: Iterable[int]) -> None:
         if not self._portions or isinstance(self._portions[-1], KeyedRun):
@@ -57,18 +57,18 @@ class KeyBacklog:
         self.held_bytes += keys.held_bytes
 
     def take(self) -> list[BacklogItem]:
-        """Everything, handed over."""
+        """Remove and return everything."""
         taken, self._portions, self.count, self.held_bytes = self._portions, [], 0, 0
         return taken
 
     def put_back(self, portions: list[BacklogItem]) -> None:
-        """What could not be filed goes first next time."""
+        """Put items back at the front, after a failure to index them."""
         self._portions = portions + self._portions
         self.count = sum(len(part.places) if isinstance(part, KeyedRun) else len(part) for part in self._portions)
         self.held_bytes = sum(part.keys.held_bytes for part in self._portions if isinstance(part, KeyedRun))
 
     def truncate(self, end: int) -> None:
-        """The log was cut at `end`: what lay behind it will not be filed. The rest of a run is read from the log."""
+        """Drop records from `end` on, where the log was truncated. The keys of a partly dropped run are read again."""
         kept: list[BacklogItem] = []
         for part in self.take():
             if isinstance(part, KeyedRun) and len(part.places) and int(part.places[-1]) < end:

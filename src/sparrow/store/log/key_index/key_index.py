@@ -1,231 +1,27 @@
-"""Which records carry a key: hash slots and chained entries, in RocketMQ's files.
-
-    at          bytes   field                       an entry: bytes  field
-    0           8       store time of the first               4      hash of `topic#key`, never negative
-    8           8       store time of the last                8      physical offset
-    16          8       physical offset of the first          4      seconds since the file's first store time
-    24          8       physical offset of the last           4      number of the slot's entry before it, or 0
-    32          4       slots in use
-    36          4       number of the next entry
-    40          4 * s   slots: the newest entry of each chain, 0 for none
-    ...         20 * e  entries; number 0 is never used
-
-1. Entries ascend by physical offset, and an entry's chain leads only to lower numbers.
-2. The slots follow from the entries, so the newest file keeps them in memory and writes them when it is left;
-   after a crash they are computed again. Only entries are written as they come: plain writes, that fail politely
-   on a full disk where a mapping would kill the process.
-3. It is a view that follows the log in bulk and may lag; `find` is asked only after it has caught up.
-"""
+"""The key index: all its files, oldest first."""
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from pathlib import Path
-from struct import Struct
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-_HEADER = Struct(">qqqqii")
-INDEX_HEADER_BYTES = 40
-INDEX_ENTRY = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-INDEX_ENTRY_BYTES = INDEX_ENTRY.itemsize
-_SECONDS_MAX = 2**31 - 1
-_ENTRIES_AT_ONCE = 1 << 18
-_WALK_MAX = 100_000
-"""Links of one chain that a query follows at most; a file damaged into a circle must not hold it for ever."""
-
-
-class IndexCheckpoint(msgspec.Struct, frozen=True):
-    """How far the index is safely on disk: part of the checkpoint."""
-
-    file: str
-    count: int
-    """Number of the next entry."""
-
-
-class IndexFile:
-    """One file. The newest is `open_for_writing`; the others are only searched."""
-
-    def __init__(self, path: Path, slots: int, entries: int) -> None:
-        self.path, self.slot_count, self.entries_max = path, slots, entries
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.slots: npt.NDArray[np.int32] | None = None
-        header = os.pread(self.fd, INDEX_HEADER_BYTES, 0).ljust(INDEX_HEADER_BYTES, b"\0")
-        (self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, count) = _HEADER.unpack(
-            header
-        )
-        self.count = max(1, count)
-
-    @property
-    def is_full(self) -> bool:
-        return bool(self.count >= self.entries_max)
-
-    @property
-    def bytes(self) -> int:
-        return INDEX_HEADER_BYTES + 4 * self.slot_count + INDEX_ENTRY_BYTES * self.entries_max
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the file has the size it was made with."""
-        return os.fstat(self.fd).st_size == self.bytes
-
-    def open_for_writing(self, *, count: int | None = None) -> None:
-        """Take the slots into memory. With `count`, after a crash: neither slots nor entries from there on count."""
-        if os.fstat(self.fd).st_size < self.bytes:
-            os.ftruncate(self.fd, self.bytes)
-        if count is None:
-            raw = os.pread(self.fd, 4 * self.slot_count, INDEX_HEADER_BYTES)
-            self.slots = np.frombuffer(raw, ">i4").astype(np.int32)
-            return
-        self.cut(count)
-
-    def cut(self, count: int) -> None:
-        """Keep the entries below number `count`."""
-        self.slots = np.zeros(self.slot_count, np.int32)
-        self.count = 1
-        last = None
-        while self.count < min(count, self.entries_max):
-            entries = self.read(self.count, min(_ENTRIES_AT_ONCE, count - self.count))
-            if len(entries) == 0:
-                break
-            # Of several values for one slot the last stays, which is the newest entry.
-            numbers = np.arange(self.count, self.count + len(entries), dtype=np.int32)
-            self.slots[entries["hash"] % self.slot_count] = numbers
-            self.count += len(entries)
-            last = entries[-1]
-        if last is None:
-            self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = 0
-        else:
-            self.end_offset = int(last["physical_offset"])
-            self.end_ms = self.begin_ms + int(last["seconds"]) * 1000
-        self.slots_used = int(np.count_nonzero(self.slots))
-
-    def read(self, number: int, count: int) -> npt.NDArray[np.void]:
-        """Entries [number, number + count), as far as the file has them."""
-        raw = os.pread(
-            self.fd, INDEX_ENTRY_BYTES * count, INDEX_HEADER_BYTES + 4 * self.slot_count + INDEX_ENTRY_BYTES * number
-        )
-        return np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ENTRY_BYTES], INDEX_ENTRY)
-
-    def first_behind(self, log_end: int) -> int:
-        """The number of the first entry that points behind the log's end. They ascend."""
-        low, high = 1, self.count
-        while low < high:
-            middle = (low + high) // 2
-            if int(self.read(middle, 1)["physical_offset"][0]) < log_end:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def put(
-        self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
-    ) -> None:
-        """Add entries in log order. They must fit."""
-        n = len(hashes)
-        if n == 0:
-            return
-        assert self.slots is not None, "only the newest file is written to"
-        assert self.count + n <= self.entries_max
-        if self.count == 1:
-            self.begin_ms, self.begin_offset = int(store_ms[0]), int(offsets[0])
-        slot = hashes % self.slot_count
-        number = np.arange(self.count, self.count + n, dtype=np.int32)
-        heads = self.slots[slot]
-        self.slots[slot] = number  # of several for one slot the last stays, which is the newest
-        entries = np.empty(n, INDEX_ENTRY)
-        entries["hash"], entries["physical_offset"] = hashes, offsets
-        entries["seconds"] = np.clip((store_ms - self.begin_ms) // 1000, 0, _SECONDS_MAX)
-        entries["previous"] = self._previous(slot, number, heads)
-        at = INDEX_HEADER_BYTES + 4 * self.slot_count + INDEX_ENTRY_BYTES * self.count
-        if os.pwrite(self.fd, entries.tobytes(), at) != entries.nbytes:
-            self.slots[slot] = heads
-            raise OSError(errno.ENOSPC, "the disk is full", str(self.path))
-        self.slots_used += int(np.count_nonzero(entries["previous"] == 0))
-        self.count += n
-        self.end_offset, self.end_ms = int(offsets[-1]), int(store_ms[-1])
-        self.write_header()
-
-    def _previous(
-        self, slot: npt.NDArray[np.int32], number: npt.NDArray[np.int32], heads: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.int32]:
-        """The entry before each new one in its chain: mostly what the slot held, seldom another new one."""
-        assert self.slots is not None
-        newest = self.slots[slot]
-        is_older = np.flatnonzero(newest != number)
-        if len(is_older) == 0:
-            return heads
-        shared = np.unique(np.concatenate((is_older, newest[is_older] - number[0])))
-        shared = shared[np.argsort(slot[shared], kind="stable")]
-        again = np.flatnonzero(slot[shared[1:]] == slot[shared[:-1]])
-        previous = heads.copy()
-        previous[shared[again + 1]] = number[shared[again]]
-        return previous
-
-    def write_header(self) -> None:
-        header = _HEADER.pack(
-            self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count
-        )
-        os.pwrite(self.fd, header, 0)
-
-    def write_slots(self) -> None:
-        if self.slots is not None:
-            os.pwrite(self.fd, self.slots.astype(">i4").tobytes(), INDEX_HEADER_BYTES)
-            self.write_header()
-
-    def offsets_of(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Physical offsets filed under a hash in a span of time, newest first. Hashes collide: look closer."""
-        slot = key_hash % self.slot_count
-        if self.slots is not None:
-            number = int(self.slots[slot])
-        else:
-            raw = os.pread(self.fd, 4, INDEX_HEADER_BYTES + 4 * slot)
-            number = int.from_bytes(raw, "big", signed=True)
-        found: list[int] = []
-        for _ in range(_WALK_MAX):
-            if not 0 < number < self.count or len(found) >= limit:
-                break
-            entry = self.read(number, 1)
-            if len(entry) == 0:
-                break
-            (filed, offset, seconds, previous) = entry[0].item()
-            at_ms = self.begin_ms + seconds * 1000
-            # Times are kept in whole seconds, so the edges of the span are a second wide.
-            if filed == key_hash and begin_ms - 1000 < at_ms <= end_ms:
-                found.append(offset)
-            if previous >= number:
-                break
-            number = previous
-        return found
-
-    def sync(self) -> None:
-        os.fdatasync(self.fd)
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    def delete(self) -> None:
-        self.close()
-        self.path.unlink(missing_ok=True)
+from sparrow.store.log.key_index.index_file import IndexCheckpoint, IndexFile
 
 
 class KeyIndex:
-    """All files, oldest first. Written by one thread at a time."""
+    """The files of the index. Written by one thread at a time."""
 
     def __init__(self, directory: Path, slots: int, entries: int) -> None:
         self.directory, self._slots, self._entries = directory, slots, entries
         self.files: list[IndexFile] = []
 
     def load(self, mark: IndexCheckpoint | None, *, trust: bool) -> bool:
-        """Open what is on disk; False if that is not what `mark` says, and has to be built again.
+        """Open the files; return False if they do not match the checkpoint `mark` and must be rebuilt.
 
-        `trust`: the last stop was clean, else only what `mark` names counts.
+        `trust` says that the last stop was clean; else everything after the checkpoint is dropped.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = sorted(path for path in self.directory.iterdir() if path.name.isascii() and path.name.isdecimal())
@@ -248,30 +44,30 @@ class KeyIndex:
 
     @property
     def end_offset(self) -> int:
-        """The physical offset of the last record filed, or -1."""
+        """The physical offset of the last record in the index, or -1."""
         return max((file.end_offset for file in self.files if file.count > 1), default=-1)
 
     @property
     def last_ms(self) -> int:
-        """The store time of the last record filed."""
+        """The store time of the last record in the index."""
         return max((file.end_ms for file in self.files), default=0)
 
     def put(
         self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
     ) -> None:
-        """File keys of records, in log order."""
+        """Add keys of records, in log order."""
         at = 0
         while at < len(hashes):
             file = self._writable()
             end = at + file.entries_max - file.count
             if end < len(hashes):
-                # A record's keys stay together, so that the last offset filed tells where to go on.
+                # Keep the keys of a record in one file, so that indexing can resume after `end_offset`.
                 while end > at and offsets[end] == offsets[end - 1]:
                     end -= 1
                 if end == at and file.count > 1:
                     self._leave(file)
                     continue
-                if end == at:  # one record has more keys than a file holds
+                if end == at:  # one record has more keys than fit into a file
                     end = at + file.entries_max - file.count
             file.put(hashes[at:end], offsets[at:end], store_ms[at:end])
             at = min(end, len(hashes))
@@ -293,7 +89,7 @@ class KeyIndex:
         file.entries_max = file.count if file.count > 1 else file.entries_max
 
     def _new_path(self) -> Path:
-        """Named by local time, as `yyyyMMddHHmmssSSS`; names ascend even if the clock does not."""
+        """Return a name made of the local time, as `yyyyMMddHHmmssSSS`; names ascend even if the clock does not."""
         now = time.time()
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
         if self.files:
@@ -301,7 +97,7 @@ class KeyIndex:
         return self.directory / name
 
     def candidates(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Physical offsets filed under a hash, newest first."""
+        """Return physical offsets of entries with a hash and a store time, newest first."""
         found: list[int] = []
         for file in reversed(self.files):
             if len(found) >= limit:
@@ -311,7 +107,7 @@ class KeyIndex:
         return found
 
     def truncate(self, log_end: int) -> None:
-        """The log now ends at `log_end`: entries that point behind it are gone."""
+        """Drop entries that point behind `log_end`, where the log now ends."""
         while self.files and self.files[-1].begin_offset >= log_end and self.files[-1].count > 1:
             self.files[-1].delete()
             self.files = self.files[:-1]
@@ -323,13 +119,13 @@ class KeyIndex:
         newest.write_slots()
 
     def drop_files_before(self, log_first: int) -> None:
-        """Delete files all of whose entries point before the log's first byte; never the newest."""
+        """Delete files whose entries all point before the log's first byte, never the newest."""
         while len(self.files) > 1 and self.files[0].end_offset < log_first:
             self.files[0].delete()
             self.files = self.files[1:]
 
     def mark(self) -> IndexCheckpoint | None:
-        """Make everything filed so far durable, and say how far that is."""
+        """Make the index durable, and return its checkpoint."""
         if not self.files:
             return None
         newest = self.files[-1]

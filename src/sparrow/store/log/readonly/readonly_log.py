@@ -1,7 +1,7 @@
-"""The files of a store, for looking only: nothing is locked, made, extended or repaired, whoever else has them open.
+"""Read-only access to the commit log of a store that another process may have open: no lock, no write, no repair.
 
-Segments are mapped when they are first looked into. A process keeps the mappings it used last, for whoever opens the
-same directory next: pages once touched need not be asked for again.
+Segments are mapped on first use. A process keeps the mappings it used last, so that the next object for the same
+directory need not fault their pages in again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from sparrow.wire import columns
 from sparrow.wire.record import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, SYS_FLAG_POSITION
 
 _MAPPINGS_MAX = 16
-"""A mapping costs address space and a file handle; its pages are the kernel's, shared by all who map them."""
+"""A mapping costs address space and a file handle; its pages are in the page cache, shared by all processes."""
 
 _mappings: OrderedDict[Path, tuple[int, mmap.mmap]] = OrderedDict()
-"""Path -> inode and mapping, those used last at the end. While mapped, a file keeps its inode to itself."""
+"""Path -> inode and mapping, in the order of use. The inode of a mapped file is not reused."""
 
 
 _WALK_BYTES = 16 << 20
-"""How much of a segment is walked at a time."""
+"""How many bytes of a segment are parsed at a time."""
 _NEAR_BYTES = 2 << 20
-"""Most often, a record starts so near."""
+"""Within this distance there is usually the start of a record."""
 
 
 class ReadonlySegment(Segment):
-    """A segment that is only read. What asks for its bytes gets a FileNotFoundError once retention has taken them."""
+    """A segment that is only read. Access raises FileNotFoundError once retention has deleted the file."""
 
     __slots__ = ()
 
@@ -56,11 +56,11 @@ class ReadonlySegment(Segment):
             return kept[1]
         with open(self.path, "rb") as file:
             mapping = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
-            # Of the opened file: between the two looks another may have come to the same name.
+            # The inode of the opened file: another file may have got the same name after `stat`.
             _mappings[self.path] = (os.fstat(file.fileno()).st_ino, mapping)
         _mappings.move_to_end(self.path)
         while len(_mappings) > _MAPPINGS_MAX:
-            _mappings.popitem(last=False)  # it lives on while somebody holds a view of it
+            _mappings.popitem(last=False)  # it stays alive while a view of it exists
         return mapping
 
     @property
@@ -72,22 +72,22 @@ class ReadonlySegment(Segment):
 
 
 class FileSizes(NamedTuple):
-    """Of the files of a store."""
+    """File sizes of a store."""
 
     segment_bytes: int
     queue_file_entries: int
 
 
 def read_file_sizes(path: Path) -> FileSizes:
-    """What the store was made with; for one that RocketMQ made, what its files tell. `Refused` if it is no store."""
+    """Return the file sizes of a store; RocketMQ's are taken from its files. `Refused` if it is no store directory."""
     if not (path / "commitlog").is_dir():
-        raise Refused(f"{path} is no store directory: it has no folder `commitlog`")
+        raise Refused(f"{path} is not a store directory: it has no folder `commitlog`")
     kept = files.load(path / files.LAYOUT_FILE, files.StoreLayout)
     if kept is not None:
         return FileSizes(kept.segment_bytes, kept.queue_file_entries)
     queue_file = next((path / "consumequeue").glob("*/*/" + "[0-9]" * 20), None)
     if _has_other_queues(path, has_plain=queue_file is not None):
-        raise Refused(f"{path} keeps queues in batches or in RocksDB: only plain consume queues can be read")
+        raise Refused(f"{path} has batch or RocksDB consume queues: only plain consume queues can be read")
     default = LogSettings()
     segments = list(_numbered(path / "commitlog"))
     segment_bytes = default.segment_bytes
@@ -100,13 +100,13 @@ def read_file_sizes(path: Path) -> FileSizes:
 
 
 def _has_other_queues(path: Path, *, has_plain: bool) -> bool:
-    """RocketMQ 5 has two more forms of queues. RocksDB may be written beside plain ones, and then they suffice."""
+    """Return whether queues are in RocketMQ 5's other formats only. RocksDB files beside plain ones are ignored."""
     has_rocksdb = (path / "consumequeue_rocksdb").is_dir() or (path / "consumequeue" / "CURRENT").exists()
     return (has_rocksdb and not has_plain) or any((path / "batchconsumequeue").glob("*/*"))
 
 
 def open_commit_log(path: Path, segment_bytes: int) -> CommitLog:
-    """The commit log of a store, with the segments there are now. It is for reading, and where it ends is not known."""
+    """Open the commit log of a store for reading, with the segments that exist now. Its end is not known."""
     segments: list[Segment] = [
         ReadonlySegment(path / "commitlog" / f"{base:020d}", base, min(size, segment_bytes))
         for base, size in _numbered(path / "commitlog")
@@ -118,12 +118,12 @@ def open_commit_log(path: Path, segment_bytes: int) -> CommitLog:
 
 
 def oldest_segment_after(path: Path, place: int, segment_bytes: int) -> int | None:
-    """The first segment that ends behind a place, by the files there are at this moment."""
+    """Return the base of the first segment that ends behind an offset, by the files that exist now."""
     return next((base for base, _ in _numbered(path / "commitlog") if base + segment_bytes > place), None)
 
 
 def _numbered(directory: Path) -> Iterator[tuple[int, int]]:
-    """(base, bytes) of the files that are named by an offset, ascending."""
+    """Yield (base, size) of the files that are named by an offset, ascending."""
     found = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -131,17 +131,17 @@ def _numbered(directory: Path) -> Iterator[tuple[int, int]]:
                 try:
                     found.append((int(entry.name), entry.stat().st_size))
                 except FileNotFoundError:
-                    continue  # retention took it between the two looks
+                    continue  # retention has just deleted it
     yield from sorted(found)
 
 
-# -- records in the order they lie ------------------------------------------------------------------------------------
+# -- records in log order ---------------------------------------------------------------------------------------------
 
 
 def walk_records(segment: Segment, view: memoryview, start: int, stop: int) -> Iterator[Starts]:
-    """Where records start in [start, stop) of a segment; `start` need not be such a place. Damage is passed over.
+    """Yield where records start in [start, stop) of a segment; `start` may be inside a record. Damage is skipped.
 
-    Each is what it claims by its place only: what is in it is for its reader to check.
+    Only the position of each record is checked; its content is for the reader to check.
     """
     at: int | None = start
     stop = min(stop, len(view))
@@ -159,11 +159,11 @@ def walk_records(segment: Segment, view: memoryview, start: int, stop: int) -> I
             last = int(starts[-1])
             at = last + int.from_bytes(view[last : last + 4], "big")
         else:
-            at = _sound_behind(segment, at)  # behind damage; nothing, behind the last record
+            at = _sound_behind(segment, at)  # behind damage; None behind the last record
 
 
 def _sound_behind(segment: Segment, at: int) -> int | None:
-    """Where the first sound record starts that starts at `at` or not far behind."""
+    """Return where the first sound record at or behind `at` starts; None if there is none near."""
     near = ReadonlySegment(segment.path, segment.base, min(segment.size, at + _NEAR_BYTES))
     for scanned in (near, segment):
         for part in LogScan([scanned], segment.base + at):
@@ -171,21 +171,21 @@ def _sound_behind(segment: Segment, at: int) -> int | None:
     return None
 
 
-# -- what records say of their place ----------------------------------------------------------------------------------
+# -- record headers ---------------------------------------------------------------------------------------------------
 
 _HEAD = np.dtype([(name, columns.HEADER_DTYPE[name]) for name in (columns.HEADER_DTYPE.names or ())[:8]])
 assert _HEAD.itemsize == SYS_FLAG_POSITION + 4
 
 
 def record_headers(view: memoryview, starts: Starts) -> npt.NDArray[np.void]:
-    """The headers of records, up to the sys flag."""
+    """Return the headers of records, up to the sys flag."""
     return columns.unaligned_view(view, f"V{_HEAD.itemsize}")[starts].view(_HEAD)
 
 
 def are_records_at(
     view: memoryview, base: int, starts: Starts, sizes: Starts, queue_id: int, offsets: Starts
 ) -> npt.NDArray[np.bool_]:
-    """Which of these records lie where an entry says, and say so themselves."""
+    """Return which records have the position, size and queue offset that their queue entries say."""
     fits: npt.NDArray[np.bool_] = (sizes >= RECORD_BYTES_MIN) & (starts >= 0) & (starts <= len(view) - sizes)
     if not fits.all():
         fits[fits] = are_records_at(view, base, starts[fits], sizes[fits], queue_id, offsets[fits])

@@ -1,8 +1,7 @@
-"""The queues of a store directory that may be open elsewhere: their files, and behind them what only the log has yet.
+"""Read-only consume queues of a store that another process may have open: the files, plus the tail of the log.
 
-Up to some place in the log the queue files are known to be complete: Sparrow's checkpoint says which, RocketMQ files
-records in order. What follows is read from the log and filed in memory. What is not whole, be it a record or a group,
-is the end.
+Up to some offset of the log the queue files are complete: Sparrow's checkpoint gives it, RocketMQ adds records in
+order. Later records are read from the log and added in memory, up to the first incomplete record or atomic append.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ _KEPT_MAX = 4
 
 
 class _Version(NamedTuple):
-    """What must be the same for filing to go on where it ended: what the files hold, and where the log begins."""
+    """The checkpoint file and the start of the log; a table can be reused while both are unchanged."""
 
     checkpoint: tuple[int, int]
     log_first: int
 
 
 class ReadonlyQueueTable:
-    """All queues up to the end of the log, as of the last `catch_up`. Each is loaded when it is first asked for."""
+    """All queues up to the end of the log, as of the last `catch_up`. Each is loaded on first use."""
 
     def __init__(self, path: Path, sizes: FileSizes, log: CommitLog) -> None:
         self._directory, self._sizes = path / "consumequeue", sizes
         self._queues: dict[Queue, ConsumeQueue | None] = {}
         self._gone: set[str] = set()
-        """Topics whose deletion stands behind the place: their files, if still there, say nothing."""
+        """Topics that were deleted behind the checkpoint: their files, if they still exist, are ignored."""
         self._log_first = int(log.first)
         self._filed_to, self._ends = self._filed(path, log)
         self.end = self._filed_to
-        """Where the log ends, for whoever may read it."""
+        """The end of the log for readers."""
 
     def _filed(self, path: Path, log: CommitLog) -> tuple[int, dict[str, dict[int, int]]]:
-        """Up to where the files hold everything, and where queues end there that have no files."""
+        """Return the offset up to which the files are complete, and the ends of the queues at that offset."""
         if not (path / files.LAYOUT_FILE).exists():
             return self._newest(), {}
         mark = files.load(path / files.CHECKPOINT_FILE, Checkpoint)
@@ -62,7 +61,7 @@ class ReadonlyQueueTable:
         return mark.views_offset, mark.queue_ends
 
     def _newest(self) -> int:
-        """The last record that any of RocketMQ's queues points to."""
+        """Return the offset of the last record that any of RocketMQ's queues points to."""
         newest = self._log_first
         for topic in list_topics(self._directory):
             for queue_id in list_queue_ids(self._directory / topic):
@@ -73,7 +72,7 @@ class ReadonlyQueueTable:
                     newest = max(newest, at if size != FILLER_SIZE else 0)
         return newest
 
-    # -- what there is ------------------------------------------------------------------------------------------------
+    # -- queues -------------------------------------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
         filed = {topic for topic in (*list_topics(self._directory), *self._ends) if topic not in self._gone}
@@ -86,7 +85,7 @@ class ReadonlyQueueTable:
         return [queue for id in sorted(ids) if (queue := self.get(Queue(topic, id))) is not None]
 
     def get(self, name: Queue) -> ConsumeQueue | None:
-        """The queue, if it ever had a message."""
+        """Return the queue, None if it never had a message."""
         if name not in self._queues:
             self._queues[name] = None if name.topic in self._gone else self._load(name)
         return self._queues[name]
@@ -97,13 +96,13 @@ class ReadonlyQueueTable:
             self._directory, name, self._sizes, self._log_first, log_end=self._filed_to, likely_end=likely_end
         )
         if queue.end == 0 and likely_end:
-            queue.start_at(likely_end)  # retention took all it had, and its files
+            queue.start_at(likely_end)  # retention has deleted its messages and files
         return queue if queue.end else None
 
-    # -- what the log has behind the files ----------------------------------------------------------------------------
+    # -- tail of the log ----------------------------------------------------------------------------------------------
 
     def catch_up(self, log: CommitLog) -> None:
-        """File what came since."""
+        """Add the records that were appended since the last call."""
         builder = QueueBuilder(self.get, self._of, self._drop_topic, log_first=self._log_first)
         for part in _whole(_sound(log, self.end, torn_from=self._filed_to)):
             builder.add(part.segment.view, part.segment.base, part.starts)
@@ -130,8 +129,11 @@ class _Part(NamedTuple):
 
 
 def _sound(log: CommitLog, start: int, *, torn_from: int) -> Iterator[_Part]:
-    """Sound records from `start` on. Where some seem to be missing, the writer may just have been quicker: another look
-    tells. What is still missing then is damage, and is passed over as recovery does."""
+    """Yield sound records from `start` on.
+
+    A gap may be an append in progress, so it is read a second time. A gap that is still there is damage, and is skipped
+    as recovery does.
+    """
     end, looked_again_at = start, -1
     while True:
         scan = LogScan(log.segments, end, torn_from=torn_from)
@@ -148,20 +150,20 @@ def _sound(log: CommitLog, start: int, *, torn_from: int) -> Iterator[_Part]:
 
 
 def _whole(parts: Iterable[_Part]) -> Iterator[SoundRecords]:
-    """The same without a group that is not all there, and without what may stand behind it: recovery will cut there."""
+    """Yield the parts up to the first incomplete atomic append, where recovery would truncate the log."""
     held: list[SoundRecords] = []
     begun_at: int | None = None
     for found, follows_damage in parts:
         if held and follows_damage:
             return
         base = found.segment.base
-        for row, word in _words(found):
+        for row, update in _updates(found):
             place = base + int(found.starts[row])
-            if isinstance(word, AtomicAppendBegin) and begun_at is None:
+            if isinstance(update, AtomicAppendBegin) and begun_at is None:
                 begun_at = place
-            elif isinstance(word, LedgerUpdate) and word.begun == begun_at:
+            elif isinstance(update, LedgerUpdate) and update.begun == begun_at:
                 begun_at = None
-        if begun_at is not None and begun_at < base + int(found.starts[0]):  # it began in an earlier part
+        if begun_at is not None and begun_at < base + int(found.starts[0]):  # begun in an earlier part
             held.append(found)
             continue
         yield from held
@@ -171,22 +173,22 @@ def _whole(parts: Iterable[_Part]) -> Iterator[SoundRecords]:
         held = [] if begun_at is None else [SoundRecords(found.segment, found.starts[before:], found.end)]
 
 
-def _words(found: SoundRecords) -> Iterator[tuple[int, StateUpdate]]:
-    """What the store's own records among these say, each word with the row of its record."""
+def _updates(found: SoundRecords) -> Iterator[tuple[int, StateUpdate]]:
+    """Yield the state updates among these records, each with the row of its record."""
     view = found.segment.view
     topics = columns.decode(view, found.starts, columns=["topic"]).column(0)
     for row in np.flatnonzero(pc.equal(topics, STATE_QUEUE.topic).to_numpy(zero_copy_only=False)).tolist():
-        for word in read_state_updates(view, int(found.starts[row])):
-            yield row, word
+        for update in read_state_updates(view, int(found.starts[row])):
+            yield row, update
 
 
-# -- queues as their files have them ----------------------------------------------------------------------------------
+# -- queue files ------------------------------------------------------------------------------------------------------
 
 
 def load_queue(
     directory: Path, name: Queue, sizes: FileSizes, log_first: int, *, log_end: int = BEYOND, likely_end: int = 0
 ) -> ConsumeQueue:
-    """A queue as far as its files point into [log_first, log_end)."""
+    """Load a queue as far as its files point into [log_first, log_end)."""
     queue = _unread(directory, name, sizes)
     queue.load(log_first, log_end, likely_end)
     return queue
@@ -211,13 +213,13 @@ def _listed(directory: Path) -> list[str]:
         return []
 
 
-# -- kept for who opens the same directory again ----------------------------------------------------------------------
+# -- cache per directory ----------------------------------------------------------------------------------------------
 
 _kept: OrderedDict[Path, tuple[_Version, ReadonlyQueueTable]] = OrderedDict()
 
 
 def open_queue_table(path: Path, sizes: FileSizes, log: CommitLog) -> ReadonlyQueueTable:
-    """The queues of a directory, filed up to the end of the log. This process may have filed most of it before."""
+    """Return the queues of a directory, up to the end of the log; reuse the cached table if it is still valid."""
     version = _version(path, log)
     kept = _kept.get(path)
     if version is None or kept is None or kept[0] != version or kept[1].end > log.written:
@@ -234,7 +236,7 @@ def open_queue_table(path: Path, sizes: FileSizes, log: CommitLog) -> ReadonlyQu
 
 
 def _version(path: Path, log: CommitLog) -> _Version | None:
-    """None where nothing tells whether the files are still the same: RocketMQ's, whose tail is short anyway."""
+    """Return the version of the files; None for RocketMQ's, which have no checkpoint to compare."""
     try:
         found = (path / files.CHECKPOINT_FILE).stat()
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""A store directory, Sparrow's or Apache RocketMQ's, read in place: no lock, nothing written, no broker needed.
+"""Read-only access to a store directory, Sparrow's or Apache RocketMQ's: no lock, no write, no broker needed.
 
-A broker may have it open and go on writing. What is read is what the files held when the object was made, or when it
-was first asked about the end of a queue; who wants to know more makes another one, which is quick.
+A broker may have the directory open and continue to write. An object shows the files as of its creation, or of the
+first question about the end of a queue; create another object, which is cheap, to see later messages.
 
-Not known from the files: how far a broker lets its readers see. With `visible_after` "durable" or "replicated", a
-directory shows messages a moment earlier than the broker, and what a crash or a lost election takes back was seen.
-Dead letters too old to be read are seen until their segment goes.
+The files do not tell which messages a broker shows to its readers. With `visible_after` "durable", a directory shows
+messages a moment earlier than the broker, and may show messages that a crash then removes. Expired dead letters are
+visible until their segment is deleted.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ Bools = npt.NDArray[np.bool_]
 _ENTRIES_AT_ONCE = 65_536
 _SAMPLE = 256
 _MISSING = -1
-"""Where entries point whose file is gone."""
+"""The physical offset of entries whose file is missing."""
 _TAGS_CODE_MIN = -(1 << 31)
-"""A hash is no smaller; RocketMQ's filter bitmaps put an address there instead, which is."""
+"""The smallest hash. RocketMQ's filter bitmaps store an address instead, which is smaller."""
 
 
 class SegmentRecords(NamedTuple):
-    """Records that lie in one segment, ascending."""
+    """Records of one segment, ascending."""
 
     view: memoryview
     """The whole segment."""
     starts: Ints
-    """Where in it they start."""
+    """Positions of the records in the segment."""
     sizes: Ints
     first_offset: int
-    """What was looked at to find them: from here ..."""
+    """The range that was examined starts here ..."""
     next_offset: int
-    """... to before here. Fewer records than offsets: some were not wanted, or are damaged."""
+    """... and ends before here. Fewer records than offsets: some did not match, or are damaged."""
 
 
 class StoreDirectory:
-    """The messages of a store. Pickled, it is its path."""
+    """The messages of a store. It is pickled as its path."""
 
     def __init__(self, path: Path | str) -> None:
-        """`Refused` if it is no store directory, or one of a kind that cannot be read."""
+        """`Refused` if the path is not a store directory, or one with unsupported files."""
         self.path = Path(path).absolute()
         self._sizes = readonly_log.read_file_sizes(self.path)
         self._log = readonly_log.open_commit_log(self.path, self._sizes.segment_bytes)
@@ -69,22 +69,22 @@ class StoreDirectory:
     def _filed(self) -> ReadonlyQueueTable:
         return open_queue_table(self.path, self._sizes, self._log)
 
-    # -- what there is ------------------------------------------------------------------------------------------------
+    # -- topics and bounds --------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """All that have a queue with messages, or had one, the system's own too."""
+        """Return all topics that have or had messages, system topics included."""
         return sorted(self._filed.topics())
 
     def bounds(self, topic: str) -> dict[int, QueueBounds]:
-        """Of each queue of the topic that ever had a message."""
+        """Return the bounds of each queue of the topic that ever had a message."""
         return {queue.queue.id: queue.bounds for queue in self._filed.of_topic(topic)}
 
     def physical_bounds(self) -> tuple[int, int]:
-        """Where the log begins, and where its last whole record ends."""
+        """Return where the log begins, and where its last complete record ends."""
         return int(self._log.first), self._filed.end
 
     def mean_bytes(self, queue: Queue) -> int:
-        """The size of a record, by the newest ones; 0 if that is not known."""
+        """Return the mean size of the newest records; 0 if there are none."""
         found = self._filed.get(queue)
         if found is None:
             return 0
@@ -94,7 +94,7 @@ class StoreDirectory:
         return round(float(sizes.mean())) if len(sizes) else 0
 
     def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> int:
-        """The first offset stored at or after the time; with `upper` the last stored at or before it."""
+        """Return the first offset stored at or after a time; with `upper` the last stored at or before it."""
         found = self._filed.get(queue)
         if found is None:
             return 0
@@ -108,17 +108,17 @@ class StoreDirectory:
     def read(
         self, queue: Queue, start: int, end: int, *, rows_max: int, tags_codes: frozenset[int] | None = None
     ) -> Iterator[SegmentRecords]:
-        """The records with queue offsets in [start, end), at most `rows_max` at a time.
+        """Yield the records with queue offsets in [start, end), at most `rows_max` at a time.
 
-        `DataLost` where retention was quicker, `Refused` if the queue does not reach so far. Damaged records are left
-        out. With `tags_codes`, only those with one of them are given.
+        `DataLost` if retention has deleted some, `Refused` if the queue ends before `end`. Damaged records are skipped.
+        With `tags_codes`, only records with one of them are returned.
         """
         if start >= end:
             return iter(())
         return self._read(self._reaching(queue, start, end), start, end, rows_max, tags_codes)
 
     def _reaching(self, name: Queue, start: int, end: int) -> ConsumeQueue:
-        """The queue, which holds these offsets. If its files do, nothing else need be looked at."""
+        """Return the queue, which must contain these offsets; the log's tail is read only if its files do not."""
         queue: ConsumeQueue | None = self._on_disk.get(name)
         if queue is None:
             queue = load_queue(self.path / "consumequeue", name, self._sizes, int(self._log.first))
@@ -126,11 +126,11 @@ class StoreDirectory:
         if not queue.first <= start <= end <= queue.end:
             queue = self._filed.get(name)
         if queue is None:
-            raise Refused(f"{name} holds no messages: there is no such queue in {self.path}")
+            raise Refused(f"{self.path} has no queue {name}")
         if start < queue.first:
             raise DataLost(str(name), start, queue.first)
         if end > queue.end:
-            raise Refused(f"{name} ends at {queue.end}, but was to be read up to {end}: has its log been cut?")
+            raise Refused(f"{name} ends at {queue.end}, before the requested end {end}: was its log truncated?")
         return queue
 
     def _read(
@@ -153,7 +153,7 @@ class StoreDirectory:
 
     def _has_tags(self, codes: Ints, wanted: frozenset[int]) -> Bools:
         if len(codes) and codes.min() < _TAGS_CODE_MIN:
-            raise Refused(f"{self.path} has filter bitmaps (enableCalcFilterBitMap): it cannot be read by tags codes")
+            raise Refused(f"{self.path} has filter bitmaps (enableCalcFilterBitMap): read it without a tag filter")
         return np.isin(codes, np.fromiter(wanted, np.int64, len(wanted)))
 
     def _located(
@@ -165,13 +165,13 @@ class StoreDirectory:
         looked_at: tuple[int, int],
         rows_max: int,
     ) -> Iterator[SegmentRecords]:
-        """The records of some entries, by segment."""
+        """Yield the records of some entries, by segment."""
         row, (first_offset, end) = 0, looked_at
         while row < len(places):
             place = int(places[row])
             segment = self._log.segment_at(place)
             if segment is None and not 0 <= place < self._log.written:
-                row += 1  # no place at all: the entry is damaged
+                row += 1  # an impossible offset: the entry is damaged
                 continue
             try:
                 view = segment.view if segment is not None else None
@@ -192,7 +192,7 @@ class StoreDirectory:
             row, first_offset = stop, next_offset
 
     def _lost(self, queue: ConsumeQueue, asked: int, place: int = 0) -> DataLost:
-        """Retention took it while we were looking. What it left is seen from the files there are now."""
+        """Return the error for messages that retention deleted meanwhile, with the first offset that is left."""
         kept_from = readonly_log.oldest_segment_after(self.path, place, self._sizes.segment_bytes)
         first = queue.end
         if kept_from is not None:
@@ -201,16 +201,14 @@ class StoreDirectory:
             first = QueueOffset(queue.partition_point(low, queue.end, lambda at, _size: at < kept_from))
         return DataLost(str(queue.queue), asked, first)
 
-    # -- the records of all queues, as they lie -----------------------------------------------------------------------
+    # -- the records of all queues, in log order ----------------------------------------------------------------------
 
     def scan(self, start: int, end: int, *, rows_max: int) -> Iterator[SegmentRecords]:
-        """The records of all queues that start at physical offsets in [start, end), which are what `SegmentRecords`
-        counts in.
+        """Yield the records of all queues that start at physical offsets in [start, end).
 
-        Any two offsets will do: ranges that meet give every record once. Half messages and roll-backs, which are in no
-        queue, are left out. Records of topics deleted since are not: what lies before `first_physical_offset` of a
-        queue is not
-        in it.
+        The offsets in `SegmentRecords` are physical here. Any two offsets are allowed: adjacent ranges give each record
+        once. Half messages and rollbacks, which are in no queue, are skipped. Records of deleted topics are not:
+        records before `first_physical_offset` of a queue do not belong to it.
         """
         at = start
         for segment in self._log.segments:
@@ -224,7 +222,7 @@ class StoreDirectory:
             raise DataLost(f"the log of {self.path}", start, self._log.first)
 
     def first_physical_offset(self, queue: Queue) -> int | None:
-        """The physical offset of the oldest record in the queue; None if it is empty."""
+        """Return the physical offset of the oldest record in the queue; None if it is empty."""
         found = self._filed.get(queue)
         bounds = found.bounds if found is not None else QueueBounds(QueueOffset(0), QueueOffset(0))
         for part in self.read(queue, *bounds, rows_max=1):

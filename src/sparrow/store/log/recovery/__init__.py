@@ -1,1 +1,1 @@
-"""recovery."""
+"""Recovery: checkpoints, replay of the log at a start, and truncation."""

@@ -1,4 +1,4 @@
-"""What a start may rely on without reading the whole log: small files, replaced whole and checked by a checksum."""
+"""Checkpoint, layout and the names of a store's small files, which are replaced atomically and have a checksum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from sparrow.store.log.key_index.key_index import IndexCheckpoint
+from sparrow.store.log.key_index.index_file import IndexCheckpoint
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _ROCKETMQ_BYTES = 4096
 
 
 class StoreLayout(msgspec.Struct, frozen=True):
-    """What a store fixes for its life."""
+    """File sizes that are fixed when a store is created."""
 
     segment_bytes: int
     queue_file_entries: int
@@ -31,18 +31,18 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Queues and index hold, on disk, everything below `views_offset`."""
+    """The views on disk are complete for the log below `views_offset`. Field names are part of the file format."""
 
     views_offset: int
     queue_ends: dict[str, dict[int, int]]
-    """topic -> queue id -> end, as of that place: a queue that has less lost something."""
+    """topic -> queue id -> end at that offset: a queue with a lower end has lost entries."""
     index: IndexCheckpoint | None
     emptied: dict[str, list[int]] = {}
-    """topic -> ids of queues in which retention left nothing: they may have no files."""
+    """topic -> ids of queues whose messages retention has deleted: they may have no files."""
 
 
 class RocketMQCheckpoint(msgspec.Struct, frozen=True):
-    """RocketMQ's own file: store times of the newest records that are safe in log, queues and index."""
+    """RocketMQ's checkpoint file: store times of the newest records that are durable in log, queues and index."""
 
     log_ms: int
     queues_ms: int
@@ -53,13 +53,13 @@ _Value = TypeVar("_Value")
 
 
 def save(path: Path, value: msgspec.Struct) -> None:
-    """Replace the file by the value, so that a crash leaves the old one or the new one."""
+    """Write a value to a file. After a crash, the file has either the old or the new value."""
     body = msgspec.json.encode(value)
     replace_file(path, b"%08x\n" % crc32(body) + body)
 
 
 def load(path: Path, kind: type[_Value]) -> _Value | None:
-    """The value in the file; None if there is no file, or a damaged one."""
+    """Return the value in a file, None if the file is missing or damaged."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -67,10 +67,10 @@ def load(path: Path, kind: type[_Value]) -> _Value | None:
     try:
         if int(raw[:8], 16) == crc32(raw[9:]):
             return msgspec.json.decode(raw[9:], type=kind)
-        why = "its checksum does not match"
+        why = "checksum mismatch"
     except ValueError as cause:  # msgspec's errors are ValueErrors too
         why = str(cause)
-    log.warning("a damaged file is left aside", extra={"path": str(path), "why": why})
+    log.warning("damaged file ignored", extra={"path": str(path), "cause": why})
     return None
 
 
@@ -94,7 +94,7 @@ def load_rocketmq(path: Path) -> RocketMQCheckpoint | None:
 
 
 def save_rocketmq(path: Path, times: RocketMQCheckpoint) -> None:
-    """So that a Java broker that opens the directory knows where to begin."""
+    """Write RocketMQ's checkpoint, from which a Java broker that opens the directory starts its recovery."""
     replace_file(
         path, _ROCKETMQ.pack(times.log_ms, times.queues_ms, times.index_ms, 0, 0).ljust(_ROCKETMQ_BYTES, b"\0")
     )

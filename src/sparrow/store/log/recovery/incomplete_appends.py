@@ -1,4 +1,4 @@
-"""Which groups a log that is read again holds whole, and where it has to be cut because one is not."""
+"""Detection of incomplete atomic appends while the log is replayed: where the log must be truncated."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from sparrow.store.log.state.updates import AtomicAppendBegin, LedgerUpdate, Sta
 
 
 class IncompleteAppends:
-    """Hears the words of the state queue in the order of the log."""
+    """Observes the state updates in the order of the log."""
 
     def __init__(self, open_at: int | None = None) -> None:
-        """`open_at`: where a group begins that goes on where the reading starts."""
+        """`open_at` is the begin of an atomic append that continues where the replay starts."""
         self._open: list[int] = [] if open_at is None else [open_at]
-        """Where groups begin whose end has not been seen."""
+        """Begins of atomic appends whose ends were not seen yet."""
         self._whole: list[tuple[int, int]] = []
-        """Where groups begin and end."""
+        """Begins and ends of complete atomic appends."""
         self._newest_word = -1 if open_at is None else open_at
 
-    def observe(self, word: StateUpdate, physical_offset: int) -> None:
+    def observe(self, update: StateUpdate, physical_offset: int) -> None:
         self._newest_word = physical_offset
-        if isinstance(word, AtomicAppendBegin):
+        if isinstance(update, AtomicAppendBegin):
             self._open.append(physical_offset)
-        elif isinstance(word, LedgerUpdate) and word.begun >= 0:
-            self._open = [begun for begun in self._open if begun != word.begun]
-            self._whole.append((word.begun, physical_offset))
+        elif isinstance(update, LedgerUpdate) and update.begun >= 0:
+            self._open = [begun for begun in self._open if begun != update.begun]
+            self._whole.append((update.begun, physical_offset))
 
     def recovered_end(self, end: int, damage: Sequence[DamagedRange], checkpoint: int) -> int:
-        """Where a log that was read up to `end` has to end.
+        """Return where a log that was replayed up to `end` must end.
 
-        Behind the checkpoint nothing was known to be safe. A group there that has lost any part of itself, its end or a
-        record between, was not acknowledged as safe, nor was anything behind it: it never was. Before the checkpoint
-        every group was whole. There, only one that the log breaks off in is cut.
+        Behind the checkpoint nothing was known to be durable. An atomic append there that lost its end or any record
+        was never acknowledged as durable, nor was anything behind it, so the log is truncated at its begin. Before the
+        checkpoint every atomic append was complete; only one in which the log breaks off is cut there.
         """
-        damage = [part for part in damage if part.end > part.start]  # bytes, not records of which we think little
+        damage = [part for part in damage if part.end > part.start]  # an empty range is a record that was refused
         voids = [begun for begun in self._open if begun >= checkpoint]
         voids += [
             begun

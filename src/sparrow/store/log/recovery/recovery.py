@@ -1,9 +1,9 @@
-"""Opening a store: what is on disk, how far it can be trusted, and what has to be read again.
+"""Recovery at a start: opens the files of a store and replays the part of the log that its views may lack.
 
-The log is the truth. The checkpoint says up to which offset the views are known to hold everything; from there on the
-log is read, each record checked, and filed again; a group of which not all is there is cut off. Views that are missing
-or do not look right are thrown away, and the reading starts at the log's first byte. A directory that Apache RocketMQ
-wrote is opened by RocketMQ's own rules.
+The log is the source of truth. The checkpoint says up to which offset the views (consume queues, key index) are
+complete; from there on the log is read, each record is checked and added to the views, and an incomplete atomic append
+is cut off. Views that are missing or inconsistent are discarded and rebuilt from the log's first byte. A directory that
+Apache RocketMQ wrote is opened by RocketMQ's own rules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
 from sparrow.store.log.consume_queues.queue_builder import QueueBuilder, read_state_updates
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
-from sparrow.store.log.key_index.key_index import INDEX_HEADER_BYTES, KeyIndex
+from sparrow.store.log.key_index.index_file import INDEX_HEADER_BYTES
+from sparrow.store.log.key_index.key_index import KeyIndex
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint, StoreLayout
 from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends
@@ -38,25 +39,25 @@ _ROCKETMQ_MARGIN_MS = 3000
 
 @dataclass(slots=True)
 class RecoveredStore:
-    """A store's files, open and in agreement with each other."""
+    """The files of a store, open and consistent with each other."""
 
     layout: StoreLayout
     log: CommitLog
     queues: ConsumeQueueTable
     index: KeyIndex
     checked_from: int
-    """Records from here on were checked just now."""
+    """Records from this physical offset on were checked by recovery."""
     newest_ms: int = 0
     """The store time of the last record that a queue points to."""
     torn_from: int = _BEYOND
-    """What lies below was safe when the checkpoint was written; an append may have been interrupted only behind it."""
+    """The checkpoint: everything below was durable; only an append behind it can have been interrupted."""
     is_unchanged: bool = False
-    """The last stop was clean, and nothing had to be read or repaired."""
+    """Whether the last stop was clean, and nothing had to be replayed or repaired."""
     damage: list[DamagedRange] = field(default_factory=list)
 
 
 def recover(path: Path, settings: LogSettings) -> RecoveredStore:
-    """Open the files of a store, and repair whatever the last stop left undone."""
+    """Open the files of a store, and repair what the last stop left incomplete."""
     layout = _layout(path, settings)
     segments, whole_to, missing = _open_segments(path / "commitlog", layout.segment_bytes)
     first = segments[0].base if segments else 0
@@ -92,11 +93,11 @@ def recover(path: Path, settings: LogSettings) -> RecoveredStore:
     return found
 
 
-# -- what is there ----------------------------------------------------------------------------------------------------
+# -- layout and segments ----------------------------------------------------------------------------------------------
 
 
 def _layout(path: Path, settings: LogSettings) -> StoreLayout:
-    """What the store was made with; for RocketMQ's, what the sizes of its files tell; for a new one, the settings."""
+    """Return the layout of the store; for RocketMQ's, from file sizes; for a new one, from the settings."""
     wanted = StoreLayout(
         settings.segment_bytes, settings.queue_file_entries, settings.index_slots, settings.index_entries
     )
@@ -104,7 +105,10 @@ def _layout(path: Path, settings: LogSettings) -> StoreLayout:
     if kept is None:
         return _rocketmq_layout(path, wanted)
     if kept != wanted:
-        log.warning("the store keeps the sizes it was made with", extra={"kept": str(kept), "set": str(wanted)})
+        log.warning(
+            "file sizes in the settings differ from those of the store and are ignored",
+            extra={"of_store": str(kept), "of_settings": str(wanted)},
+        )
     return kept
 
 
@@ -120,14 +124,14 @@ def _rocketmq_layout(path: Path, wanted: StoreLayout) -> StoreLayout:
     slots, entries = wanted.index_slots, wanted.index_entries
     index_file = next((path / "index").glob("[0-9]" * 17), None)
     if index_file and index_file.stat().st_size != INDEX_HEADER_BYTES + 4 * slots + 20 * entries:
-        # The split between slots and entries is not written anywhere: such an index is built again.
+        # The numbers of slots and entries are not stored anywhere: such an index is rebuilt.
         for stale in (path / "index").iterdir():
             stale.unlink()
     return StoreLayout(segment_bytes, queue_file_entries or wanted.queue_file_entries, slots, entries)
 
 
 def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list[DamagedRange]]:
-    """The segments in order, the offset up to which no file is known to have lost bytes, and what is missing whole."""
+    """Open the segments; return them, the offset up to which no file is truncated, and the missing ranges."""
     directory.mkdir(parents=True, exist_ok=True)
     whole_to, missing = _BEYOND, []
     segments: list[Segment] = []
@@ -136,24 +140,24 @@ def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list
             continue
         base = int(path.name)
         if segments and base != segments[-1].end:
-            log.error("segments are missing", extra={"after": segments[-1].end, "before": base})
+            log.error("segments missing", extra={"after": segments[-1].end, "before": base})
             missing.append(DamagedRange(segments[-1].end, base))
         if path.stat().st_size < size:
-            log.warning("a segment lost its end", extra={"path": str(path), "bytes": path.stat().st_size})
+            log.warning("truncated segment found", extra={"path": str(path), "bytes": path.stat().st_size})
             whole_to = min(whole_to, base)
         segments.append(Segment.open(path, size))
     return segments, whole_to, missing
 
 
-# -- how far the views can be trusted ---------------------------------------------------------------------------------
+# -- views ------------------------------------------------------------------------------------------------------------
 
 
 def _load_views(path: Path, found: RecoveredStore, segments: list[Segment], *, was_clean: bool) -> int:
-    """Load queues and index of our own; the offset from which the log has to be read again."""
+    """Load Sparrow's queues and index; return the offset from which the log must be replayed."""
     first = segments[0].base if segments else 0
     mark = files.load(path / files.CHECKPOINT_FILE, Checkpoint)
     if mark is None or mark.views_offset < first:
-        return _discard_views(found, first, "there is no checkpoint")
+        return _discard_views(found, first, "no usable checkpoint")
     found.torn_from = mark.views_offset
     found.queues.load(first, mark.views_offset, mark.queue_ends)
     for topic, ends in mark.queue_ends.items():
@@ -162,15 +166,15 @@ def _load_views(path: Path, found: RecoveredStore, segments: list[Segment], *, w
             if (queue is None or queue.end == 0) and queue_id in mark.emptied.get(topic, ()):
                 found.queues.get_or_create(Queue(topic, queue_id)).start_at(end)
             elif queue is None or queue.end != end or not queue.is_sound():
-                return _discard_views(found, first, f"queue {topic}/{queue_id} is not what the checkpoint says")
+                return _discard_views(found, first, f"queue {topic}/{queue_id} does not match the checkpoint")
     newest = _newest_entry(found)
     if newest is not None and not _is_sound_at(segments, newest):
-        log.warning("the log lost a record that a queue knows of", extra={"physical_offset": newest})
+        log.warning("newest record of a queue is missing in the log", extra={"physical_offset": newest})
         found.index.load(mark.index, trust=False)
         return _base_of(segments, newest)
     if not found.index.load(mark.index, trust=was_clean):
-        # The queues are right; reading everything again files only keys.
-        log.warning("the key index is built again from the log")
+        # The queues are right: the replay of the whole log adds keys only.
+        log.warning("key index does not match the checkpoint; rebuilding it from the log")
         found.index.clear()
         return first
     return mark.views_offset
@@ -178,7 +182,7 @@ def _load_views(path: Path, found: RecoveredStore, segments: list[Segment], *, w
 
 def _discard_views(found: RecoveredStore, first: int, why: str) -> int:
     if found.queues.directory.exists() or found.index.directory.exists():
-        log.warning("queues and index are built again from the log", extra={"why": why})
+        log.warning("rebuilding consume queues and key index from the log", extra={"reason": why})
     for queue in found.queues:
         queue.delete()
     found.queues.load(0, 0)
@@ -188,7 +192,7 @@ def _discard_views(found: RecoveredStore, first: int, why: str) -> int:
 
 
 def _newest_entry(found: RecoveredStore) -> int | None:
-    """The physical offset of the last record that any queue points to."""
+    """Return the physical offset of the last record that any queue points to."""
     newest = None
     for queue in found.queues:
         raw = queue.entries(queue.end - 1, 1) if queue.end > queue.first else b""
@@ -212,7 +216,10 @@ def _base_of(segments: list[Segment], physical_offset: int) -> int:
 
 
 def _load_rocketmq_views(path: Path, found: RecoveredStore, segments: list[Segment], *, was_clean: bool) -> int:
-    """By RocketMQ's rules: after a clean stop its queues are complete, after a crash its checkpoint's times tell."""
+    """Load RocketMQ's queues and index; return the offset from which the log must be replayed.
+
+    After a clean stop the queues are complete; after a crash the times in RocketMQ's checkpoint decide.
+    """
     first = segments[0].base if segments else 0
     times = files.load_rocketmq(path / files.ROCKETMQ_CHECKPOINT_FILE)
     if was_clean:
@@ -232,7 +239,7 @@ def _load_rocketmq_views(path: Path, found: RecoveredStore, segments: list[Segme
 
 
 def first_store_ms(segment: Segment) -> int | None:
-    """The store time of a segment's first sound record, if it has one."""
+    """Return the store time of a segment's first sound record, None if it has none."""
     start = np.zeros(1, np.int64)
     if columns.find_valid(segment.view, start, base=segment.base)[0]:
         return int(store_times(segment.view, start)[0])
@@ -241,34 +248,34 @@ def first_store_ms(segment: Segment) -> int | None:
     return None
 
 
-# -- reading the log again --------------------------------------------------------------------------------------------
+# -- replay -----------------------------------------------------------------------------------------------------------
 
 
 def _replay_log(found: RecoveredStore, segments: list[Segment], start: int) -> None:
-    groups = IncompleteAppends(_open_group(found, segments, start) if start < found.torn_from else None)
+    incomplete = IncompleteAppends(_open_append_begin(found, segments, start) if start < found.torn_from else None)
     end, found.damage, deleted_at = _index_again(
-        segments, start, found.queues, found.index, groups=groups, torn_from=found.torn_from
+        segments, start, found.queues, found.index, incomplete=incomplete, torn_from=found.torn_from
     )
-    whole_to = groups.recovered_end(end, found.damage, found.torn_from)
+    whole_to = incomplete.recovered_end(end, found.damage, found.torn_from)
     if whole_to < end:
-        log.warning("a group of appends is not all there: the log is cut where it begins", extra={"at": whole_to})
+        log.warning("incomplete atomic append found; log truncated at its begin", extra={"physical_offset": whole_to})
         found.damage = [part for part in found.damage if part.start < whole_to]
         end = whole_to
         found.index.truncate(end)
-    # Queues may still point into damage; what lies before its end is read with care.
+    # Queues may still point into damaged ranges, so reads below their ends are checked.
     found.checked_from = max([start, *(damage.end + 1 for damage in found.damage)])
     for damage in found.damage:
-        log.warning("damaged part of the log left out", extra={"start": damage.start, "end": damage.end})
+        log.warning("damaged range of the log skipped", extra={"start": damage.start, "end": damage.end})
     _cut_behind(found, segments, end)
-    if deleted_at >= end:  # a topic is back whose queues are gone
+    if deleted_at >= end:  # the deletion of a topic was cut off, but its queues are gone
         rebuild_views(found.log, found.queues, found.index)
     for segment in found.log.segments:
         if segment.end > start:
-            segment.sync()  # what a killed process wrote counts as durable from here on
+            segment.sync()  # records of a killed process count as durable from here on
 
 
 def rebuild_views(commit_log: CommitLog, queues: ConsumeQueueTable, index: KeyIndex) -> None:
-    """Throw the views away and build them again from the whole log."""
+    """Discard the views and rebuild them from the whole log."""
     queues.clear()
     index.clear()
     _index_again(commit_log.segments, commit_log.first, queues, index)
@@ -282,15 +289,17 @@ def _index_again(
     queues: ConsumeQueueTable,
     index: KeyIndex,
     *,
-    groups: IncompleteAppends | None = None,
+    incomplete: IncompleteAppends | None = None,
     torn_from: int = _BEYOND,
 ) -> tuple[int, list[DamagedRange], int]:
-    """Read the log from `start` on and file every sound record.
+    """Replay the log from `start` on and add every sound record to the views.
 
-    Where the log ends, what had to be left out, and where the last word stands that deletes a topic.
+    Return the end of the log, the damaged ranges, and the offset of the last update that deletes a topic.
     """
     log_first = segments[0].base if segments else 0
-    builder = QueueBuilder(queues.get, queues.get_or_create, queues.drop_topic, log_first=log_first, groups=groups)
+    builder = QueueBuilder(
+        queues.get, queues.get_or_create, queues.drop_topic, log_first=log_first, incomplete=incomplete
+    )
     scan = LogScan(segments, start, torn_from=torn_from)
     indexed = index.end_offset
     unwritten = 0
@@ -305,8 +314,8 @@ def _index_again(
     return scan.end, scan.damage + [DamagedRange(at, at) for at in builder.refused], builder.deleted_at
 
 
-def _open_group(found: RecoveredStore, segments: list[Segment], start: int) -> int | None:
-    """Where the group begins that goes on at `start`, if the state queue knows of one."""
+def _open_append_begin(found: RecoveredStore, segments: list[Segment], start: int) -> int | None:
+    """Return the begin of the atomic append that contains `start`, None if the state queue has none."""
     queue = found.queues.get(STATE_QUEUE)
     if queue is None:
         return None
@@ -315,12 +324,12 @@ def _open_group(found: RecoveredStore, segments: list[Segment], start: int) -> i
     if at is None or not _is_sound_at(segments, at):
         return None
     segment = next(each for each in segments if each.base <= at < each.end)
-    words = read_state_updates(segment.view, at - segment.base)
-    return at if any(isinstance(word, AtomicAppendBegin) for word in words) else None
+    updates = read_state_updates(segment.view, at - segment.base)
+    return at if any(isinstance(update, AtomicAppendBegin) for update in updates) else None
 
 
 def _cut_behind(found: RecoveredStore, segments: list[Segment], end: int) -> None:
-    """Nothing stays behind the last sound record: neither files, nor remnants, nor entries."""
+    """Remove everything behind the last sound record: segments, remnants and queue entries."""
     kept = [segment for segment in segments if segment.base <= end]
     for segment in segments[len(kept) :]:
         segment.delete()
@@ -341,7 +350,7 @@ def _write_out(queues: ConsumeQueueTable) -> None:
 
 
 def index_record_keys(index: KeyIndex, segment: Segment, starts: Starts) -> None:
-    """File the keys of a segment's records."""
+    """Add the keys of a segment's records to the index."""
     if len(starts) == 0:
         return
     rows, hashes = columns.index_keys(segment.view, starts)
@@ -349,7 +358,7 @@ def index_record_keys(index: KeyIndex, segment: Segment, starts: Starts) -> None
 
 
 def store_times(view: memoryview, starts: Starts) -> Starts:
-    """The store time of each record, in ms."""
+    """Return the store time of each record, in ms."""
     batch = columns.decode(view, starts, columns=["store_timestamp"])
     micros: Starts = batch.column(0).cast("int64").to_numpy()
     return micros // 1000

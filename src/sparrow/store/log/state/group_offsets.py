@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.model.topic import validate_group_name
-from sparrow.store.log.state.updates import StateTables
+from sparrow.store.log.state.tables import StateTables
 
 
 class LogGroupOffsets:

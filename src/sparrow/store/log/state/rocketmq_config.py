@@ -1,7 +1,7 @@
-"""State that Apache RocketMQ keeps in `config`, as words for our log.
+"""Import of the state that Apache RocketMQ keeps in `config`, as state updates.
 
-How far it had delivered delayed messages becomes marks of the broker's: `timers.from.N` (where queue N of the schedule
-topic goes on) and `timers.wheel_ms` (up to when timers are delivered).
+The progress of delayed deliveries becomes marks: `timers.from.N` (where queue N of the schedule topic continues) and
+`timers.wheel_ms` (up to which time timers are delivered).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ log = logging.getLogger(__name__)
 
 
 def read_rocketmq_config(config: Path) -> list[StateUpdate]:
-    """What topics, groups and offsets there are, and what is delivered, by RocketMQ's files."""
+    """Read topics, groups, offsets and the progress of delayed deliveries from RocketMQ's files."""
     return [
-        *_words(config / "topics.json", "topicConfigTable", _topic),
-        *_words(config / "subscriptionGroup.json", "subscriptionGroupTable", _group),
-        *_words(config / "consumerOffset.json", "offsetTable", _offsets),
-        *_words(config / "delayOffset.json", "offsetTable", _level),
+        *_updates(config / "topics.json", "topicConfigTable", _topic),
+        *_updates(config / "subscriptionGroup.json", "subscriptionGroupTable", _group),
+        *_updates(config / "consumerOffset.json", "offsetTable", _offsets),
+        *_updates(config / "delayOffset.json", "offsetTable", _level),
         *_wheel(config / "timercheck"),
     ]
 
 
-def _words(path: Path, table: str, word_of: Callable[[str, Any], StateUpdate]) -> Iterator[StateUpdate]:
+def _updates(path: Path, table: str, update_of: Callable[[str, Any], StateUpdate]) -> Iterator[StateUpdate]:
     for name, value in _table(path, table).items():
         try:
-            yield word_of(name, value)
+            yield update_of(name, value)
         except (TypeError, ValueError, AttributeError, Refused) as cause:
-            log.warning("an entry is left aside", extra={"path": str(path), "entry": name, "why": str(cause)})
+            log.warning("invalid entry skipped", extra={"path": str(path), "entry": name, "cause": str(cause)})
 
 
 def _table(path: Path, name: str) -> dict[str, Any]:
-    """One table of a file, or of its back-up where the file is missing or damaged."""
+    """Return one table of a file, or of its back-up if the file is missing or damaged."""
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
             parsed = fastjson.parse(candidate.read_bytes())
@@ -47,7 +47,7 @@ def _table(path: Path, name: str) -> dict[str, Any]:
         except FileNotFoundError:
             continue
         except (ProtocolError, KeyError, TypeError) as cause:
-            log.warning("a damaged file is left aside", extra={"path": str(candidate), "why": str(cause)})
+            log.warning("damaged file skipped", extra={"path": str(candidate), "cause": str(cause)})
             continue
         if isinstance(table, dict):
             return table
@@ -89,14 +89,14 @@ def _offsets(name: str, offsets: dict[str, Any]) -> StateUpdate:
 
 
 def _level(level: str, offset: Any) -> StateUpdate:
-    """Queues count from 0, levels from 1."""
+    """Convert the offset of a delay level; queues count from 0, levels from 1."""
     if int(level) < 1:
         raise ValueError("levels start at 1")
     return MarkUpdate(f"timers.from.{int(level) - 1}", int(offset))
 
 
 def _wheel(path: Path) -> Iterator[StateUpdate]:
-    """The file begins with the time in ms up to which the wheel has turned, and all of that is delivered."""
+    """Read the time in ms up to which the timer wheel has delivered, at the begin of the file."""
     try:
         read_ms = int.from_bytes(path.read_bytes()[:8], "big", signed=True)
     except FileNotFoundError:

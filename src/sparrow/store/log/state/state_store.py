@@ -1,4 +1,4 @@
-"""What the store knows of topics, groups, tokens, offsets and scopes: says it into the log, and hears it at a start."""
+"""The state store: appends state updates to the log, applies them to the tables, and replays them at a start."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.state import rocketmq_config
+from sparrow.store.log.state.tables import StateSnapshot, StateTables
 from sparrow.store.log.state.updates import (
     STATE_QUEUE,
     AtomicAppendBegin,
     LedgerUpdate,
     OffsetsUpdate,
     QueueEndsUpdate,
-    StateSnapshot,
-    StateTables,
     StateUpdate,
     TopicUpdate,
     decode_updates,
@@ -37,7 +36,7 @@ _DAY_MS = 86_400_000
 
 
 class StateStore:
-    """State, and its words in the log."""
+    """State tables, and their updates in the state queue."""
 
     def __init__(
         self,
@@ -54,10 +53,10 @@ class StateStore:
         self._path, self._queues, self._writer, self._reader, self._now_ms = path, queues, writer, reader, now_ms
         self._snapshot_at = -1
 
-    # -- hearing ------------------------------------------------------------------------------------------------------
+    # -- replay -------------------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Hear again what the log says."""
+        """Load the state from the log, or from RocketMQ's files if the log has no state yet."""
         self.tables.clear()
         self._snapshot_at = -1
         queue = self._queues.get(STATE_QUEUE)
@@ -78,10 +77,10 @@ class StateStore:
             self.tables.restore(snapshot)
             start = max(start, snapshot.next_offset)
         for offset in range(start, queue.end):
-            self.tables.apply(self._words_at(queue, offset), queue.physical_offset_at(offset) or 0)
+            self.tables.apply(self._updates_at(queue, offset), queue.physical_offset_at(offset) or 0)
 
     def _name_topics(self) -> None:
-        """A queue whose topic nobody speaks of (RocketMQ keeps some of its own in no file) gets it back."""
+        """Create topics for queues that have none: RocketMQ does not store all its system topics in a file."""
         counts: dict[str, int] = {}
         for queue in self._queues:
             topic, queue_id = queue.queue
@@ -92,88 +91,92 @@ class StateStore:
             else:
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         if counts:
-            log.warning("topics are known by their queues only", extra={"topics": sorted(counts)})
+            log.warning("queues without a topic found; topics created", extra={"topics": sorted(counts)})
             self.append(
                 [TopicUpdate(name, Topic(name=name, read_queues=n, write_queues=n)) for name, n in counts.items()]
             )
 
     def deletes_topic_after(self, physical_offset: int) -> bool:
-        """Whether a topic is deleted by a word behind the offset: cut there, and the topic is back."""
+        """Return whether a topic is deleted by an update behind the offset; truncation there restores the topic."""
         queue = self._queues.get(STATE_QUEUE)
         if queue is None:
             return False
         first = queue.partition_point(queue.first, queue.end, lambda at, _size: at < physical_offset)
         return any(
-            isinstance(word, TopicUpdate) and word.topic is None
+            isinstance(update, TopicUpdate) and update.topic is None
             for offset in range(first, queue.end)
-            for word in self._words_at(queue, offset)
+            for update in self._updates_at(queue, offset)
         )
 
     def truncation_point(self, physical_offset: int) -> int:
-        """The offset, or where the group begins that a cut at the offset would leave without its end."""
+        """Return the offset, or the begin of the atomic append that a truncation there would leave incomplete."""
         queue = self._queues.get(STATE_QUEUE)
         if queue is not None:
             last = queue.partition_point(queue.first, queue.end, lambda at, _size: at < physical_offset) - 1
-            if last >= queue.first and any(isinstance(word, AtomicAppendBegin) for word in self._words_at(queue, last)):
+            updates = self._updates_at(queue, last) if last >= queue.first else []
+            if any(isinstance(update, AtomicAppendBegin) for update in updates):
                 return queue.physical_offset_at(last) or 0
         return physical_offset
 
-    def _words_at(self, queue: ConsumeQueue, offset: int) -> list[StateUpdate]:
+    def _updates_at(self, queue: ConsumeQueue, offset: int) -> list[StateUpdate]:
         at = queue.physical_offset_at(offset)
         data = self._reader.record_at(at) if at is not None else None
         if data is None:
-            log.error("a state record is lost", extra={"offset": offset, "physical_offset": at})
+            log.error("state record lost", extra={"offset": offset, "physical_offset": at})
             return []
         try:
             return decode_updates(record.decode(data, expand=False).body, at or 0)
         except CorruptRecord as cause:
-            log.error("a state record is left out", extra={"cause": str(cause)})
+            log.error("unreadable state record skipped", extra={"cause": str(cause)})
             return []
 
-    # -- saying -------------------------------------------------------------------------------------------------------
+    # -- appends ------------------------------------------------------------------------------------------------------
 
-    def append(self, words: list[StateUpdate]) -> int:
-        """Put words into the log and take them in; the offset behind the last one."""
+    def append(self, updates: list[StateUpdate]) -> int:
+        """Append updates to the log, apply them, and return the end of the last record."""
         with self._writer.lock:
             queue = self._queues.get_or_create(STATE_QUEUE)
             end = int(self._writer.log.written)
-            for portion, body in encode_updates(words):
+            for batch, body in encode_updates(updates):
                 appended = self._writer.append(queue, [Draft(body=body, born_ms=self._now_ms())])
                 end = appended.end
-                self.tables.apply(portion, appended.physical_offsets[0])
+                self.tables.apply(batch, appended.physical_offsets[0])
         return end
 
-    def append_one(self, word: StateUpdate) -> int:
-        """The same for a word that is to have a record of its own; where that stands."""
+    def append_one(self, update: StateUpdate) -> int:
+        """Append one update in a record of its own, and return the record's physical offset."""
         with self._writer.lock:
-            self.append([word])
+            self.append([update])
             queue = self._queues.get_or_create(STATE_QUEUE)
             return queue.physical_offset_at(queue.end - 1) or 0
 
-    def encoded_bytes(self, word: StateUpdate) -> int:
-        """What a word takes in the log when it is said alone."""
-        ((_, body),) = encode_updates([word])
+    def encoded_bytes(self, update: StateUpdate) -> int:
+        """Return the size of the record of a single update."""
+        ((_, body),) = encode_updates([update])
         return self._writer.size_of(self._queues.get_or_create(STATE_QUEUE), Draft(body=body))
 
     def ledger_covers(self, scope: str, number: int) -> bool:
-        """Whether the ledger says that a scope is as far, or further."""
+        """Return whether the ledger of a scope is at the number or above."""
         noted = self.tables.ledger.get(scope)
         return noted is not None and noted.number >= number
 
     def flush_offsets(self) -> None:
-        """Put the offsets that were committed since the last time into the log."""
+        """Append the offsets that were committed since the last call."""
         with self._writer.lock:
-            words = self.tables.take_changed_offsets()
+            updates = self.tables.take_changed_offsets()
             try:
-                self.append(words)
+                self.append(updates)
             except BaseException:
                 self.tables.unflushed_offsets |= {
-                    (word.topic, word.group) for word in words if isinstance(word, OffsetsUpdate)
+                    (update.topic, update.group) for update in updates if isinstance(update, OffsetsUpdate)
                 }
                 raise
 
     def rewrite_before(self, physical_offset: int, emptied: list[ConsumeQueue]) -> None:
-        """That part of the log is about to go: say again what was last said in it, and where emptied queues go on."""
+        """Append again the state whose newest record is below the offset, and the ends of emptied queues.
+
+        Called before retention deletes that part of the log.
+        """
         ends: dict[str, dict[int, int]] = {}
         for queue in emptied:
             topic, queue_id = queue.queue
@@ -181,13 +184,13 @@ class StateStore:
         with self._writer.lock:
             self.append([QueueEndsUpdate(topic, of_topic) for topic, of_topic in ends.items()])
             self.tables.expire_scopes(physical_offset, self._now_ms() - self._ledger_keep_ms)
-            words = self.tables.updates_before(physical_offset)
-            # In records of their own: a Sparrow that knows no ledger passes over them, and over nothing else.
-            self.append([word for word in words if not isinstance(word, LedgerUpdate)])
-            self.append([word for word in words if isinstance(word, LedgerUpdate)])
+            updates = self.tables.updates_before(physical_offset)
+            # In records of their own: versions without a ledger skip these records, and no others.
+            self.append([update for update in updates if not isinstance(update, LedgerUpdate)])
+            self.append([update for update in updates if isinstance(update, LedgerUpdate)])
 
     def snapshot(self) -> None:
-        """Save saying everything again at the next start."""
+        """Save a snapshot, so that the next start need not replay all updates."""
         queue = self._queues.get(STATE_QUEUE)
         if queue is None or queue.end == self._snapshot_at:
             return

@@ -1,8 +1,7 @@
-"""Many rows in few statements, inside a transaction, in the form that each database takes quickest."""
+"""Inserting many rows with few statements inside a transaction, in the form that each database executes fastest."""
 
 from __future__ import annotations
 
-from binascii import hexlify
 from collections.abc import Iterator, Sequence
 
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
@@ -10,89 +9,59 @@ from sparrow.store.sql.drivers.url import Dialect
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
 from sparrow.store.sql.schema.table_names import table_name
+from sparrow.store.sql.statements import append as statements
 
-_ROWS = 500
-_BYTES = 1 << 20
-"""Of one statement; a row alone may be larger."""
-_COLUMNS = '(id, body, source_ip, token, ref_key, "timestamp", properties)'
+_STATEMENT_ROWS_MAX = 500
+_STATEMENT_BYTES_MAX = 1 << 20
+"""A single row may be larger."""
 
 
-def statement_bytes(entry: NewRow) -> int:
-    """What an entry weighs in a statement, roughly."""
-    return len(entry.body) + len(entry.properties) + 128
+def statement_bytes(row: NewRow) -> int:
+    """Estimate the bytes that a row takes in a statement."""
+    return len(row.body) + len(row.properties) + 128
 
 
 async def insert_rows(
-    session: SqlSession, database: StoreDatabase, lane: Lane, base_id: int, entries: Sequence[NewRow], store_ms: int
+    session: SqlSession, database: StoreDatabase, lane: Lane, base_id: int, rows: Sequence[NewRow], store_ms: int
 ) -> None:
-    """Insert entries under ids that are theirs already."""
-    kind = database.dialect
-    for at, some in _portions(entries, min(_BYTES, database.packet_bytes_max)):
-        if kind == "mysql":
-            await session.execute(_mysql_text(lane, base_id + at, some, store_ms))
-        elif kind == "postgresql":
+    """Insert rows under ids that the lane has assigned already."""
+    dialect = database.dialect
+    for index, some in _chunks(rows, min(_STATEMENT_BYTES_MAX, database.packet_bytes_max)):
+        if dialect == "mysql":
+            await session.execute(statements.mysql_insert_literals(lane.table, base_id + index, some, store_ms))
+        elif dialect == "postgresql":
             await session.execute(
-                f'INSERT INTO "{lane.table}" {_COLUMNS}'
-                " SELECT :first::bigint + u.o - 1, u.body, u.ip, u.token, u.k, :store_ms::bigint, u.props"
-                " FROM unnest(:bodies::bytea[], :ips::bigint[], :tokens::int[], :keys::bytea[], :props::bytea[])"
-                " WITH ORDINALITY AS u(body, ip, token, k, props, o)",
-                first=base_id + at,
+                statements.postgres_insert_arrays(lane.table),
+                first=base_id + index,
                 store_ms=store_ms,
-                bodies=[entry.body for entry in some],
-                ips=[entry.source_ip for entry in some],
-                tokens=[entry.token for entry in some],
-                keys=[entry.ref_key for entry in some],
-                props=[entry.properties for entry in some],
+                bodies=[row.body for row in some],
+                ips=[row.source_ip for row in some],
+                tokens=[row.token for row in some],
+                keys=[row.ref_key for row in some],
+                props=[row.properties for row in some],
             )
         else:
-            await _insert_sqlite(session, lane, base_id + at, some, store_ms)
-    await _insert_keys(session, kind, lane, base_id, entries)
+            values = statements.sqlite_row_values(base_id + index, some, store_ms)
+            await session.execute(statements.sqlite_insert_rows(lane.table, len(some)), **values)
+    await _insert_keys(session, dialect, lane, base_id, rows)
 
 
-def _portions(entries: Sequence[NewRow], bytes_max: int) -> Iterator[tuple[int, Sequence[NewRow]]]:
+def _chunks(rows: Sequence[NewRow], bytes_max: int) -> Iterator[tuple[int, Sequence[NewRow]]]:
+    """Cut the rows for statements; yield the index of the first row of each chunk, and the chunk."""
     first = size = 0
-    for at, entry in enumerate(entries):
-        size += statement_bytes(entry)
-        if at > first and (at - first == _ROWS or size > bytes_max):
-            yield first, entries[first:at]
-            first, size = at, statement_bytes(entry)
-    if first < len(entries):
-        yield first, entries[first:]
+    for index, row in enumerate(rows):
+        size += statement_bytes(row)
+        if index > first and (index - first == _STATEMENT_ROWS_MAX or size > bytes_max):
+            yield first, rows[first:index]
+            first, size = index, statement_bytes(row)
+    if first < len(rows):
+        yield first, rows[first:]
 
 
-def _mysql_text(lane: Lane, first_id: int, entries: Sequence[NewRow], store_ms: int) -> str:
-    """Every literal is a number or hex: there is nothing to escape."""
-    rows = [
-        f"({first_id + at},X'{hexlify(entry.body).decode()}',{entry.source_ip},{entry.token},{_literal(entry.ref_key)},"
-        f"{store_ms},X'{hexlify(entry.properties).decode()}')"
-        for at, entry in enumerate(entries)
-    ]
-    return f'INSERT INTO "{lane.table}" {_COLUMNS} VALUES {",".join(rows)}'
-
-
-def _literal(value: bytes | None) -> str:
-    return "NULL" if value is None else f"X'{hexlify(value).decode()}'"
-
-
-async def _insert_sqlite(
-    session: SqlSession, lane: Lane, first_id: int, entries: Sequence[NewRow], store_ms: int
-) -> None:
-    # The same text for the same count of rows: SQLite then has it compiled already.
-    rows = ",".join(f"(:first+{at},:b{at},:i{at},:t{at},:k{at},:ms,:p{at})" for at in range(len(entries)))
-    values: dict[str, object] = {"first": first_id, "ms": store_ms}
-    for at, entry in enumerate(entries):
-        values[f"b{at}"], values[f"i{at}"], values[f"t{at}"] = entry.body, entry.source_ip, entry.token
-        values[f"k{at}"], values[f"p{at}"] = entry.ref_key, entry.properties
-    await session.execute(f'INSERT INTO "{lane.table}" {_COLUMNS} VALUES {rows}', **values)
-
-
-async def _insert_keys(session: SqlSession, kind: Dialect, lane: Lane, base_id: int, entries: Sequence[NewRow]) -> None:
-    """Keys beside the first of a message."""
-    keys = [(key, base_id + at) for at, entry in enumerate(entries) for key in entry.extra_keys]
-    into = f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES'
-    literal = "'\\x{}'::bytea" if kind == "postgresql" else "X'{}'"
-    for at in range(0, len(keys), _ROWS):
-        rows = ",".join(
-            f"({literal.format(key.hex())},'{lane.priority.label}',{number})" for key, number in keys[at : at + _ROWS]
-        )
-        await session.execute(f"{into} {rows}")
+async def _insert_keys(session: SqlSession, dialect: Dialect, lane: Lane, base_id: int, rows: Sequence[NewRow]) -> None:
+    """Insert the keys of each message beside its first."""
+    keys = [(key, base_id + index) for index, row in enumerate(rows) for key in row.extra_keys]
+    key_table = table_name("key", lane.topic, lane.part)
+    for start in range(0, len(keys), _STATEMENT_ROWS_MAX):
+        some = keys[start : start + _STATEMENT_ROWS_MAX]
+        await session.execute(statements.insert_keys(dialect, key_table, lane.priority.label, some))

@@ -1,4 +1,4 @@
-"""What a producer that must not be stored twice says of itself, as numbers that a column has room for."""
+"""Idempotent producers: the identity of a send as numbers that fit the columns of `hermes_batch`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sparrow.model.message import Draft
 from sparrow.model.protocol import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.wire.properties import property_value
 
-_MARK = PROPERTY_PRODUCER_ID.encode() + b"\x01"
+_PRODUCER_ID_PREFIX = PROPERTY_PRODUCER_ID.encode() + b"\x01"
 
 
 def producer_sequence_of(drafts: Sequence[Draft]) -> tuple[int, int] | None:
-    """Who sends, and which of its sends this is; None: it may be stored as often as it is sent."""
-    if len(drafts) != 1 or _MARK not in drafts[0].properties:
+    """Return the producer and the sequence number of a send; None if a repeat of it may be stored again."""
+    if len(drafts) != 1 or _PRODUCER_ID_PREFIX not in drafts[0].properties:
         return None
     producer = property_value(drafts[0].properties, PROPERTY_PRODUCER_ID)
     number = property_value(drafts[0].properties, PROPERTY_SEQUENCE)

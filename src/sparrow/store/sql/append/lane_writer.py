@@ -1,18 +1,17 @@
 """Appends to one lane, one transaction at a time.
 
-Transactions of one lane cannot overlap: its row is locked. So while one is under way, what arrives is gathered, and the
-next transaction takes all of it: the more senders, the larger the batches.
+Transactions of one lane cannot overlap, because each locks the lane's row. So while one runs, sends are gathered, and
+the next transaction stores all of them: the more senders, the larger the transactions.
 
-1. A transaction is tried until it is known to be done or its senders have waited long enough. It carries a ticket of
-   its own, so that one which was done before the connection broke is not done again.
-2. A sender that was told "stored" has its message in the database. One that was told "lost" may have it, too.
+1. A transaction is retried until it is known to be committed or its senders have waited long enough. It has a batch id
+   of its own, so that a transaction that was committed before its connection failed is not repeated.
+2. A send that succeeded is in the database. A send that failed with `StoreDatabaseUnreachable` may be, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -28,28 +27,31 @@ from sparrow.store.sql.drivers.errors import (
     StoreDatabaseUnreachable,
 )
 from sparrow.store.sql.lanes import Lane, split_physical_offset
+from sparrow.store.sql.retries import TRIES_MAX, pause
 from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow
 from sparrow.store.sql.state.catalog import StoreCatalog
+from sparrow.store.sql.statements import batches as statements
 
 log = logging.getLogger(__name__)
 
 TRANSACTION_ROWS_MAX, TRANSACTION_BYTES_MAX = 1000, 1 << 20
-"""Of one transaction."""
+"""Limits of one transaction."""
 _WAITING_ROWS_MAX = 50_000
-_CONFLICTS_MAX = 20
-_TICKETS_KEPT = 1000
-"""A ticket a transaction would soon be more rows than there are messages."""
+_BATCH_IDS_KEPT = 1000
+"""The writer deletes its own used batch ids this often: with small batches they would outnumber the messages."""
 _ROW_BYTES = 128
-"""What a row takes beside body, key and properties: more than enough."""
+"""An upper limit for what a row takes beside body and properties."""
 
 
 class _Job(NamedTuple):
-    entries: Sequence[NewRow]
-    ticket: tuple[int, int] | None
-    """Of an idempotent producer: who, and which of its sends."""
+    """A send that waits for its transaction."""
+
+    rows: Sequence[NewRow]
+    sequence: tuple[int, int] | None
+    """The id of an idempotent producer, and the number of the send."""
     bytes: int
     deadline: float
-    placed: asyncio.Future[AssignedIds]
+    ids: asyncio.Future[AssignedIds]
 
 
 class LaneWriter:
@@ -75,31 +77,31 @@ class LaneWriter:
         self._work: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    def append(self, entries: Sequence[NewRow], ticket: tuple[int, int] | None = None) -> asyncio.Future[AssignedIds]:
-        """Where the entries came to lie, once they do."""
+    def append(self, rows: Sequence[NewRow], sequence: tuple[int, int] | None = None) -> asyncio.Future[AssignedIds]:
+        """Append rows; the future has their ids once they are committed."""
         if self._is_closed:
             raise Closed(f"the store {self._database.display_url}")
-        size = self._size(entries)
-        if self._waiting_rows + len(entries) > _WAITING_ROWS_MAX:
-            raise Busy(f"{self._waiting_rows} messages wait for the database already")
+        size = self._size(rows)
+        if self._waiting_rows + len(rows) > _WAITING_ROWS_MAX:
+            raise Busy(f"{self._waiting_rows} messages already wait for the database; send more slowly or retry later")
         deadline = self._loop.time() + self._wait_s
-        job = _Job(entries, ticket, size, deadline, self._loop.create_future())
+        job = _Job(rows, sequence, size, deadline, self._loop.create_future())
         self._jobs.append(job)
-        self._waiting_rows += len(entries)
+        self._waiting_rows += len(rows)
         if self._work is None:
             self._work = self._loop.create_task(self._write())
-        return job.placed
+        return job.ids
 
-    def _size(self, entries: Sequence[NewRow]) -> int:
-        total = sum([len(entry.body) + len(entry.properties) for entry in entries]) + _ROW_BYTES * len(entries)
-        if total > BODY_BYTES_MAX and (largest := max(len(entry.body) for entry in entries)) > BODY_BYTES_MAX:
+    def _size(self, rows: Sequence[NewRow]) -> int:
+        total = sum([len(row.body) + len(row.properties) for row in rows]) + _ROW_BYTES * len(rows)
+        if total > BODY_BYTES_MAX and (largest := max(len(row.body) for row in rows)) > BODY_BYTES_MAX:
             raise TooLarge("the message", largest, BODY_BYTES_MAX)
         if total > self._database.packet_bytes_max:
             raise TooLarge("the message", total, self._database.packet_bytes_max)
         return total
 
     async def close(self) -> None:
-        """Done when everything that was taken is stored, or known to be not."""
+        """Wait until all accepted sends are stored or have failed."""
         self._is_closed = True
         while self._work is not None:
             await asyncio.wait({self._work})
@@ -107,142 +109,137 @@ class LaneWriter:
     async def _write(self) -> None:
         try:
             while self._jobs:
-                jobs = self._take()
+                jobs = self._take_jobs()
                 try:
                     await self._store(jobs)
-                except Exception as failure:  # whatever it is, senders must hear of it
+                except Exception as failure:  # senders must get an answer whatever it is
                     for job in jobs:
-                        if not job.placed.done():
-                            job.placed.set_exception(failure)
+                        if not job.ids.done():
+                            job.ids.set_exception(failure)
         finally:
             self._work = None
 
-    def _take(self) -> list[_Job]:
+    def _take_jobs(self) -> list[_Job]:
         taken: list[_Job] = []
-        tickets: set[tuple[int, int]] = set()
-        rows = size = 0
+        sequences: set[tuple[int, int]] = set()
+        row_count = size = 0
         limit = min(TRANSACTION_BYTES_MAX, self._database.packet_bytes_max)
         while self._jobs:
             job = self._jobs[0]
-            if taken and (rows + len(job.entries) > TRANSACTION_ROWS_MAX or size + job.bytes > limit):
+            if taken and (row_count + len(job.rows) > TRANSACTION_ROWS_MAX or size + job.bytes > limit):
                 break
-            if job.ticket is not None:
-                if job.ticket in tickets:  # the same again: it finds the first in the database, next time
+            if job.sequence is not None:
+                if job.sequence in sequences:  # a repeat of the other: the next transaction finds that stored
                     break
-                tickets.add(job.ticket)
+                sequences.add(job.sequence)
             taken.append(self._jobs.popleft())
-            rows += len(job.entries)
+            row_count += len(job.rows)
             size += job.bytes
-        self._waiting_rows -= rows
+        self._waiting_rows -= row_count
         return taken
 
     async def _store(self, jobs: list[_Job]) -> None:
         while jobs:
             self._sequence += 1
-            entries = [entry for job in jobs for entry in job.entries]
-            tickets, at = [BatchId(self._writer_id, self._sequence, 0, len(entries))], 0
+            rows = [row for job in jobs for row in job.rows]
+            batch_ids, first = [BatchId(self._writer_id, self._sequence, 0, len(rows))], 0
             for job in jobs:
-                if job.ticket is not None:
-                    tickets.append(BatchId(*job.ticket, at, len(job.entries), is_for_all_lanes=True))
-                at += len(job.entries)
-            placed = await self._tried(entries, tickets, max(job.deadline for job in jobs))
-            if placed is None:
-                jobs = await self._without_repeats(jobs)
+                if job.sequence is not None:
+                    batch_ids.append(BatchId(*job.sequence, first, len(job.rows), is_for_all_lanes=True))
+                first += len(job.rows)
+            ids = await self._append_with_retries(rows, batch_ids, max(job.deadline for job in jobs))
+            if ids is None:
+                jobs = await self._complete_repeats(jobs)
                 continue
-            self._on_stored(self._lane, placed, entries)
-            at = placed.base_id
+            self._on_stored(self._lane, ids, rows)
+            next_id = ids.base_id
             for job in jobs:
-                if not job.placed.done():
-                    job.placed.set_result(placed._replace(base_id=at))
-                at += len(job.entries)
-            if self._sequence % _TICKETS_KEPT == 0:
-                await self._forget_tickets()
+                if not job.ids.done():
+                    job.ids.set_result(ids._replace(base_id=next_id))
+                next_id += len(job.rows)
+            if self._sequence % _BATCH_IDS_KEPT == 0:
+                await self._delete_used_batch_ids()
             return
 
-    async def _forget_tickets(self) -> None:
-        """Ours are of no use once the next transaction has begun; those of producers are kept for a day."""
+    async def _delete_used_batch_ids(self) -> None:
+        """Delete this writer's used batch ids; retention keeps those of producers for a day."""
         try:
             await self._database.execute(
-                "DELETE FROM hermes_batch WHERE lane = :lane AND producer = :producer AND seq < :seq",
-                lane=self._lane.number,
-                producer=self._writer_id,
-                seq=self._sequence,
+                statements.DELETE_USED, lane=self._lane.number, producer=self._writer_id, seq=self._sequence
             )
-        except (LockConflict, SparrowError) as cause:  # the next time, or whoever tidies up
-            log.info("used tickets are not deleted yet", extra={"cause": str(cause)})
+        except (LockConflict, SparrowError) as cause:  # the next time does it, or retention
+            log.info("Could not delete used batch ids.", extra={"cause": str(cause)})
 
-    async def _tried(
-        self, entries: Sequence[NewRow], tickets: Sequence[BatchId], deadline: float
+    async def _append_with_retries(
+        self, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], deadline: float
     ) -> AssignedIds | None:
-        """None: one of the producers' tickets is used up."""
+        """Append, with retries; return None if the send of an idempotent producer among them is stored already."""
         conflicts = 0
         while True:
             try:
-                return await self._append(entries, tickets)
+                return await self._append(rows, batch_ids)
             except DuplicateKey as cause:
-                known = await self._known(tickets, deadline)
-                if (ours := known.get(tickets[0][:2])) is not None:
+                stored = await self._find_stored(batch_ids, deadline)
+                if (ours := stored.get(batch_ids[0][:2])) is not None:
                     return ours
-                if not known:
+                if not stored:
                     raise DatabaseRefused(
                         self._database.display_url,
-                        f"table {self._lane.table} holds rows that the platform did not write ({cause});"
-                        " `sparrow store check` names them",
+                        f"table {self._lane.table} has rows that Sparrow did not write ({cause});"
+                        " list them with `sparrow store check`",
                     ) from cause
                 return None
             except (LockConflict, MissingPartition) as cause:
                 conflicts += 1
-                if conflicts > _CONFLICTS_MAX:
-                    raise Busy(f"the lane of {self._lane.table} is locked by somebody else") from cause
-                await asyncio.sleep(random.uniform(0.005, 0.05))
+                if conflicts > TRIES_MAX:
+                    raise Busy(
+                        f"another transaction keeps lane {self._lane.number} ({self._lane.table}) locked"
+                    ) from cause
+                await pause(0.005, 0.05)
             except StoreDatabaseUnreachable as cause:
                 if self._loop.time() > deadline:
                     raise
-                log.warning("the database was lost, trying again", extra={"cause": str(cause)})
-                await asyncio.sleep(random.uniform(0.05, 0.2))
+                log.warning("Lost the connection to the database; retrying the append.", extra={"cause": str(cause)})
+                await pause(0.05, 0.2)
 
-    async def _append(self, entries: Sequence[NewRow], tickets: Sequence[BatchId]) -> AssignedIds:
+    async def _append(self, rows: Sequence[NewRow], batch_ids: Sequence[BatchId]) -> AssignedIds:
         try:
-            return await self._database.append(self._lane, entries, tickets, self._now_ms())
+            return await self._database.append(self._lane, rows, batch_ids, self._now_ms())
         except MissingPartition:
-            await self._catalog.ensure_partitions(self._lane, len(entries))
-            return await self._database.append(self._lane, entries, tickets, self._now_ms())
+            await self._catalog.ensure_partitions(self._lane, len(rows))
+            return await self._database.append(self._lane, rows, batch_ids, self._now_ms())
 
-    async def _known(self, tickets: Sequence[BatchId], deadline: float) -> dict[tuple[int, int], AssignedIds]:
-        """Where what these tickets stand for was stored before."""
-        places = " OR ".join(f"(producer = {ticket.producer} AND seq = {ticket.seq})" for ticket in tickets)
+    async def _find_stored(self, batch_ids: Sequence[BatchId], deadline: float) -> dict[tuple[int, int], AssignedIds]:
+        """Return the ids of those of the batches that are stored, by producer and sequence."""
+        select = statements.select_stored((batch.producer, batch.seq) for batch in batch_ids)
         while True:
             try:
-                found = await self._database.fetch(
-                    "SELECT lane, producer, seq, base_id, at FROM hermes_batch"
-                    f" WHERE lane IN (0, :lane) AND ({places})",
-                    lane=self._lane.number,
-                )
+                found = await self._database.fetch(select, lane=self._lane.number)
                 return {
-                    (producer, seq): AssignedIds(base_id, at, lane) if lane else _anywhere(base_id, at)
+                    (producer, seq): AssignedIds(base_id, at, lane) if lane else _ids_in_any_lane(base_id, at)
                     for lane, producer, seq, base_id, at in found
                 }
             except (LockConflict, StoreDatabaseUnreachable) as cause:
                 if self._loop.time() > deadline:
                     raise StoreDatabaseUnreachable(self._database.display_url, str(cause)) from cause
-                await asyncio.sleep(random.uniform(0.05, 0.2))
+                await pause(0.05, 0.2)
 
-    async def _without_repeats(self, jobs: list[_Job]) -> list[_Job]:
-        """Answer those that were stored before with where that is; the others remain."""
-        tickets = [
-            BatchId(*job.ticket, 0, len(job.entries), is_for_all_lanes=True) for job in jobs if job.ticket is not None
+    async def _complete_repeats(self, jobs: list[_Job]) -> list[_Job]:
+        """Complete the sends that are stored already with their ids; return the others."""
+        batch_ids = [
+            BatchId(*job.sequence, 0, len(job.rows), is_for_all_lanes=True) for job in jobs if job.sequence is not None
         ]
-        known = await self._known(tickets, max(job.deadline for job in jobs))
-        remain = []
+        stored = await self._find_stored(batch_ids, max(job.deadline for job in jobs))
+        remaining = []
         for job in jobs:
-            if job.ticket is not None and (placed := known.get(job.ticket)) is not None:
-                if not job.placed.done():
-                    job.placed.set_result(placed)
+            if job.sequence is not None and (ids := stored.get(job.sequence)) is not None:
+                if not job.ids.done():
+                    job.ids.set_result(ids)
             else:
-                remain.append(job)
-        return remain
+                remaining.append(job)
+        return remaining
 
 
-def _anywhere(place: int, at: int) -> AssignedIds:
-    lane, base_id = split_physical_offset(place)
-    return AssignedIds(base_id, at, lane)
+def _ids_in_any_lane(physical_offset: int, store_ms: int) -> AssignedIds:
+    lane, base_id = split_physical_offset(physical_offset)
+    return AssignedIds(base_id, store_ms, lane)

@@ -48,9 +48,9 @@ class StoreDatabase(SqlSession, Protocol):
         ...
 
     async def append(
-        self, lane: Lane, entries: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int
+        self, lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int
     ) -> AssignedIds:
-        """Number the rows and insert them, in one transaction and one round trip."""
+        """Assign ids to the rows and insert them, in one transaction and one round trip."""
         ...
 
     async def server_identity(self) -> str:

@@ -1,15 +1,10 @@
-"""MariaDB and MySQL, through asyncmy.
-
-An append is one text of several statements, and every literal in it is a number or hex: nothing to escape, and the
-server has the whole of it before it takes the lane's lock.
-"""
+"""MariaDB and MySQL, through asyncmy."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from binascii import hexlify
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -34,33 +29,33 @@ from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, Pool
 from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import table_name
+from sparrow.store.sql.statements.append import mysql_append
 
 _DUPLICATE, _NO_PARTITION = 1062, 1526
 _CONFLICTS = frozenset({1205, 1213})
 _GONE = frozenset({1048, 1146})
-"""No lane gave a number, or its table is not there: the topic was deleted, perhaps made anew."""
+"""The lane has no row, or its table does not exist: the topic was deleted, perhaps created again."""
 _LOST = frozenset({1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2014, 2055})
 _FLAGS = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ANSI_QUOTES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',"
     " innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, sql_notes = OFF"
-    # Who stands still amid a transaction must not keep a lane locked for good. Only MariaDB has such a limit.
+    # A process that hangs in a transaction must not keep a lane locked. Only MariaDB has such a limit.
     " /*M!100300 , idle_write_transaction_timeout = 5 */",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
 _NAMED = re.compile(r"%\((\w+)\)s")
-_ROOM_BYTES = 64 << 10
-"""For what stands around the messages in a packet."""
-_CONNECT_S, _GREETED_S = 5, 15
-"""Until the server takes the call, and until it can be asked."""
+_PACKET_OVERHEAD_BYTES = 64 << 10
+"""For what a packet holds beside the messages."""
+_CONNECT_TIMEOUT_S, _LOGIN_TIMEOUT_S = 5, 15
+"""Timeouts of the TCP connection, and of login and session settings."""
 _COMPOUND_ROWS = 50
-"""Below so many rows MariaDB is given one compound statement. Else it sends an answer for every part of the text, which
-costs more than the parts themselves do. For many rows a plain text is quicker."""
+"""Below so many rows MariaDB gets one compound statement: it sends a response for each statement of a plain text, which
+costs more than the statements do. For more rows a plain text is faster."""
 _PREPARED_MAX = 100
-"""Queries that a connection keeps prepared: rows then come as they are, not as text."""
+"""Queries that a connection keeps prepared: their rows come in binary form, not as text."""
 
-# The driver asks for the server's notes and logs them: that a table or a key is there already is no news to us.
+# The driver logs the server's notes, such as that a table exists already. They say nothing of use.
 logging.getLogger("asyncmy").setLevel(logging.ERROR)
 
 
@@ -71,7 +66,7 @@ async def open_mysql(address: DatabaseUrl, *, connections_max: int) -> MySqlData
 
 
 class MySqlDatabase:
-    """A server of theirs."""
+    """A database on a MariaDB or MySQL server."""
 
     dialect: Dialect = "mysql"
 
@@ -90,8 +85,8 @@ class MySqlDatabase:
         ((packet, log_bin, sync_binlog, version),) = await self.fetch(
             "SELECT @@max_allowed_packet, @@log_bin, @@sync_binlog, VERSION()"
         )
-        self.packet_bytes_max = packet // 2 - _ROOM_BYTES  # hex takes two bytes for one
-        # InnoDB shows a commit before its redo is on disk, unless the binary log is there to order them.
+        self.packet_bytes_max = packet // 2 - _PACKET_OVERHEAD_BYTES  # hex takes two bytes for one
+        # InnoDB shows a commit before its redo log is on disk, unless the binary log orders them.
         self.shows_before_durable = not (log_bin and sync_binlog == 1)
         self._is_mariadb = "mariadb" in str(version).lower()
 
@@ -105,14 +100,14 @@ class MySqlDatabase:
                 yield self._pool.session(connection)
                 await connection.commit()
             except BaseException:
-                await _rolled_back(connection)
+                await _roll_back(connection)
                 raise
 
     async def append(
-        self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int
+        self, lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int
     ) -> AssignedIds:
-        text = append_sql(lane, entries, tickets, now_ms)
-        if self._is_mariadb and len(entries) < _COMPOUND_ROWS:
+        text = mysql_append(lane, rows, batch_ids, now_ms)
+        if self._is_mariadb and len(rows) < _COMPOUND_ROWS:
             text = b"BEGIN NOT ATOMIC %b; END" % text
         async with self._pool.connection() as connection:
             try:
@@ -122,7 +117,7 @@ class MySqlDatabase:
                     while await cursor.nextset():
                         found = found or await cursor.fetchall()
             except BaseException as cause:
-                await _rolled_back(connection)
+                await _roll_back(connection)
                 if isinstance(cause, errors.MySQLError) and cause.args and cause.args[0] in _GONE:
                     raise UnknownTopic(lane.topic) from cause
                 raise
@@ -133,7 +128,7 @@ class MySqlDatabase:
         ((_, uptime),) = await self.fetch("SHOW GLOBAL STATUS LIKE 'Uptime'")
         ((now, server_id),) = await self.fetch("SELECT UNIX_TIMESTAMP(), @@server_id")
         started_at = int(now) - int(uptime)
-        if abs(started_at - self._started_at) > 2:  # whole seconds, read one after the other
+        if abs(started_at - self._started_at) > 2:  # both are whole seconds, read one after the other
             self._started_at = started_at
         return f"{server_id}/{self._started_at}"
 
@@ -143,8 +138,8 @@ class MySqlDatabase:
     # -- connections --------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> Any:
-        async with asyncio.timeout(_GREETED_S):
-            connection = await self._connected()
+        async with asyncio.timeout(_LOGIN_TIMEOUT_S):
+            connection = await self._connect_driver()
             try:
                 for statement in _SESSION:
                     await connection.query(statement)
@@ -153,7 +148,7 @@ class MySqlDatabase:
                 raise
         return connection
 
-    async def _connected(self) -> Any:
+    async def _connect_driver(self) -> Any:
         task, address = asyncio.current_task(), self._address
         cancels = task.cancelling() if task else 0
         connection = await asyncmy.connect(
@@ -165,10 +160,10 @@ class MySqlDatabase:
             charset="utf8mb4",
             client_flag=_FLAGS,
             autocommit=True,
-            connect_timeout=_CONNECT_S,
+            connect_timeout=_CONNECT_TIMEOUT_S,
             stmt_cache_size=_PREPARED_MAX,
         )
-        # The driver waits with `wait_for`, which before Python 3.12 forgets a cancellation that comes with the answer.
+        # The driver uses `wait_for`, which before Python 3.12 loses a cancellation that arrives with the answer.
         if task and task.cancelling() > cancels:
             connection.close()
             raise asyncio.CancelledError
@@ -213,53 +208,14 @@ async def _execute(connection: Any, sql: str, values: dict[str, ColumnValue]) ->
 
 @lru_cache(4096)
 def _positional(sql: str) -> tuple[str, list[str]]:
-    """With `%s` for every value, and their names in order: queries of this form are prepared."""
+    """Replace each `:name` by `%s`; return the text and the names. The driver prepares queries of this form."""
     names = _NAMED.findall(to_pyformat_style(sql))
     return _NAMED.sub("%s", to_pyformat_style(sql)), names
 
 
-async def _rolled_back(connection: Any) -> None:
-    """A text that failed half-way leaves its transaction open."""
+async def _roll_back(connection: Any) -> None:
+    """Roll back: a text of several statements that failed leaves its transaction open."""
     try:
         await connection.rollback()
     except (errors.MySQLError, OSError, EOFError):
         connection.close()
-
-
-def append_sql(lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int) -> bytes:
-    """The whole transaction."""
-    number, count = lane.number, len(entries)
-    start = (
-        # None of what an earlier append on this connection has left behind: the lane may be gone.
-        "SET @b=NULL,@t=NULL;START TRANSACTION;"
-        f"UPDATE hermes_lane SET next_id=next_id+{count},last_ts=GREATEST(last_ts,{now_ms}) WHERE lane={number};"
-        f"SELECT next_id-{count},last_ts INTO @b,@t FROM hermes_lane WHERE lane={number};"
-    )
-    if tickets:
-        places = ",".join(
-            f"({t.stored_lane(lane)},{t.producer},{t.seq},@b+{t.stored_offset(lane)},{t.size},@t)" for t in tickets
-        )
-        start += f"INSERT INTO hermes_batch VALUES {places};"
-    start += f'INSERT INTO "{lane.table}" (id,body,source_ip,token,ref_key,"timestamp",properties) VALUES '
-    end = ";"
-    keys = [
-        f"(X'{key.hex()}','{lane.priority.label}',@b+{at})"
-        for at, entry in enumerate(entries)
-        for key in entry.extra_keys
-    ]
-    if keys:
-        end += f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES {",".join(keys)};'
-    end += "COMMIT;SELECT @b,@t"
-    rows = [
-        b"(@b+%d,X'%b',%d,%d,%b,@t,X'%b')"
-        % (at, hexlify(e.body), e.source_ip, e.token, _literal(e.ref_key), hexlify(e.properties))
-        for at, e in enumerate(entries)
-    ]
-    # Joined once: in a large batch every copy of the text costs as much as writing it.
-    rows[0] = start.encode() + rows[0]
-    rows[-1] += end.encode()
-    return b",".join(rows)
-
-
-def _literal(value: bytes | None) -> bytes:
-    return b"NULL" if value is None else b"X'%b'" % hexlify(value)

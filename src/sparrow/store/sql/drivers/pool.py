@@ -1,4 +1,4 @@
-"""A few connections to a server, each used by one at a time; one that failed is not used again."""
+"""A pool of connections to a server. A connection that failed is closed, not reused."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 
 
 class DriverFunctions(NamedTuple):
-    """How a driver does what every driver does."""
+    """What the pool needs of a driver."""
 
     connect: Callable[[], Awaitable[Any]]
     close: Callable[[Any], None]
-    """At once, without a word to the server."""
+    """Close a connection at once, without waiting for the server."""
     is_open: Callable[[Any], bool]
     raises: tuple[type[BaseException], ...]
     failure: Callable[[BaseException], Exception]
-    """What one of these means."""
+    """Translate one of `raises` into an error of `drivers.errors`."""
     fetch: Callable[[Any, str, dict[str, ColumnValue]], Awaitable[list[tuple[Any, ...]]]]
     execute: Callable[[Any, str, dict[str, ColumnValue]], Awaitable[int]]
 
 
 class ConnectionPool:
-    """Connections are made when they are needed, and kept."""
+    """Opens connections when they are needed, and keeps them."""
 
     def __init__(self, display_url: str, connections_max: int, driver: DriverFunctions) -> None:
         self._display_url, self._driver = display_url, driver
@@ -36,36 +36,37 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
+        """Use a connection in the block; wait while all are in use."""
         async with self._free:
             if self._is_closed:
-                raise StoreDatabaseUnreachable(self._display_url, "it was closed here")
+                raise StoreDatabaseUnreachable(self._display_url, "this process has closed it")
             connection = None
             try:
-                connection = await self._taken()
+                connection = await self._acquire()
                 yield connection
             except self._driver.raises as cause:
                 failure = self._driver.failure(cause)
-                if isinstance(failure, StoreDatabaseUnreachable):  # whatever took this one took the others
+                if isinstance(failure, StoreDatabaseUnreachable):  # the others have most likely failed, too
                     self._drop(connection)
                     self._drop_idle()
                     connection = None
                 raise failure from cause
-            except BaseException as cause:  # cancelled, say: the answer may still be on its way
+            except BaseException as cause:  # such as a cancellation: the answer may still arrive
                 if not isinstance(cause, Exception):
                     self._drop(connection)
                     connection = None
                 raise
             finally:
-                self._give_back(connection)
+                self._release(connection)
 
-    async def _taken(self) -> Any:
+    async def _acquire(self) -> Any:
         while self._idle:
             connection = self._idle.pop()
-            if self._driver.is_open(connection):  # it may have been closed while nobody used it
+            if self._driver.is_open(connection):  # the server may have closed it while it was idle
                 return connection
         return await self._driver.connect()
 
-    def _give_back(self, connection: Any) -> None:
+    def _release(self, connection: Any) -> None:
         if connection is None:
             return
         if self._is_closed or not self._driver.is_open(connection):
@@ -97,12 +98,12 @@ class ConnectionPool:
             return await self._driver.execute(connection, sql, values)
 
     def session(self, connection: Any) -> PooledSession:
-        """The statements of one transaction."""
+        """Return a session that executes the statements of one transaction."""
         return PooledSession(connection, self._driver)
 
 
 class PooledSession:
-    """Statements on one connection."""
+    """Executes statements on one connection."""
 
     def __init__(self, connection: Any, driver: DriverFunctions) -> None:
         self._connection, self._driver = connection, driver

@@ -1,10 +1,9 @@
-"""PostgreSQL, through asyncpg. An append is one statement, its entries are arrays."""
+"""PostgreSQL, through asyncpg."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import Any
 
 import asyncpg
@@ -24,7 +23,7 @@ from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, Pool
 from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
-from sparrow.store.sql.schema.table_names import table_name
+from sparrow.store.sql.statements.append import postgres_append
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 _LOST = frozenset({"57P01", "57P02", "57P03", "53300", "25P03"})
@@ -35,7 +34,7 @@ _SESSION = {
     "synchronous_commit": "on",
     "timezone": "UTC",
 }
-_CONNECT_S = 5
+_CONNECT_TIMEOUT_S = 5
 _LOST_ERRORS = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -53,7 +52,7 @@ async def open_postgres(address: DatabaseUrl, *, connections_max: int) -> Postgr
 
 
 class PostgresDatabase:
-    """A server of its. (The driver's own pool makes tasks for every use.)"""
+    """A database on a PostgreSQL server. asyncpg's own pool is not used: it creates tasks for each use."""
 
     dialect: Dialect = "postgresql"
     packet_bytes_max = 64 << 20
@@ -79,30 +78,30 @@ class PostgresDatabase:
             yield self._pool.session(connection)
 
     async def append(
-        self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int
+        self, lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int
     ) -> AssignedIds:
-        keys = [(key, at) for at, entry in enumerate(entries) for key in entry.extra_keys]
+        keys = [(key, at) for at, row in enumerate(rows) for key in row.extra_keys]
         values = [
-            [entry.body for entry in entries],
-            [entry.source_ip for entry in entries],
-            [entry.token for entry in entries],
-            [entry.ref_key for entry in entries],
-            [entry.properties for entry in entries],
-            *(len(entries), now_ms, lane.number),
-            [ticket.stored_lane(lane) for ticket in tickets],
-            [ticket.producer for ticket in tickets],
-            [ticket.seq for ticket in tickets],
-            [ticket.stored_offset(lane) for ticket in tickets],
-            [ticket.size for ticket in tickets],
+            [row.body for row in rows],
+            [row.source_ip for row in rows],
+            [row.token for row in rows],
+            [row.ref_key for row in rows],
+            [row.properties for row in rows],
+            *(len(rows), now_ms, lane.number),
+            [batch.stored_lane(lane) for batch in batch_ids],
+            [batch.producer for batch in batch_ids],
+            [batch.seq for batch in batch_ids],
+            [batch.stored_offset(lane) for batch in batch_ids],
+            [batch.size for batch in batch_ids],
         ]
         if keys:
             values += [[key for key, _ in keys], [at for _, at in keys]]
         async with self._pool.connection() as connection:
             try:
-                found = await connection.fetch(_append_text(lane, has_keys=bool(keys)), *values)
+                found = await connection.fetch(postgres_append(lane, has_keys=bool(keys)), *values)
             except asyncpg.UndefinedTableError as cause:
                 raise UnknownTopic(lane.topic) from cause
-        if not found:  # no lane gave a number: the topic was deleted, perhaps made anew
+        if not found:  # the lane has no row: the topic was deleted, perhaps created again
             raise UnknownTopic(lane.topic)
         return AssignedIds(found[0][0], found[0][1], lane.number)
 
@@ -125,7 +124,7 @@ class PostgresDatabase:
             user=address.user or "postgres",
             password=address.password or None,
             database=address.name,
-            timeout=_CONNECT_S,
+            timeout=_CONNECT_TIMEOUT_S,
             server_settings=_SESSION,
         )
 
@@ -157,28 +156,6 @@ async def _fetch(connection: Any, sql: str, values: dict[str, ColumnValue]) -> l
 
 async def _execute(connection: Any, sql: str, values: dict[str, ColumnValue]) -> int:
     text, names = to_numeric_style(sql)
-    said: str = await connection.execute(text, *(values[name] for name in names))
-    count = said.rpartition(" ")[2]  # "UPDATE 3", or "CREATE TABLE"
+    status: str = await connection.execute(text, *(values[name] for name in names))
+    count = status.rpartition(" ")[2]  # "UPDATE 3", or "CREATE TABLE"
     return int(count) if count.isdigit() else 0
-
-
-@lru_cache(4096)
-def _append_text(lane: Lane, *, has_keys: bool) -> str:
-    also_keys = (
-        f', k AS (INSERT INTO "{table_name("key", lane.topic, lane.part)}"'
-        f" SELECT u.key, '{lane.priority.label}', l.b + u.at FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at))"
-        if has_keys
-        else ""
-    )
-    return (
-        "WITH l AS (UPDATE hermes_lane SET next_id = next_id + $6::int, last_ts = GREATEST(last_ts, $7::bigint)"
-        " WHERE lane = $8::int RETURNING next_id - $6::int AS b, last_ts AS t),"
-        " d AS (INSERT INTO hermes_batch SELECT u.lane, u.producer, u.seq, l.b + u.first, u.n, l.t"
-        " FROM l, unnest($9::int[], $10::bigint[], $11::bigint[], $12::bigint[], $13::int[])"
-        " AS u(lane, producer, seq, first, n))"
-        f"{also_keys},"
-        f' m AS (INSERT INTO "{lane.table}" SELECT l.b + u.o - 1, u.body, u.ip, u.token, u.k, l.t, u.props'
-        " FROM l, unnest($1::bytea[], $2::bigint[], $3::int[], $4::bytea[], $5::bytea[])"
-        " WITH ORDINALITY AS u(body, ip, token, k, props, o))"
-        " SELECT b, t FROM l"
-    )

@@ -1,4 +1,4 @@
-"""SQLite, in two threads of its own: one writes, one reads what is committed."""
+"""SQLite, in two threads: one writes, one reads what is committed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from sparrow.store.sql.drivers.url import DatabaseUrl, Dialect
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import NewRow
 from sparrow.store.sql.schema.table_names import table_name
+from sparrow.store.sql.statements import append as statements
 
 _Result = TypeVar("_Result")
 _BUSY_S = 5
@@ -33,7 +34,7 @@ async def open_sqlite(address: DatabaseUrl, *, connections_max: int) -> SqliteDa
 
 
 class SqliteDatabase:
-    """One file. Its writer is one thread, so a transaction keeps the others waiting."""
+    """A SQLite file. One thread writes, so a transaction blocks all other writes of the process."""
 
     dialect: Dialect = "sqlite"
     packet_bytes_max = 900 << 20
@@ -42,79 +43,74 @@ class SqliteDatabase:
     def __init__(self, address: DatabaseUrl) -> None:
         self.display_url = address.name
         self._writing, self._reading = (ThreadPoolExecutor(1, f"sqlite-{work}") for work in ("write", "read"))
-        self._turn = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     async def start(self) -> None:
-        self._writer = await self._in(self._writing, self._connect)
-        self._reader = await self._in(self._reading, self._connect)
+        self._writer = await self._run(self._writing, self._connect)
+        self._reader = await self._run(self._reading, self._connect)
 
     def _connect(self) -> sqlite3.Connection:
         Path(self.display_url).parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.display_url, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA busy_timeout = 5000")
-        _write_ahead(connection)
+        _enable_wal(connection)
         connection.executescript(_SESSION)
         return connection
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
     async def fetch(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
-        return await self._in(self._reading, lambda: self._reader.execute(sql, values).fetchall())
+        return await self._run(self._reading, lambda: self._reader.execute(sql, values).fetchall())
 
     async def execute(self, sql: str, **values: ColumnValue) -> int:
-        async with self._turn:
-            return await self._in(self._writing, lambda: self._writer.execute(sql, values).rowcount)
+        async with self._write_lock:
+            return await self._run(self._writing, lambda: self._writer.execute(sql, values).rowcount)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[_Session]:
-        async with self._turn:
-            try:  # from the start: who is cancelled while it begins must not leave it open
-                await self._in(self._writing, self._writer.execute, "BEGIN IMMEDIATE")
+        async with self._write_lock:
+            try:  # includes BEGIN: a cancellation during it must not leave the transaction open
+                await self._run(self._writing, self._writer.execute, "BEGIN IMMEDIATE")
                 yield _Session(self)
-                await self._in(self._writing, self._writer.execute, "COMMIT")
+                await self._run(self._writing, self._writer.execute, "COMMIT")
             except BaseException:
-                await asyncio.shield(self._in(self._writing, self._writer.rollback))
+                await asyncio.shield(self._run(self._writing, self._writer.rollback))
                 raise
 
     async def append(
-        self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int
+        self, lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int
     ) -> AssignedIds:
-        async with self._turn:
-            return await self._in(self._writing, self._append, lane, entries, tickets, now_ms)
+        async with self._write_lock:
+            return await self._run(self._writing, self._append, lane, rows, batch_ids, now_ms)
 
-    def _append(self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int) -> AssignedIds:
+    def _append(self, lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], now_ms: int) -> AssignedIds:
         connection = self._writer
         connection.execute("BEGIN IMMEDIATE")
         try:
             found = connection.execute(
-                "UPDATE hermes_lane SET next_id = next_id + ?, last_ts = MAX(last_ts, ?) WHERE lane = ?"
-                " RETURNING next_id - ?, last_ts",
-                (len(entries), now_ms, lane.number, len(entries)),
+                statements.SQLITE_TAKE_IDS, (len(rows), now_ms, lane.number, len(rows))
             ).fetchall()
-            if not found:  # the topic was deleted, perhaps made anew
+            if not found:  # the topic was deleted, perhaps created again
                 raise UnknownTopic(lane.topic)
             base_id, store_ms = found[0]
             connection.executemany(
-                "INSERT INTO hermes_batch VALUES (?, ?, ?, ?, ?, ?)",
+                statements.SQLITE_INSERT_BATCH_ID,
                 [
-                    (t.stored_lane(lane), t.producer, t.seq, base_id + t.stored_offset(lane), t.size, store_ms)
-                    for t in tickets
+                    (b.stored_lane(lane), b.producer, b.seq, base_id + b.stored_offset(lane), b.size, store_ms)
+                    for b in batch_ids
                 ],
             )
             connection.executemany(
-                f'INSERT INTO "{lane.table}" VALUES (?, ?, ?, ?, ?, ?, ?)',
+                statements.sqlite_insert_message(lane.table),
                 [
-                    (base_id + at, e.body, e.source_ip, e.token, e.ref_key, store_ms, e.properties)
-                    for at, e in enumerate(entries)
+                    (base_id + n, row.body, row.source_ip, row.token, row.ref_key, store_ms, row.properties)
+                    for n, row in enumerate(rows)
                 ],
             )
-            keys = [
-                (key, lane.priority.label, base_id + at) for at, entry in enumerate(entries) for key in entry.extra_keys
-            ]
+            keys = [(key, lane.priority.label, base_id + n) for n, row in enumerate(rows) for key in row.extra_keys]
             if keys:
-                connection.executemany(
-                    f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES (?, ?, ?)', keys
-                )
+                key_table = table_name("key", lane.topic, lane.part)
+                connection.executemany(statements.sqlite_insert_key(key_table), keys)
             connection.execute("COMMIT")
         except BaseException:
             connection.rollback()
@@ -126,15 +122,15 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         for work, connection in ((self._writing, self._writer), (self._reading, self._reader)):
-            await self._in(work, connection.close)
+            await self._run(work, connection.close)
             work.shutdown(wait=False)
 
-    async def _in(self, thread: ThreadPoolExecutor, work: Callable[..., _Result], *args: object) -> _Result:
+    async def _run(self, thread: ThreadPoolExecutor, work: Callable[..., _Result], *args: object) -> _Result:
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, partial(work, *args))
         except sqlite3.Error as cause:
             raise self._failure(cause) from cause
-        except RuntimeError as cause:  # the thread is gone: closed
+        except RuntimeError as cause:  # the executor was shut down by close()
             raise StoreDatabaseUnreachable(self.display_url, str(cause)) from cause
 
     def _failure(self, cause: sqlite3.Error) -> Exception:
@@ -148,8 +144,8 @@ class SqliteDatabase:
         return DatabaseRefused(self.display_url, str(cause))
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """To change a new file's journal nobody else may use it, and for that SQLite does not wait by itself."""
+def _enable_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging. For a new file that needs exclusive access, for which SQLite does not wait."""
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:
@@ -162,15 +158,15 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 class _Session:
-    """The statements of one transaction."""
+    """Executes the statements of one transaction."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
     async def fetch(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
-        found = self._database
-        return await found._in(found._writing, lambda: found._writer.execute(sql, values).fetchall())
+        database = self._database
+        return await database._run(database._writing, lambda: database._writer.execute(sql, values).fetchall())
 
     async def execute(self, sql: str, **values: ColumnValue) -> int:
-        found = self._database
-        return await found._in(found._writing, lambda: found._writer.execute(sql, values).rowcount)
+        database = self._database
+        return await database._run(database._writing, lambda: database._writer.execute(sql, values).rowcount)

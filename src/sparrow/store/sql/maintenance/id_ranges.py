@@ -1,15 +1,15 @@
-"""Ranges of ids: what is there, what is missing, what is known to be missing."""
+"""Arithmetic on ranges of ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 IdRange = tuple[int, int]
-"""From, and before."""
+"""The first id, and the first id after the range."""
 
 
 def missing_ids(present: Iterable[int], ids: IdRange) -> Iterator[IdRange]:
-    """What is not there of a range."""
+    """Yield the ranges of ids that are missing from `ids`."""
     at = ids[0]
     for number in present:
         if number > at:
@@ -20,7 +20,7 @@ def missing_ids(present: Iterable[int], ids: IdRange) -> Iterator[IdRange]:
 
 
 def subtract(ranges: Iterable[IdRange], gaps: Iterable[IdRange]) -> list[IdRange]:
-    """What is left of ranges without the gaps in them."""
+    """Return the ranges without the gaps."""
     left = list(ranges)
     for start, end in gaps:
         left = [part for a, b in left for part in ((a, min(b, start)), (max(a, end), b)) if part[0] < part[1]]
@@ -28,7 +28,7 @@ def subtract(ranges: Iterable[IdRange], gaps: Iterable[IdRange]) -> list[IdRange
 
 
 def merge_ranges(holes: Iterable[IdRange]) -> list[IdRange]:
-    """In order, with those that touch one another made one."""
+    """Sort ranges and merge those that touch or overlap."""
     found: list[IdRange] = []
     for start, end in sorted(holes):
         if found and found[-1][1] >= start:

@@ -1,22 +1,20 @@
-"""Retention: old messages go, a partition at a time; on SQLite, which has none, a thousand rows at a time.
+"""Retention: deletes old messages by whole partitions; on SQLite, which has none, a thousand rows at a time.
 
-1. A message is kept for `retention_hours`. With `retains_unread` it is also kept while a group has it before it, or
-   is to be sent it again; a group that was silent for 30 days is not waited for.
-2. First readers are told (`first_id`), then they are given time to hear of it, and only then messages go. Whoever is
-   killed in between leaves work for the next time, and nothing else.
-3. Nobody waits for retention: no statement touches many rows, and DDL gives way (see `partitions`).
+1. A message is kept for `retention_hours`. With `retains_unread` it is also kept while a group has not read it or
+   shall get it again; a group that has committed nothing for 30 days is ignored.
+2. First `first_id` moves, then readers get time to see that, and only then messages are deleted. A process that is
+   killed in between leaves the rest for the next round.
+3. Retention blocks no one: no statement touches many rows, and DDL gives way to other transactions (see `partitions`).
 
-The broker that leads calls `trim` now and then. Should two do it at a time, no harm is done.
+The leader calls `trim` from time to time. Two processes may do so at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +22,7 @@ from sparrow.settings import SqlSettings
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict
 from sparrow.store.sql.lanes import Lane
+from sparrow.store.sql.retries import retry_conflicts
 from sparrow.store.sql.schema.partitions import (
     add_partitions,
     drop_detached_partitions,
@@ -32,25 +31,30 @@ from sparrow.store.sql.schema.partitions import (
 )
 from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog
+from sparrow.store.sql.statements import batches as batch_statements
+from sparrow.store.sql.statements import lanes as lane_statements
+from sparrow.store.sql.statements import ledger as ledger_statements
+from sparrow.store.sql.statements import marks as mark_statements
+from sparrow.store.sql.statements import messages as message_statements
+from sparrow.store.sql.statements import offsets as offset_statements
+from sparrow.store.sql.statements import resends as resend_statements
 
 log = logging.getLogger(__name__)
 
 READER_GRACE_S = 2.0
-"""After which every process has heard how far messages are gone: they look once a second."""
+"""After this time every process has seen the new `first_id`: all lanes are polled once a second."""
 SILENT_GROUP_MS = 30 * 86_400_000
 DEDUP_WINDOW_MS = 24 * 3_600_000
-"""How long a batch is remembered, so that it is not stored twice."""
+"""How long a batch id is kept, so that a repeated batch is not stored again."""
 LEDGER_SCOPE_AGE_MAX_MS = 90 * 86_400_000
-"""How long the ledger remembers a scope that commits nothing."""
+"""How long the ledger keeps a scope that commits nothing."""
 ROWS_PER_DELETE = 1000
-_CONFLICTS_MAX = 20
 _EARLIEST_TIME_MS = 1_000_000_000_000
-"""A mark's value below this is no time."""
-_Result = TypeVar("_Result")
+"""A mark with a lower value does not hold a time."""
 
 
 class TrimReport(msgspec.Struct, frozen=True):
-    """What went, and what was made for what comes."""
+    """How much a round of retention deleted and created."""
 
     messages: int = 0
     partitions_dropped: int = 0
@@ -69,134 +73,122 @@ async def trim(
     *,
     grace_s: float = READER_GRACE_S,
 ) -> TrimReport:
-    """Delete what need not be kept any longer."""
+    """Delete what need not be kept any longer, and add partitions ahead."""
     lanes = list(catalog.lanes_by_number.values())
-    made, moved = 0, dict.fromkeys((lane.number for lane, _ in lanes), 0)
+    added, expired = 0, dict.fromkeys((lane.number for lane, _ in lanes), 0)
     for lane, queue in lanes:
-        with _others_go_on(lane):
-            made += await _room_ahead(database, lane, settings)
-            moved[lane.number] = await _move_first(database, lane, catalog.resend_lanes.get(queue), settings, now_ms)
-    if any(moved.values()):
+        with _skip_on_error(lane):
+            added += await _add_partitions_ahead(database, lane, settings)
+            resend_lane = catalog.resend_lanes.get(queue)
+            expired[lane.number] = await _advance_first_id(database, lane, resend_lane, settings, now_ms)
+    if any(expired.values()):
         await asyncio.sleep(grace_s)
     dropped = keys = 0
     for lane, _ in lanes:
-        with _others_go_on(lane):
-            gone, keys_gone = await _drop_old(database, lane, is_moved=moved[lane.number] > 0)
-            dropped, keys = dropped + gone, keys + keys_gone
+        with _skip_on_error(lane):
+            lane_dropped, lane_keys = await _delete_expired(database, lane, has_advanced=expired[lane.number] > 0)
+            dropped, keys = dropped + lane_dropped, keys + lane_keys
     return TrimReport(
-        messages=sum(moved.values()),
+        messages=sum(expired.values()),
         partitions_dropped=dropped,
-        partitions_made=made,
+        partitions_made=added,
         keys=keys,
-        batches=await _drop_batches(database, now_ms - DEDUP_WINDOW_MS),
-        marks=await _drop_marks(database, now_ms - DEDUP_WINDOW_MS),
-        scopes=await _delete(
-            database, "DELETE FROM hermes_ledger WHERE at < :older", older=now_ms - LEDGER_SCOPE_AGE_MAX_MS
-        ),
+        batches=await _delete_batches(database, now_ms - DEDUP_WINDOW_MS),
+        marks=await _delete_poller_marks(database, now_ms - DEDUP_WINDOW_MS),
+        scopes=await _delete(database, ledger_statements.DELETE_OLDER, older=now_ms - LEDGER_SCOPE_AGE_MAX_MS),
     )
 
 
 @contextmanager
-def _others_go_on(lane: Lane) -> Iterator[None]:
-    """A table that is gone, because its topic is being deleted or for a worse reason, is no reason to fill the disk."""
+def _skip_on_error(lane: Lane) -> Iterator[None]:
+    """Continue with the other lanes: a missing table, perhaps of a topic that is being deleted, must not stop them."""
     try:
         yield
     except DatabaseRefused as refused:
-        log.warning("a table could not be trimmed", extra={"table": lane.table, "cause": str(refused)})
+        log.warning("Could not trim a table.", extra={"table": lane.table, "cause": str(refused)})
 
 
-# -- how far ----------------------------------------------------------------------------------------------------------
+# -- which messages have expired ---------------------------------------------------------------------------------------
 
 
-async def _room_ahead(database: StoreDatabase, lane: Lane, settings: SqlSettings) -> int:
+async def _add_partitions_ahead(database: StoreDatabase, lane: Lane, settings: SqlSettings) -> int:
     bounds = await _bounds(database, lane)
     if bounds is None:
         return 0
     try:
         return await add_partitions(database, lane.table, bounds[1], settings.partition_rows)
     except LockConflict:
-        log.warning("no partition could be added, somebody is in the way", extra={"table": lane.table})
+        log.warning("Could not add a partition: other transactions hold the table.", extra={"table": lane.table})
         return 0
 
 
-async def _move_first(
-    database: StoreDatabase, lane: Lane, resends: Lane | None, settings: SqlSettings, now_ms: int
+async def _advance_first_id(
+    database: StoreDatabase, lane: Lane, resend_lane: Lane | None, settings: SqlSettings, now_ms: int
 ) -> int:
-    """Let readers know that messages are going; how many."""
+    """Hide the expired messages of a lane from readers; return how many."""
     bounds = await _bounds(database, lane)
     if bounds is None or bounds[0] == bounds[1]:
         return 0
     first_id, next_id = bounds
     kept_from = next_id
     if settings.retains_unread:
-        kept_from = await _wanted_from(database, lane, resends, next_id, now_ms - SILENT_GROUP_MS)
+        kept_from = await _needed_from(database, lane, resend_lane, next_id, now_ms - SILENT_GROUP_MS)
     older_than = now_ms - int(settings.retention_hours * 3_600_000)
-    to = await _old_to(database, lane, first_id, kept_from, older_than)
+    to = await _first_kept(database, lane, first_id, kept_from, older_than)
     if to <= first_id:
         return 0
-    await _insisting(
-        lambda: database.execute(
-            "UPDATE hermes_lane SET first_id = :to WHERE lane = :lane AND first_id < :to", to=to, lane=lane.number
-        )
-    )
+    await retry_conflicts(lambda: database.execute(lane_statements.ADVANCE_FIRST_ID, to=to, lane=lane.number))
     return to - first_id
 
 
 async def _bounds(database: StoreDatabase, lane: Lane) -> tuple[int, int] | None:
-    """None: the lane's topic is gone."""
-    found = await database.fetch("SELECT first_id, next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
+    """Return first and next id; None if the topic is deleted."""
+    found = await database.fetch(lane_statements.SELECT_BOUNDS, lane=lane.number)
     return (int(found[0][0]), int(found[0][1])) if found else None
 
 
-async def _wanted_from(
-    database: StoreDatabase, lane: Lane, resends: Lane | None, next_id: int, silent_since: int
+async def _needed_from(
+    database: StoreDatabase, lane: Lane, resend_lane: Lane | None, next_id: int, silent_since: int
 ) -> int:
-    """The lowest id that a group has still before it, or is to be sent again."""
+    """Return the lowest id that a group has not read or shall get again."""
     ((offset,),) = await database.fetch(
-        f'SELECT MIN("offset") FROM "{table_name("offset", lane.topic, lane.part)}"'
-        " WHERE priority = :priority AND updated_at >= :since",
+        offset_statements.select_lowest(table_name("offset", lane.topic, lane.part)),
         priority=lane.priority.label,
         since=silent_since,
     )
-    wanted = next_id if offset is None else min(next_id, int(offset) + 1)
-    if resends is None:
-        return wanted
-    # A range that was asked for lately counts however long its group has had nothing to do.
+    needed = next_id if offset is None else min(next_id, int(offset) + 1)
+    if resend_lane is None:
+        return needed
+    resend_offsets = table_name("resend_offset", lane.topic, lane.part)
     ((start,),) = await database.fetch(
-        f'SELECT MIN(r."start") FROM "{resends.table}" r JOIN "{table_name("resend_offset", lane.topic, lane.part)}" o'
-        ' ON r.id > o."offset" AND (r.group_id IS NULL OR r.group_id = o.group_id)'
-        ' WHERE o.priority = :priority AND (o.updated_at >= :since OR r."timestamp" >= :since)',
+        resend_statements.select_lowest_start(resend_lane.table, resend_offsets),
         priority=lane.priority.label,
         since=silent_since,
     )
-    return wanted if start is None else min(wanted, int(start))
+    return needed if start is None else min(needed, int(start))
 
 
-async def _old_to(database: StoreDatabase, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
-    """The first id that stays: where a partition ends, if there are any."""
+async def _first_kept(database: StoreDatabase, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
+    """Return the first id that stays: the end of a partition, where the database has partitions."""
     if database.dialect == "sqlite":
-        return await _first_young(database, lane, first_id, kept_from, older_than)
+        return await _first_not_older(database, lane, first_id, kept_from, older_than)
     to = first_id
     for partition in await list_partitions(database, lane.table):
         if partition.end > kept_from:
             break
-        newest = await database.fetch(
-            f'SELECT "timestamp" FROM "{lane.table}" WHERE id < :end ORDER BY id DESC LIMIT 1', end=partition.end
-        )
+        newest = await database.fetch(message_statements.select_time_before(lane.table), end=partition.end)
         if newest and newest[0][0] >= older_than:
             break
         to = max(to, partition.end)
     return to
 
 
-async def _first_young(database: StoreDatabase, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
-    """By halves: times never go back as ids grow."""
+async def _first_not_older(database: StoreDatabase, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
+    """Search by bisection: times never decrease as ids grow."""
     low, high = first_id, kept_from
     while low < high:
         middle = (low + high) // 2
-        found = await database.fetch(
-            f'SELECT "timestamp" FROM "{lane.table}" WHERE id >= :id ORDER BY id LIMIT 1', id=middle
-        )
+        found = await database.fetch(message_statements.select_time_from(lane.table), id=middle)
         if found and found[0][0] < older_than:
             low = middle + 1
         else:
@@ -204,18 +196,18 @@ async def _first_young(database: StoreDatabase, lane: Lane, first_id: int, kept_
     return low
 
 
-# -- away with it -----------------------------------------------------------------------------------------------------
+# -- deletion ----------------------------------------------------------------------------------------------------------
 
 
-async def _drop_old(database: StoreDatabase, lane: Lane, *, is_moved: bool) -> tuple[int, int]:
-    """Everything below `first_id`, left from earlier attempts too; how many partitions and how many keys."""
+async def _delete_expired(database: StoreDatabase, lane: Lane, *, has_advanced: bool) -> tuple[int, int]:
+    """Delete everything below `first_id`, also what earlier rounds left; return how many partitions and keys."""
     bounds = await _bounds(database, lane)
     if bounds is None or bounds[0] <= 1:
         return 0, 0
     first_id = bounds[0]
-    dropped, had_some = 0, is_moved
+    dropped, has_deleted = 0, has_advanced
     if database.dialect == "sqlite":
-        had_some |= await _delete_rows(database, lane, first_id) > 0
+        has_deleted |= await _delete_rows(database, lane, first_id) > 0
     else:
         old = [partition for partition in await list_partitions(database, lane.table) if partition.end <= first_id]
         try:
@@ -224,97 +216,70 @@ async def _drop_old(database: StoreDatabase, lane: Lane, *, is_moved: bool) -> t
                 dropped = len(old)
             dropped += await drop_detached_partitions(database, lane.table)
         except LockConflict:
-            log.warning("partitions could not be dropped, somebody is in the way", extra={"table": lane.table})
-        had_some |= dropped > 0
-    # Keys of what is gone harm nobody, and looking for them takes a walk through all of them: only when it is worth it.
-    return dropped, await _delete_keys(database, lane, first_id) if had_some else 0
+            log.warning("Could not drop partitions: other transactions hold the table.", extra={"table": lane.table})
+        has_deleted |= dropped > 0
+    # Keys of deleted messages do no harm, and finding them means scanning the whole table.
+    return dropped, await _delete_keys(database, lane, first_id) if has_deleted else 0
 
 
 async def _delete_rows(database: StoreDatabase, lane: Lane, first_id: int) -> int:
-    gone = 0
+    deleted = 0
     while True:
-        ((oldest,),) = await database.fetch(f'SELECT MIN(id) FROM "{lane.table}"')
+        ((oldest,),) = await database.fetch(message_statements.select_oldest_id(lane.table))
         if oldest is None or oldest >= first_id:
-            return gone
+            return deleted
         until = min(oldest + ROWS_PER_DELETE, first_id)
-        gone += await _delete(database, f'DELETE FROM "{lane.table}" WHERE id < :until', until=until)
+        deleted += await _delete(database, message_statements.delete_before(lane.table), until=until)
 
 
 async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> int:
-    """In the order of the keys, which is the only one the table has."""
-    name = table_name("key", lane.topic, lane.part)
-    own = "priority = :priority AND id < :first"
+    """Delete the keys of deleted messages in the order of the keys, the only order the table has."""
+    key_table = table_name("key", lane.topic, lane.part)
     values = {"priority": lane.priority.label, "first": first_id}
-    after, gone = b"", 0
+    after, deleted = b"", 0
     while True:
-        found = await database.fetch(
-            f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1'
-            f" OFFSET {ROWS_PER_DELETE - 1}",
-            after=after,
-        )
+        found = await database.fetch(message_statements.select_nth_key(key_table, ROWS_PER_DELETE), after=after)
         if not found:
-            return gone + await _delete(
-                database, f'DELETE FROM "{name}" WHERE ref_key > :after AND {own}', after=after, **values
+            return deleted + await _delete(
+                database, message_statements.delete_keys_after(key_table), after=after, **values
             )
         upto = bytes(found[0][0])
-        gone += await _delete(
-            database,
-            f'DELETE FROM "{name}" WHERE ref_key > :after AND ref_key < :upto AND {own}',
-            after=after,
-            upto=upto,
-            **values,
+        deleted += await _delete(
+            database, message_statements.delete_keys_between(key_table), after=after, upto=upto, **values
         )
-        gone += await _delete_one_key(database, name, upto, lane, first_id)
+        deleted += await _delete_one_key(database, key_table, upto, lane, first_id)
         after = upto
 
 
-async def _delete_one_key(database: StoreDatabase, name: str, key: bytes, lane: Lane, first_id: int) -> int:
-    """A key may be that of every message there is."""
-    own = f'"{name}" WHERE ref_key = :key AND priority = :priority AND id < :first'
+async def _delete_one_key(database: StoreDatabase, key_table: str, key: bytes, lane: Lane, first_id: int) -> int:
+    """Delete one key, in chunks: every message may have the same key."""
     values = {"key": key, "priority": lane.priority.label}
-    gone = 0
+    deleted = 0
     while True:
-        found = await database.fetch(
-            f"SELECT id FROM {own} ORDER BY id LIMIT 1 OFFSET {ROWS_PER_DELETE - 1}", first=first_id, **values
-        )
+        select = message_statements.select_nth_id_of_key(key_table, ROWS_PER_DELETE)
+        found = await database.fetch(select, first=first_id, **values)
         until = found[0][0] + 1 if found else first_id
-        gone += await _delete(database, f"DELETE FROM {own}", first=until, **values)
+        deleted += await _delete(database, message_statements.delete_key(key_table), first=until, **values)
         if not found:
-            return gone
+            return deleted
 
 
-async def _drop_batches(database: StoreDatabase, older_than: int) -> int:
-    gone = 0
+async def _delete_batches(database: StoreDatabase, older_than: int) -> int:
+    deleted = 0
     while True:
-        found = await database.fetch(
-            f"SELECT at FROM hermes_batch WHERE at < :older ORDER BY at LIMIT 1 OFFSET {ROWS_PER_DELETE - 1}",
-            older=older_than,
-        )
+        found = await database.fetch(batch_statements.select_nth_older(ROWS_PER_DELETE), older=older_than)
         until = found[0][0] + 1 if found else older_than
-        gone += await _delete(database, "DELETE FROM hermes_batch WHERE at < :until", until=until)
+        deleted += await _delete(database, batch_statements.DELETE_OLDER, until=until)
         if not found:
-            return gone
+            return deleted
 
 
-async def _drop_marks(database: StoreDatabase, older_than: int) -> int:
-    """Of processes that were killed. Leases stay: their epochs must never start again."""
+async def _delete_poller_marks(database: StoreDatabase, older_than: int) -> int:
+    """Delete marks of killed processes. Leases stay, because their epochs must never start again."""
     return await _delete(
-        database,
-        "DELETE FROM hermes_mark WHERE name LIKE 'seen:%' AND value >= :earliest AND value < :older",
-        earliest=_EARLIEST_TIME_MS,
-        older=older_than,
+        database, mark_statements.DELETE_UNUSED_POLLER_MARKS, earliest=_EARLIEST_TIME_MS, older=older_than
     )
 
 
 async def _delete(database: StoreDatabase, sql: str, **values: object) -> int:
-    return await _insisting(lambda: database.execute(sql, **values))
-
-
-async def _insisting(work: Callable[[], Awaitable[_Result]]) -> _Result:
-    """A statement that somebody was in the way of is done again."""
-    for _ in range(_CONFLICTS_MAX):
-        try:
-            return await work()
-        except LockConflict:
-            await asyncio.sleep(random.uniform(0.005, 0.05))
-    return await work()
+    return await retry_conflicts(lambda: database.execute(sql, **values))

@@ -1,8 +1,8 @@
-"""Sees what other processes have appended, created and deleted.
+"""Polling the database for what other processes have appended, created and deleted.
 
-Readers that wait for a lane are looked after every 20 ms, less often while nothing happens; the others once a second.
-What the database shows is passed on only when a crash of its server could not take it back: where a commit may be seen
-before it is on disk, a commit of our own comes first, for the server's log is written in order.
+Lanes that a long-polling reader waits for are polled every 20 ms, less often while nothing happens; the others once a
+second. A commit is shown to readers only when a crash of the server could not undo it: where the server shows commits
+before they are on disk, this process first commits something itself, because the server writes its log in order.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from sparrow.model.queue import Queue, QueueOffset
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.read.lane_view import LaneView
-from sparrow.store.sql.state.catalog import upsert_text
+from sparrow.store.sql.statements import lanes as lane_statements
+from sparrow.store.sql.statements import marks as mark_statements
+from sparrow.store.sql.statements import upsert
 
 log = logging.getLogger(__name__)
 
 POLL_S, IDLE_POLL_S, FULL_POLL_S = 0.02, 0.04, 1.0
-_QUIET_LOOKS = 50
-"""Looks that found nothing before they become rarer."""
-_AHEAD_ROWS = 1000
-"""New rows that are fetched for readers who wait."""
-_LATER_VALUE = "value = CASE WHEN hermes_mark.value < :value THEN :value ELSE hermes_mark.value + 1 END"
-"""Always another value: an UPDATE that changes nothing writes nothing to the server's log."""
+_QUIET_POLLS_MAX = 50
+"""After so many polls without news the interval grows."""
+_PREFETCH_ROWS = 1000
+"""New rows that are fetched at once for waiting readers."""
 
 
 class LanePoller:
-    """Looks, and tells."""
+    """Polls lanes in the background and reports growth."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LanePoller:
         on_restart: Callable[[], Awaitable[None]],
     ) -> None:
         self._database, self._views = database, views
-        self._waited_for, self._on_growth = awaited_queues, on_growth
+        self._awaited_queues, self._on_growth = awaited_queues, on_growth
         self._on_refresh, self._on_restart = on_refresh, on_restart
         self._mark = f"seen:{uuid4().hex[:16]}"
         self._identity = ""
@@ -64,17 +64,17 @@ class LanePoller:
                 await self._work
         if self._database.shows_before_durable:
             with contextlib.suppress(SparrowError, LockConflict):
-                await self._database.execute("DELETE FROM hermes_mark WHERE name = :name", name=self._mark)
+                await self._database.execute(mark_statements.DELETE, name=self._mark)
 
     async def poll(self, views: Collection[LaneView]) -> bool:
-        """Ask how far these lanes reach, whoever wants to know; whoever waits is told. Whether there was anything."""
+        """Read the bounds of lanes and report those that have grown; return whether any has."""
         if not views:
             return False
         by_number = {view.lane.number: view for view in views}
-        ask = f"SELECT lane, next_id, first_id FROM hermes_lane WHERE lane IN ({','.join(map(str, by_number))})"
-        found = await self._database.fetch(ask)
+        select = lane_statements.select_bounds_of(by_number)
+        found = await self._database.fetch(select)
         if self._database.shows_before_durable and any(next_id > by_number[lane].next_id for lane, next_id, _ in found):
-            found = await self._made_durable(ask)
+            found = await self._fetch_durable(select)
         grown = []
         for lane, next_id, first_id in found:
             view = by_number[lane]
@@ -82,61 +82,61 @@ class LanePoller:
             if view.advance(next_id, first_id):
                 grown.append((view, start))
         if grown:
-            await self._tell(grown)
+            await self._report(grown)
         return bool(grown)
 
-    async def _made_durable(self, ask: str) -> list[Any]:
-        """Ask, and commit something of our own behind it: what was seen is then as safe as that. On one connection:
-        a server that was started anew in between is noticed."""
+    async def _fetch_durable(self, select: str) -> list[Any]:
+        """Query, then commit a change on the same connection: what the query saw is then as durable as the change."""
+        mark = upsert.upsert(
+            self._database.dialect, "hermes_mark", ("name", "value"), key="name", update=mark_statements.RAISE_VALUE
+        )
         async with self._database.transaction() as session:
-            found = await session.fetch(ask)
-            # Several may be here at a time: readers that ask, and the watch itself.
+            found = await session.fetch(select)
+            # Several polls may run at a time: an upsert, because they change the same row.
             await session.execute(
-                upsert_text(self._database.dialect, "hermes_mark", ("name", "value"), key="name", change=_LATER_VALUE),
+                mark,
                 name=self._mark,
                 value=clock.now_ms(),
             )
         return found
 
-    async def _tell(self, grown: Collection[tuple[LaneView, int]]) -> None:
-        """Wake those who wait for what has come behind these offsets."""
-        awaited_queues = self._waited_for()
+    async def _report(self, grown: Collection[tuple[LaneView, int]]) -> None:
+        """Cache the new messages after these offsets for waiting readers, and call `on_growth`."""
+        awaited_queues = self._awaited_queues()
         for view, start in grown:
             end = view.bounds.end
-            if view.queue in awaited_queues and view.tail.end < end and end - start <= _AHEAD_ROWS:
-                with contextlib.suppress(
-                    SparrowError, LockConflict
-                ):  # they are told all the same, and ask for themselves
-                    view.cache_rows(await view.rows(self._database, start, _AHEAD_ROWS))
+            if view.queue in awaited_queues and view.tail.end < end and end - start <= _PREFETCH_ROWS:
+                with contextlib.suppress(SparrowError, LockConflict):  # readers are woken anyway, and query themselves
+                    view.cache_rows(await view.rows(self._database, start, _PREFETCH_ROWS))
             self._on_growth(view.queue, view.bounds.end)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        looked_at_all, quiet, is_lost = 0.0, 0, False
+        polled_all_at, quiet_polls, is_unreachable = 0.0, 0, False
         while True:
-            await asyncio.sleep(POLL_S if quiet < _QUIET_LOOKS else IDLE_POLL_S)
+            await asyncio.sleep(POLL_S if quiet_polls < _QUIET_POLLS_MAX else IDLE_POLL_S)
             try:
-                if loop.time() - looked_at_all > FULL_POLL_S:
-                    looked_at_all = loop.time()
+                if loop.time() - polled_all_at > FULL_POLL_S:
+                    polled_all_at = loop.time()
                     await self._check_server()
                     await self._on_refresh()
                     await self.poll(list(self._views.values()))
-                awaited_queues = self._waited_for()
+                awaited_queues = self._awaited_queues()
                 has_news = await self.poll([view for view in self._views.values() if view.queue in awaited_queues])
-                quiet = 0 if has_news else quiet + 1
-                is_lost = False
+                quiet_polls = 0 if has_news else quiet_polls + 1
+                is_unreachable = False
             except (SparrowError, LockConflict) as cause:
-                if not is_lost:
-                    log.warning("the database does not answer", extra={"cause": str(cause)})
-                is_lost = True
-                quiet = _QUIET_LOOKS
-            except Exception as mistake:  # ours: whoever waits must not wait for ever
-                log.error("the database could not be looked at", exc_info=mistake)
-                quiet = _QUIET_LOOKS
+                if not is_unreachable:
+                    log.warning("Cannot poll the database; retrying.", extra={"cause": str(cause)})
+                is_unreachable = True
+                quiet_polls = _QUIET_POLLS_MAX
+            except Exception as bug:  # polling must continue, or waiting readers would never be woken
+                log.error("Polling the database failed; retrying.", exc_info=bug)
+                quiet_polls = _QUIET_POLLS_MAX
 
     async def _check_server(self) -> None:
         identity = await self._database.server_identity()
         if identity != self._identity:
-            log.warning("the database server was started anew: everything is read again")
+            log.warning("The database server was restarted; reading everything again.")
             self._identity = identity
             await self._on_restart()

@@ -1,4 +1,4 @@
-"""Reading a lane: what is visible of it, its newest part from memory, the rest from the database."""
+"""Reading a lane: its visible bounds, its newest messages from memory, older ones from the database."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.read.tail_cache import TaggedRecord, TailCache
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow, RowRecordEncoder
+from sparrow.store.sql.statements import messages as statements
 
 _EXAMINED_MIN = 800
-"""Messages looked at in one read that wants only some tags: else a rare tag would cost many reads."""
+"""Messages that a read with a tag filter examines at least: a rare tag would cost many reads otherwise."""
 
 
 class LaneView:
-    """What this process knows of a lane: it may be behind what is stored, never ahead of what is safe."""
+    """What this process knows of a lane. It may lag behind the database, but never shows what a crash could undo."""
 
     def __init__(self, lane: Lane, queue: Queue, store_host: bytes) -> None:
         self.lane, self.queue = lane, queue
         self.first_id, self.next_id = 1, 1
         self.is_known = False
-        """Whether the database was asked."""
+        """Whether the bounds were read from the database."""
         self.records = RowRecordEncoder(lane, queue.topic, queue.id, store_host)
         self.tail = TailCache(self.records.encode_new)
-        self._usual_bytes = 1
-        """Of a record, as the last read found them."""
+        self._mean_bytes = 1
+        """The mean size of the records of the last read."""
 
     @property
     def bounds(self) -> QueueBounds:
+        """The bounds as offsets."""
         return QueueBounds(QueueOffset(self.first_id - 1), QueueOffset(self.next_id - 1))
 
     def advance(self, next_id: int, first_id: int | None = None) -> bool:
-        """Readers may see up to `next_id`; whether that is more than before."""
+        """Show readers the ids up to `next_id`; return whether that is more than before."""
         if first_id is not None:
             self.first_id = max(self.first_id, first_id)
         self.is_known = True
@@ -45,20 +47,21 @@ class LaneView:
         return True
 
     def forget(self) -> None:
-        """The server was started anew: it may have lost what it had shown."""
+        """Drop everything after a restart of the server, which may have lost commits that it had shown."""
         self.next_id = self.first_id = 1
         self.is_known = False
         self.tail.clear()
 
-    def cache_new(self, placed: AssignedIds, entries: Sequence[NewRow]) -> None:
-        self.tail.add(placed.base_id - 1, entries, [placed.store_ms] * len(entries))
+    def cache_new(self, ids: AssignedIds, rows: Sequence[NewRow]) -> None:
+        """Cache messages that this process has just stored."""
+        self.tail.add(ids.base_id - 1, rows, [ids.store_ms] * len(rows))
 
     def cache_rows(self, rows: Sequence[Any]) -> None:
-        """Rows just read: others may want them, too."""
+        """Cache rows that were just read for other readers."""
         if rows:
             rows = _before_hole(rows)
-            entries = [NewRow(row[1], row[2], row[3], row[4], row[6]) for row in rows]
-            self.tail.add(rows[0][0] - 1, entries, [row[5] for row in rows])
+            cached = [NewRow(row[1], row[2], row[3], row[4], row[6]) for row in rows]
+            self.tail.add(rows[0][0] - 1, cached, [row[5] for row in rows])
 
     def read(
         self,
@@ -68,7 +71,7 @@ class LaneView:
         bytes_max: int = 256 * 1024,
         tags_codes: frozenset[int] | None = None,
     ) -> ReadResult | None:
-        """What can be answered from memory; None: ask the database."""
+        """Read from memory; None if that needs the database."""
         if not self.is_known or offset >= self.next_id:
             return None
         bounds = self.bounds
@@ -91,23 +94,23 @@ class LaneView:
         bytes_max: int = 256 * 1024,
         tags_codes: frozenset[int] | None = None,
     ) -> ReadResult:
-        """The same, from the table; `offset` is in bounds."""
+        """Read from the table; `offset` is inside the bounds."""
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
-        # By what messages of this lane usually weigh: rows that an answer has no room for are not fetched in vain.
-        fits = max(1, 2 * bytes_max // self._usual_bytes)
+        # Fetch about as many rows as fit into the answer, judged by the size of the last ones.
+        fits = max(1, 2 * bytes_max // self._mean_bytes)
         rows = await self.rows(database, offset, examined if tags_codes else min(examined, fits), RECORD_COLUMNS)
         bounds = self.bounds
-        if not rows:  # trimmed while we asked
+        if not rows:  # deleted by retention during the query
             return Moved(bounds.end, bounds) if offset < bounds.end else AtEnd(bounds)
-        made = self.records.encode
-        found = [made(*row) for row in _before_hole(rows)]
-        self._usual_bytes = max(1, sum(len(record) for record, _ in found) // len(found))
+        encode = self.records.encode
+        found = [encode(*row) for row in _before_hole(rows)]
+        self._mean_bytes = max(1, sum(len(record) for record, _ in found) // len(found))
         return _slice(found, rows[0][0] - 1, bounds, count_max, bytes_max, tags_codes)
 
     async def rows(self, database: StoreDatabase, offset: int, count: int, columns: str = MESSAGE_COLUMNS) -> list[Any]:
-        """Rows behind an offset, as far as readers may see."""
+        """Fetch rows from an offset on, as far as readers may see."""
         return await database.fetch(
-            f'SELECT {columns} FROM "{self.lane.table}" WHERE id > :after AND id < :before ORDER BY id LIMIT :count',
+            statements.select_after(self.lane.table, columns),
             after=offset,
             before=self.next_id,
             count=count,
@@ -115,7 +118,7 @@ class LaneView:
 
 
 def _before_hole(rows: Sequence[Any]) -> Sequence[Any]:
-    """Ids have no holes. Where an accident made one, a read ends before it, and the next one begins behind it."""
+    """Return the rows before the first missing id. Ids are dense; where one is lost, the next read starts after it."""
     first = rows[0][0]
     if rows[-1][0] - first == len(rows) - 1:
         return rows
@@ -132,7 +135,7 @@ def _slice(
 ) -> Slice:
     if tags_codes is None:
         sizes = [len(record) for record, _ in found]
-        if len(found) <= count_max and sum(sizes) <= bytes_max:  # as it is nearly always
+        if len(found) <= count_max and sum(sizes) <= bytes_max:  # the usual case
             return Slice([memoryview(record) for record, _ in found], sizes, QueueOffset(offset + len(found)), bounds)
     chosen: list[memoryview] = []
     size = 0

@@ -1,4 +1,4 @@
-"""The newest messages of a lane, at hand without asking the database."""
+"""The newest messages of a lane, in memory."""
 
 from __future__ import annotations
 
@@ -9,66 +9,70 @@ from sparrow.store.sql.row_codec import NewRow
 
 TAIL_CACHE_BYTES_MAX = 16 << 20
 _MESSAGE_BYTES = 512
-"""What a message takes beside its body and properties."""
+"""What a message takes in memory beside its body and properties."""
 
 TaggedRecord = tuple[bytes, int]
-"""A record, and the code of its tags."""
+"""A record, and the hash code of its tags."""
 
 
 class TailCache:
-    """A run of messages without holes. The oldest give way to the newest; records are made when first read."""
+    """Consecutive messages, the newest of a lane. A record is encoded when it is first read."""
 
-    def __init__(self, made: Callable[[int, NewRow, int], TaggedRecord], bytes_max: int = TAIL_CACHE_BYTES_MAX) -> None:
-        self._made, self._bytes_max = made, bytes_max
+    def __init__(
+        self, encode: Callable[[int, NewRow, int], TaggedRecord], bytes_max: int = TAIL_CACHE_BYTES_MAX
+    ) -> None:
+        self._encode, self._bytes_max = encode, bytes_max
         self.first = 0
-        """The offset of the first message held."""
+        """The offset of the first cached message."""
         self._items: list[NewRow | TaggedRecord] = []
         self._times: list[int] = []
-        """When each of them was stored."""
-        self._lots: deque[tuple[int, int]] = deque()
-        """How many messages came together, and their bytes."""
+        """The store time of each."""
+        self._batches: deque[tuple[int, int]] = deque()
+        """The count of messages and bytes of each `add`: the unit of eviction."""
         self._bytes = 0
 
     @property
     def end(self) -> int:
+        """The offset after the last cached message."""
         return self.first + len(self._items)
 
-    def add(self, offset: int, entries: Sequence[NewRow], times: Sequence[int]) -> None:
-        """If they do not follow what is held, that is forgotten."""
+    def add(self, offset: int, rows: Sequence[NewRow], times: Sequence[int]) -> None:
+        """Add messages; if they do not follow the cached ones, drop those."""
         if offset != self.end:
             if offset < self.end:
                 return
             self.clear(offset)
-        size = sum([len(entry.body) + len(entry.properties) for entry in entries]) + len(entries) * _MESSAGE_BYTES
-        self._items += entries
+        size = sum([len(row.body) + len(row.properties) for row in rows]) + len(rows) * _MESSAGE_BYTES
+        self._items += rows
         self._times += times
-        self._lots.append((len(entries), size))
+        self._batches.append((len(rows), size))
         self._bytes += size
         if self._bytes > self._bytes_max:
-            self._make_room()
+            self._evict()
 
-    def _make_room(self) -> None:
-        """More than is needed now: taking from the front of a list moves the rest of it."""
-        gone = 0
-        while self._bytes > self._bytes_max * 7 // 8 and len(self._lots) > 1:
-            count, size = self._lots.popleft()
-            gone += count
+    def _evict(self) -> None:
+        """Evict more than is needed now, because deleting from the front of a list moves the rest of it."""
+        evicted = 0
+        while self._bytes > self._bytes_max * 7 // 8 and len(self._batches) > 1:
+            count, size = self._batches.popleft()
+            evicted += count
             self._bytes -= size
-        del self._items[:gone], self._times[:gone]
-        self.first += gone
+        del self._items[:evicted], self._times[:evicted]
+        self.first += evicted
 
     def clear(self, first: int = 0) -> None:
+        """Drop everything; the next messages start at `first`."""
         self.first, self._bytes = first, 0
-        for each in (self._items, self._times, self._lots):
+        for each in (self._items, self._times, self._batches):
             each.clear()
 
     def records(self, offset: int, count: int) -> list[TaggedRecord]:
-        """Up to `count` of them; `offset` is held."""
+        """Return up to `count` records from `offset` on, which is cached."""
         start, items = offset - self.first, self._items
         found: list[TaggedRecord] = []
         for at in range(start, min(start + count, len(items))):
             item = items[at]
             if isinstance(item, NewRow):
-                item = items[at] = self._made(self.first + at + 1, item, self._times[at])
+                item = items[at] = self._encode(self.first + at + 1, item, self._times[at])
             found.append(item)
         return found

@@ -1,20 +1,23 @@
-"""The tables, once, and how each database spells their types.
+"""DDL of the current schema, and how each dialect spells the column types.
 
-`hermes_lane` numbers the messages: its row is locked by every append, so ids are given in the order in which they
-become visible, and a rollback gives them back. `docs/sql-store.md` says what each table is for.
+`hermes_lane` numbers the messages: every append locks its row, so ids are assigned in the order in which they become
+visible, and a rollback returns them. `docs/sql-store.md` describes each table. A change here needs a migration (see
+`schema/migrations`) and a new `SCHEMA_VERSION`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sparrow.model.priority import Priority
 from sparrow.store.sql.drivers.url import Dialect
 from sparrow.store.sql.schema.table_names import table_name
 
-SCHEMA_VERSION = 1
-"""Of the schema; the database knows the one it has."""
+SCHEMA_VERSION = 3
+"""The version of the tables below; `hermes_schema` holds the versions of a database."""
 PARTITIONS_AHEAD = 3
+"""How many partitions are ready from the current id on."""
 
 _TYPES: dict[Dialect, dict[str, str]] = {
     "mysql": {
@@ -58,7 +61,7 @@ _TYPES: dict[Dialect, dict[str, str]] = {
         "key": "BYTEA",
         "token": "INT",
         "end": "",
-        # One row a lane, changed by every append: room on its page, and vacuum soon.
+        # One row for each lane, updated by every append: leave space on its page, and vacuum early.
         "hot": "WITH (fillfactor=20, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200)",
         "end_keyed": "",
     },
@@ -68,7 +71,7 @@ _TYPES: dict[Dialect, dict[str, str]] = {
         "number": "INTEGER",
         "small": "INTEGER",
         "ip": "INTEGER",
-        # Never the number of something deleted: somebody may still speak of that.
+        # AUTOINCREMENT never reuses the number of a deleted row: a client may still refer to it.
         "counted": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "counted_big": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "name": "TEXT",
@@ -87,97 +90,222 @@ _TYPES: dict[Dialect, dict[str, str]] = {
     },
 }
 
-_SHARED = (
-    "hermes_schema (version {number} NOT NULL PRIMARY KEY, at {time} NOT NULL) {end}",
-    "hermes_topic (topic {name} NOT NULL PRIMARY KEY, parts {small} NOT NULL DEFAULT 1, state {word} NOT NULL,"
-    " options {long_text}, created_at {time} NOT NULL) {end}",
-    "hermes_group (name {group} NOT NULL PRIMARY KEY, options {long_text}) {end}",
-    "hermes_lane (lane {counted}, topic {name} NOT NULL, part {small} NOT NULL DEFAULT 0, kind {word} NOT NULL,"
-    " priority {word} NOT NULL, next_id {big} NOT NULL DEFAULT 1, first_id {big} NOT NULL DEFAULT 1,"
-    " last_ts {time} NOT NULL DEFAULT 0, UNIQUE (topic, part, kind, priority)) {hot}",
-    "hermes_batch (lane {number} NOT NULL, producer {big} NOT NULL, seq {big} NOT NULL, base_id {big} NOT NULL,"
-    " n {number} NOT NULL, at {time} NOT NULL, PRIMARY KEY (lane, producer, seq)) {end_keyed}",
-    "hermes_lease (name {name} NOT NULL PRIMARY KEY, owner {name} NOT NULL, epoch {big} NOT NULL,"
-    " expires_at {time} NOT NULL) {end}",
-    'hermes_gap (lane {number} NOT NULL, "start" {big} NOT NULL, "end" {big} NOT NULL, reason {text} NOT NULL,'
-    ' at {time} NOT NULL, PRIMARY KEY (lane, "start")) {end}',
-    "hermes_mark (name {name} NOT NULL PRIMARY KEY, value {time} NOT NULL) {end}",
-    "hermes_delay (id {counted_big}, due {time} NOT NULL, topic {text} NOT NULL, queue_id {number} NOT NULL,"
-    " unique_key {key}, body {blob} NOT NULL, source_ip {ip} NOT NULL, properties {blob} NOT NULL,"
-    " at {time} NOT NULL) {end}",
-    "hermes_half (id {counted_big}, producer_group {text} NOT NULL, topic {text} NOT NULL, queue_id {number} NOT NULL,"
-    " body {blob} NOT NULL, source_ip {ip} NOT NULL, properties {blob} NOT NULL, at {time} NOT NULL,"
-    " checks {number} NOT NULL DEFAULT 0, check_at {time} NOT NULL, state {word} NOT NULL) {end}",
-    "meta_token (id {counted}, token {text} NOT NULL, type {kind} NOT NULL, secret_hash {key},"
-    " created_at {time} NOT NULL DEFAULT 0, revoked_at {time}, UNIQUE (token)) {end}",
+
+class _Table(NamedTuple):
+    """A table that a database has once. `{…}` names a type of `_TYPES`."""
+
+    name: str
+    columns: str
+    end: str = "{end}"
+    indexes: tuple[tuple[str, str], ...] = ()
+    """Name and columns of each secondary index."""
+
+
+_SCHEMA_TABLE = _Table(
+    "hermes_schema",
+    """
+    version {number} NOT NULL PRIMARY KEY,
+    at {time} NOT NULL""",
 )
-_LATER = {
-    "hermes_ledger": "(scope {text} NOT NULL PRIMARY KEY, reached {time} NOT NULL, at {time} NOT NULL) {end}",
-}
-"""Tables that were added since: a database of this version may lack them, and older brokers do without."""
-_SHARED_INDEXES = (
-    ("hermes_batch_at", "hermes_batch", "at"),
-    ("hermes_delay_due", "hermes_delay", "due, id"),
-    ("hermes_delay_key", "hermes_delay", "unique_key"),
-    ("hermes_half_check", "hermes_half", "state, check_at"),
+_SHARED_TABLES = (
+    _SCHEMA_TABLE,
+    _Table(
+        "hermes_topic",
+        """
+        topic {name} NOT NULL PRIMARY KEY,
+        parts {small} NOT NULL DEFAULT 1,
+        state {word} NOT NULL,
+        options {long_text},
+        created_at {time} NOT NULL""",
+    ),
+    _Table(
+        "hermes_group",
+        """
+        name {group} NOT NULL PRIMARY KEY,
+        options {long_text}""",
+    ),
+    _Table(
+        "hermes_lane",
+        """
+        lane {counted},
+        topic {name} NOT NULL,
+        part {small} NOT NULL DEFAULT 0,
+        kind {word} NOT NULL,
+        priority {word} NOT NULL,
+        next_id {big} NOT NULL DEFAULT 1,
+        first_id {big} NOT NULL DEFAULT 1,
+        last_ts {time} NOT NULL DEFAULT 0,
+        UNIQUE (topic, part, kind, priority)""",
+        end="{hot}",
+    ),
+    _Table(
+        "hermes_batch",
+        """
+        lane {number} NOT NULL,
+        producer {big} NOT NULL,
+        seq {big} NOT NULL,
+        base_id {big} NOT NULL,
+        n {number} NOT NULL,
+        at {time} NOT NULL,
+        PRIMARY KEY (lane, producer, seq)""",
+        end="{end_keyed}",
+        indexes=(("hermes_batch_at", "at"),),
+    ),
+    _Table(
+        "hermes_lease",
+        """
+        name {name} NOT NULL PRIMARY KEY,
+        owner {name} NOT NULL,
+        epoch {big} NOT NULL,
+        expires_at {time} NOT NULL""",
+    ),
+    _Table(
+        "hermes_gap",
+        """
+        lane {number} NOT NULL,
+        "start" {big} NOT NULL,
+        "end" {big} NOT NULL,
+        reason {text} NOT NULL,
+        at {time} NOT NULL,
+        PRIMARY KEY (lane, "start")""",
+    ),
+    _Table(
+        "hermes_mark",
+        """
+        name {name} NOT NULL PRIMARY KEY,
+        value {time} NOT NULL""",
+    ),
+    _Table(
+        "hermes_delay",
+        """
+        id {counted_big},
+        due {time} NOT NULL,
+        topic {text} NOT NULL,
+        queue_id {number} NOT NULL,
+        unique_key {key},
+        body {blob} NOT NULL,
+        source_ip {ip} NOT NULL,
+        properties {blob} NOT NULL,
+        at {time} NOT NULL""",
+        indexes=(("hermes_delay_due", "due, id"), ("hermes_delay_key", "unique_key")),
+    ),
+    _Table(
+        "hermes_half",
+        """
+        id {counted_big},
+        producer_group {text} NOT NULL,
+        topic {text} NOT NULL,
+        queue_id {number} NOT NULL,
+        body {blob} NOT NULL,
+        source_ip {ip} NOT NULL,
+        properties {blob} NOT NULL,
+        at {time} NOT NULL,
+        checks {number} NOT NULL DEFAULT 0,
+        check_at {time} NOT NULL,
+        state {word} NOT NULL""",
+        indexes=(("hermes_half_check", "state, check_at"),),
+    ),
+    _Table(
+        "meta_token",
+        """
+        id {counted},
+        token {text} NOT NULL,
+        type {kind} NOT NULL,
+        secret_hash {key},
+        created_at {time} NOT NULL DEFAULT 0,
+        revoked_at {time},
+        UNIQUE (token)""",
+    ),
+    _Table(
+        "hermes_ledger",
+        """
+        scope {text} NOT NULL PRIMARY KEY,
+        reached {time} NOT NULL,
+        at {time} NOT NULL""",
+    ),
 )
 
-_MESSAGES = (
-    "(id {big} NOT NULL PRIMARY KEY, body {blob} NOT NULL, source_ip {ip} NOT NULL DEFAULT 0, token {token} NOT NULL,"
-    ' ref_key {key}, "timestamp" {time} NOT NULL, properties {blob}'
-)
-_RESEND = (
-    '(id {big} NOT NULL PRIMARY KEY, group_id {group}, "start" {big} NOT NULL, "end" {big} NOT NULL,'
-    ' priority {priority} NOT NULL, "timestamp" {time} NOT NULL, token {number}, attempt {small} NOT NULL DEFAULT 0,'
-    ' CHECK ("start" <= "end")) {end}'
-)
-_OFFSETS = (
-    '(id {counted_big}, group_id {group} NOT NULL, "offset" {big} NOT NULL, priority {priority} NOT NULL,'
-    " epoch {big} NOT NULL DEFAULT 0, updated_at {time} NOT NULL DEFAULT 0, UNIQUE (group_id, priority)) {end}"
-)
-_KEYS = (
-    "(ref_key {key} NOT NULL, priority {priority} NOT NULL, id {big} NOT NULL,"
-    " PRIMARY KEY (ref_key, priority, id)) {end_keyed}"
-)
+_MESSAGE_COLUMNS = """
+    id {big} NOT NULL PRIMARY KEY,
+    body {blob} NOT NULL,
+    source_ip {ip} NOT NULL DEFAULT 0,
+    token {token} NOT NULL,
+    ref_key {key},
+    "timestamp" {time} NOT NULL,
+    properties {blob}"""
+_RESEND_TABLE = """(
+    id {big} NOT NULL PRIMARY KEY,
+    group_id {group},
+    "start" {big} NOT NULL,
+    "end" {big} NOT NULL,
+    priority {priority} NOT NULL,
+    "timestamp" {time} NOT NULL,
+    token {number},
+    attempt {small} NOT NULL DEFAULT 0,
+    CHECK ("start" <= "end")
+) {end}"""
+_OFFSET_TABLE = """(
+    id {counted_big},
+    group_id {group} NOT NULL,
+    "offset" {big} NOT NULL,
+    priority {priority} NOT NULL,
+    epoch {big} NOT NULL DEFAULT 0,
+    updated_at {time} NOT NULL DEFAULT 0,
+    UNIQUE (group_id, priority)
+) {end}"""
+_KEY_TABLE = """(
+    ref_key {key} NOT NULL,
+    priority {priority} NOT NULL,
+    id {big} NOT NULL,
+    PRIMARY KEY (ref_key, priority, id)
+) {end_keyed}"""
 
 
-def shared_tables(kind: Dialect) -> Iterator[str]:
-    """What a database has once."""
-    for definition in _SHARED:
-        yield f"CREATE TABLE IF NOT EXISTS {definition.format_map(_TYPES[kind])}"
-    yield from later_tables(kind).values()
-    for name, of, columns in _SHARED_INDEXES:
-        yield _index(kind, name, of, columns)
+def schema_table(dialect: Dialect) -> str:
+    """Create `hermes_schema`, if it does not exist."""
+    return next(_create(dialect, _SCHEMA_TABLE))
 
 
-def later_tables(kind: Dialect) -> dict[str, str]:
-    """By name, those of them that were not there from the beginning."""
-    return {
-        name: f"CREATE TABLE IF NOT EXISTS {name} {definition.format_map(_TYPES[kind])}"
-        for name, definition in _LATER.items()
-    }
+def shared_tables(dialect: Dialect) -> Iterator[str]:
+    """Create the tables that a database has once, with their indexes, if they do not exist."""
+    for table in _SHARED_TABLES:
+        yield from _create(dialect, table)
 
 
-def topic_tables(kind: Dialect, topic: str, part: int, *, has_lanes: bool, partition_rows: int) -> Iterator[str]:
-    """The tables of one part of a topic."""
-    types = _TYPES[kind]
+def shared_table_names() -> list[str]:
+    """Return the names of the tables that a database has once."""
+    return [table.name for table in _SHARED_TABLES]
 
-    def made(name: str, definition: str) -> str:
-        return f'CREATE TABLE IF NOT EXISTS "{name}" {definition.format_map(types)}'
+
+def _create(dialect: Dialect, table: _Table) -> Iterator[str]:
+    keys = ""
+    if dialect == "mysql":  # it has no CREATE INDEX IF NOT EXISTS
+        keys = "".join(f", KEY {name} ({columns})" for name, columns in table.indexes)
+    definition = f"({table.columns}{keys}) {table.end}".format_map(_TYPES[dialect])
+    yield f"CREATE TABLE IF NOT EXISTS {table.name} {definition}"
+    if dialect != "mysql":
+        for name, columns in table.indexes:
+            yield f"CREATE INDEX IF NOT EXISTS {name} ON {table.name} ({columns})"
+
+
+def topic_tables(dialect: Dialect, topic: str, part: int, *, has_lanes: bool, partition_rows: int) -> Iterator[str]:
+    """Create the tables of one part of a topic, if they do not exist."""
+
+    def create(name: str, definition: str) -> str:
+        return f'CREATE TABLE IF NOT EXISTS "{name}" {definition.format_map(_TYPES[dialect])}'
 
     for priority in Priority if has_lanes else (Priority.MIDDLE,):
-        name = table_name("msg", topic, part, priority)
-        yield from _message_table(kind, name, partition_rows)
+        yield from _message_table(dialect, table_name("msg", topic, part, priority), partition_rows)
         if has_lanes:
-            yield made(table_name("resend", topic, part, priority), _RESEND)
-    yield made(table_name("offset", topic, part), _OFFSETS)
+            yield create(table_name("resend", topic, part, priority), _RESEND_TABLE)
+    yield create(table_name("offset", topic, part), _OFFSET_TABLE)
     if has_lanes:
-        yield made(table_name("resend_offset", topic, part), _OFFSETS)
-    yield made(table_name("key", topic, part), _KEYS)
+        yield create(table_name("resend_offset", topic, part), _OFFSET_TABLE)
+    yield create(table_name("key", topic, part), _KEY_TABLE)
 
 
 def topic_table_names(topic: str, part: int, *, has_lanes: bool) -> list[str]:
-    """What `topic_tables` makes."""
+    """Return the names of the tables that `topic_tables` creates."""
     lanes = tuple(Priority) if has_lanes else (Priority.MIDDLE,)
     names = [table_name("msg", topic, part, priority) for priority in lanes]
     if has_lanes:
@@ -186,18 +314,17 @@ def topic_table_names(topic: str, part: int, *, has_lanes: bool) -> list[str]:
     return [*names, table_name("offset", topic, part), table_name("key", topic, part)]
 
 
-def _message_table(kind: Dialect, name: str, partition_rows: int) -> Iterator[str]:
-    columns = _MESSAGES.format_map(_TYPES[kind])
-    start = f'CREATE TABLE IF NOT EXISTS "{name}" {columns}'
-    if kind == "mysql":
-        parts = ", ".join(
+def _message_table(dialect: Dialect, name: str, partition_rows: int) -> Iterator[str]:
+    start = f'CREATE TABLE IF NOT EXISTS "{name}" ({_MESSAGE_COLUMNS.format_map(_TYPES[dialect])}'
+    if dialect == "mysql":
+        partitions = ", ".join(
             f"PARTITION p{number} VALUES LESS THAN ({(number + 1) * partition_rows + 1})"
             for number in range(PARTITIONS_AHEAD)
         )
-        yield f"{start}, KEY k_ref (ref_key)) ENGINE=InnoDB ROW_FORMAT=DYNAMIC PARTITION BY RANGE (id) ({parts})"
-    elif kind == "postgresql":
+        yield f"{start}, KEY k_ref (ref_key)) ENGINE=InnoDB ROW_FORMAT=DYNAMIC PARTITION BY RANGE (id) ({partitions})"
+    elif dialect == "postgresql":
         yield f"{start}) PARTITION BY RANGE (id)"
-        # Bodies are compressed by whoever sends them, if at all.
+        # Senders compress bodies, if anyone does: PostgreSQL need not try.
         yield f'ALTER TABLE "{name}" ALTER COLUMN body SET STORAGE EXTERNAL'
         for number in range(PARTITIONS_AHEAD):
             first, end = number * partition_rows + 1, (number + 1) * partition_rows + 1
@@ -209,9 +336,3 @@ def _message_table(kind: Dialect, name: str, partition_rows: int) -> Iterator[st
     else:
         yield f"{start}) STRICT"
         yield f'CREATE INDEX IF NOT EXISTS "{name}$r" ON "{name}" (ref_key) WHERE ref_key IS NOT NULL'
-
-
-def _index(kind: Dialect, name: str, of: str, columns: str) -> str:
-    # MySQL has no IF NOT EXISTS here (MariaDB has): whoever runs it passes over "there already" (1061).
-    exists = "" if kind == "mysql" else "IF NOT EXISTS "
-    return f"CREATE INDEX {exists}{name} ON {of} ({columns})"

@@ -1,10 +1,10 @@
-"""Partitions of message tables: how many there are, one more at the end, the oldest gone.
+"""Partitions of message tables: listing them, adding some ahead of the current id, dropping the oldest.
 
-What the database says about its partitions counts, not what they are called: `partition_rows` may have been another
-when they were made. SQLite has none.
+The database's own metadata counts, not the partitions' names: `partition_rows` may have been another value when they
+were created. SQLite has no partitions.
 
-DDL that waits for a lock keeps everybody waiting who comes later. So it waits a moment only, is tried again a moment
-later, and is left for the next time if somebody is always in the way.
+DDL that waits for a lock blocks every statement that comes after it. So it waits a second at most, is retried, and is
+left for the next round of retention if other transactions always hold the table.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from typing import NamedTuple
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, LockConflict
 from sparrow.store.sql.schema.ddl import PARTITIONS_AHEAD
+from sparrow.store.sql.statements import partitions as statements
 
 _TRIES_MAX = 10
-_IMPATIENT_TRIES = 5
-"""Tries that do not wait at all, where the database can do that; the later ones wait for a second."""
-_WAIT_S = 1
-_USUAL_WAIT_S = 5
-"""What sessions of MySQL's wait for a lock otherwise."""
+_NOWAIT_TRIES = 5
+"""The first tries do not wait for a lock at all, where the database supports that; the later ones wait a second."""
+_LOCK_WAIT_S = 1
+_DEFAULT_LOCK_WAIT_S = 5
+"""The lock wait of MySQL sessions otherwise."""
 _NUMBER = re.compile(r"p(\d+)$")
 _BOUND = re.compile(r"TO \('?(\d+)'?\)")
+_ADDED_BY_ANOTHER = ("1493", "1517", "already exists", "overlap")
+"""In errors of a partition that another broker has added: 1493 is "not in order", 1517 "the same name"."""
 
 
 class Partition(NamedTuple):
@@ -34,49 +37,42 @@ class Partition(NamedTuple):
 
     name: str
     end: int
-    """The first id that is no longer in it."""
-    is_leaving: bool = False
-    """PostgreSQL: somebody began to detach it."""
+    """The first id after it."""
+    is_detaching: bool = False
+    """PostgreSQL: a detachment has begun and is not finished."""
 
     @property
     def number(self) -> int:
+        """The number in its name; -1 if there is none."""
         found = _NUMBER.search(self.name)
         return int(found[1]) if found else -1
 
 
 async def list_partitions(database: StoreDatabase, table: str) -> list[Partition]:
-    """By age; none on SQLite."""
+    """List the partitions of a table, the oldest first; none on SQLite."""
     if database.dialect == "mysql":
-        rows = await database.fetch(
-            "SELECT PARTITION_NAME, PARTITION_DESCRIPTION FROM information_schema.PARTITIONS"
-            " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = :name AND PARTITION_NAME IS NOT NULL",
-            name=table,
-        )
+        rows = await database.fetch(statements.MYSQL_SELECT, name=table)
         found = [Partition(name, int(end)) for name, end in rows]
     elif database.dialect == "postgresql":
-        rows = await database.fetch(
-            "SELECT c.relname::text, pg_get_expr(c.relpartbound, c.oid), i.inhdetachpending FROM pg_inherits i"
-            " JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass(:name)",
-            name=f'"{table}"',
-        )
-        found = [Partition(name, _end_in(bound), is_leaving) for name, bound, is_leaving in rows]
+        rows = await database.fetch(statements.POSTGRES_SELECT, name=f'"{table}"')
+        found = [Partition(name, _parse_end(bound), is_detaching) for name, bound, is_detaching in rows]
     else:
         found = []
     return sorted(found, key=lambda partition: partition.end)
 
 
-def _end_in(bound: str | None) -> int:
+def _parse_end(bound: str | None) -> int:
     found = _BOUND.search(bound or "")
     return int(found[1]) if found else 0
 
 
 async def add_partitions(database: StoreDatabase, table: str, next_id: int, partition_rows: int) -> int:
-    """Take care that partitions are ready for the ids from `next_id` on; how many were made."""
+    """Add the partitions that are missing for the ids from `next_id` on; return how many were added."""
     known = await list_partitions(database, table)
     if not known:
         return 0
     number = max(partition.number for partition in known)
-    covered, made = known[-1].end, 0
+    covered, added = known[-1].end, 0
     current = (next_id - 1) // partition_rows
     for ahead in range(PARTITIONS_AHEAD):
         end = (current + ahead + 1) * partition_rows + 1
@@ -84,87 +80,79 @@ async def add_partitions(database: StoreDatabase, table: str, next_id: int, part
             continue
         number = max(number + 1, (end - 1) // partition_rows - 1)
         await _add(database, table, number, covered, end)
-        covered, made = end, made + 1
-    return made
+        covered, added = end, added + 1
+    return added
 
 
 async def _add(database: StoreDatabase, table: str, number: int, first: int, end: int) -> None:
     async def in_mysql(wait: str) -> None:
-        await _alter(database, table, f"ADD PARTITION (PARTITION p{number} VALUES LESS THAN ({end}))", wait)
+        await _alter_in_mysql(database, table, statements.mysql_add(number, end), wait)
 
     async def in_postgresql(wait: str) -> None:
-        # Made beside the table and then attached: unlike CREATE ... PARTITION OF, that lets readers and writers go on.
+        # Attaching a table lets readers and writers continue; CREATE TABLE ... PARTITION OF does not.
         name = f"{table}$p{number}"
         async with database.transaction() as session:
-            await session.execute(f"SET LOCAL lock_timeout = '{_WAIT_S}s'")
-            await session.execute(f'CREATE TABLE "{name}" (LIKE "{table}" INCLUDING ALL)')
-            await session.execute(
-                f'ALTER TABLE "{table}" ATTACH PARTITION "{name}" FOR VALUES FROM ({first}) TO ({end})'
-            )
+            await session.execute(statements.postgres_set_lock_wait(_LOCK_WAIT_S))
+            await session.execute(statements.postgres_create(table, name))
+            await session.execute(statements.postgres_attach(table, name, first, end))
 
     try:
-        await _insisting(database, in_mysql if database.dialect == "mysql" else in_postgresql)
-    except DuplicateKey:  # PostgreSQL's word for a table that another is making at this moment
+        await _retry(database, in_mysql if database.dialect == "mysql" else in_postgresql)
+    except DuplicateKey:  # PostgreSQL: another broker is creating the same table at this moment
         return
     except DatabaseRefused as refused:
-        # Another broker was quicker (1493: not in order; 1517: the same name).
-        if not any(word in str(refused) for word in ("1493", "1517", "already exists", "overlap")):
+        if not any(word in str(refused) for word in _ADDED_BY_ANOTHER):
             raise
 
 
 async def drop_partitions(database: StoreDatabase, table: str, partitions: list[Partition]) -> None:
-    """Drop them with all they hold. `LockConflict`: somebody was in the way; some of them may be left."""
+    """Drop partitions with their rows. After a `LockConflict` some of them may remain."""
     if database.dialect == "mysql":
-        names = ", ".join(f'"{partition.name}"' for partition in partitions)
-        await _insisting(database, lambda wait: _alter(database, table, f"DROP PARTITION {names}", wait))
+        clause = statements.mysql_drop([partition.name for partition in partitions])
+        await _retry(database, lambda wait: _alter_in_mysql(database, table, clause, wait))
         return
     for partition in partitions:
 
-        async def detached(_: str, partition: Partition = partition) -> None:
-            # What was begun, by us or by one that was killed, can only be finished.
+        async def detach(_: str, partition: Partition = partition) -> None:
+            # This process, or one that was killed, may have begun: then the detachment can only be finished.
             left = {each.name: each for each in await list_partitions(database, table)}
             if partition.name in left:
-                how = "FINALIZE" if left[partition.name].is_leaving else "CONCURRENTLY"
-                await database.execute(f'ALTER TABLE "{table}" DETACH PARTITION "{partition.name}" {how}')
+                is_pending = left[partition.name].is_detaching
+                await database.execute(statements.postgres_detach(table, partition.name, is_pending=is_pending))
 
-        await _insisting(database, detached)
-        await database.execute(f'DROP TABLE IF EXISTS "{partition.name}"')
+        await _retry(database, detach)
+        await database.execute(statements.drop_table(partition.name))
 
 
 async def drop_detached_partitions(database: StoreDatabase, table: str) -> int:
-    """PostgreSQL: what was detached by somebody who was killed before he dropped it; how many there were."""
+    """PostgreSQL: drop partitions that a killed process detached and did not drop; return how many."""
     if database.dialect != "postgresql":
         return 0
-    found = await database.fetch(
-        "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = current_schema() AND c.relkind = 'r' AND NOT c.relispartition"
-        " AND left(c.relname::text, :length) = :start",
-        start=f"{table}$p",
-        length=len(table) + 2,
-    )
+    found = await database.fetch(statements.POSTGRES_SELECT_DETACHED, start=f"{table}$p", length=len(table) + 2)
     names = [name for (name,) in found if _NUMBER.fullmatch(name[len(table) + 1 :])]
     for name in names:
-        await database.execute(f'DROP TABLE IF EXISTS "{name}"')
+        await database.execute(statements.drop_table(name))
     return len(names)
 
 
-async def _alter(database: StoreDatabase, table: str, what: str, wait: str) -> None:
-    async with database.transaction() as session:  # for a connection of our own: DDL commits by itself
-        await session.execute(f"SET SESSION lock_wait_timeout = {_WAIT_S}")
+async def _alter_in_mysql(database: StoreDatabase, table: str, clause: str, wait: str) -> None:
+    async with database.transaction() as session:  # only to keep one connection: DDL commits by itself
+        await session.execute(statements.mysql_set_lock_wait(_LOCK_WAIT_S))
         try:
-            await session.execute(f'ALTER TABLE "{table}" {wait} {what}')
+            await session.execute(statements.mysql_alter(table, wait, clause))
         finally:
-            await session.execute(f"SET SESSION lock_wait_timeout = {_USUAL_WAIT_S}")
+            await session.execute(statements.mysql_set_lock_wait(_DEFAULT_LOCK_WAIT_S))
 
 
-async def _insisting(database: StoreDatabase, work: Callable[[str], Awaitable[None]]) -> None:
-    """Do it, with some patience for those who are in the way. The work is told what to add to not wait at all."""
-    can_decline = (
-        database.dialect == "mysql" and "mariadb" in str((await database.fetch("SELECT VERSION()"))[0][0]).lower()
-    )
+async def _retry(database: StoreDatabase, work: Callable[[str], Awaitable[None]]) -> None:
+    """Run DDL until no lock is in its way. `work` gets the keyword that makes a statement not wait, or ""."""
+    has_nowait = False
+    if database.dialect == "mysql":
+        ((version,),) = await database.fetch(statements.SELECT_SERVER_VERSION)
+        has_nowait = "mariadb" in str(version).lower()
     for number in range(_TRIES_MAX):
         try:
-            return await work("NOWAIT" if can_decline and number < _IMPATIENT_TRIES else "")
+            return await work("NOWAIT" if has_nowait and number < _NOWAIT_TRIES else "")
         except LockConflict:
             if number == _TRIES_MAX - 1:
                 raise

@@ -1,11 +1,12 @@
-"""How far each group has read each queue.
+"""Committed offsets: how far each group has read each queue.
 
-A queue's offset is the next to be read; the table keeps the id of the last message consumed, which is the same number.
-Commits count at once here and reach the database together, a few times a second: what a crash loses of them is read
-again. The rows carry an epoch: whoever holds an older lease than the row has seen changes nothing.
+A queue's offset is the next one to read; the table holds the id of the last message consumed, which is the same number.
+A commit takes effect at once in this process and is written together with others a few times a second; commits that a
+crash loses are read again. Each row carries an epoch: a process that holds an older lease than the row has seen changes
+nothing.
 
-A commit that could not be saved at once may have been overtaken by one that another broker took: it moves the group on
-or does nothing. Only one that was meant to set the group back does so however late, if nobody has taken over.
+A commit that could not be written at once may have been overtaken by one that another broker received. It then moves
+the group forward or does nothing. Only a rewind is applied however late, unless another broker has taken over.
 """
 
 from __future__ import annotations
@@ -23,51 +24,64 @@ from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
 from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict, StoreDatabaseUnreachable
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.schema.table_names import table_name
-from sparrow.store.sql.state.catalog import StoreCatalog, insert_if_absent_sql
+from sparrow.store.sql.state.catalog import StoreCatalog
+from sparrow.store.sql.statements import offsets as statements
+from sparrow.store.sql.statements import upsert
 
 log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 0.1
 FRESH_COMMIT_S = 5 * FLUSH_INTERVAL_S
-"""After this a commit is old: the process stood still, or the database was away, and clients may be elsewhere."""
+"""An older commit may be outdated: the process paused or the database was away, and clients may use another broker."""
 FENCED_RETRY_S = 2.0
-"""So long a commit is tried again whose row has seen a newer epoch than is known here."""
+"""How long a commit is retried whose row has a newer epoch than this process knows."""
+_RETRY_S = 1.0
+
+_Key = tuple[str, Queue]
+"""A group and a queue."""
 
 
 class CommitFenced(Refused):
-    """Somebody else has taken over since."""
+    """Another process has taken over the group since the lease's epoch."""
 
     def __init__(self, group: str, epoch: int) -> None:
         super().__init__(group, epoch)
         self.group, self.epoch = group, epoch
 
     def __str__(self) -> str:
-        return f"group {self.group!r} has been taken over: epoch {self.epoch} is no longer the newest; open it again"
+        return (
+            f"group {self.group!r} was taken over by another broker: epoch {self.epoch} is outdated. "
+            "Read the committed offset again before committing."
+        )
 
 
-class _Place(NamedTuple):
-    """A row of an offset table."""
+class _RowKey(NamedTuple):
+    """Identifies a row of an offset table."""
 
     table: str
     group: str
     priority: str
 
 
-class _Unsaved(NamedTuple):
+class _Commit(NamedTuple):
+    """A commit that is not written yet."""
+
     offset: QueueOffset
-    said_at: float
+    committed_at: float
     is_rewind: bool
     lane: int
-    """Of the topic as it was: one that is made again has others."""
+    """The lane's number when it was committed: a topic that is deleted and created again has other lanes."""
     is_contested: bool = False
-    """The row has seen a newer epoch."""
+    """Whether the row has a newer epoch."""
 
     @property
     def age_s(self) -> float:
-        return asyncio.get_running_loop().time() - self.said_at
+        """Seconds since the commit."""
+        return asyncio.get_running_loop().time() - self.committed_at
 
     @property
-    def may_be_overtaken(self) -> bool:
+    def may_be_outdated(self) -> bool:
+        """Whether another broker may have received a newer commit."""
         return self.is_contested or (self.age_s > FRESH_COMMIT_S and not self.is_rewind)
 
 
@@ -78,13 +92,13 @@ class CommittedOffsets:
         self, database: StoreDatabase, catalog: StoreCatalog, *, epoch: Callable[[], int], now_ms: Callable[[], int]
     ) -> None:
         self._database, self._catalog, self._epoch, self._now_ms = database, catalog, epoch, now_ms
-        self._known: dict[tuple[str, Queue], QueueOffset] = {}
-        self._unsaved: dict[tuple[str, Queue], _Unsaved] = {}
-        self._saving: dict[tuple[str, Queue], _Unsaved] = {}
-        """On their way to the database at this moment."""
-        self._flushing: asyncio.TimerHandle | None = None
+        self._known: dict[_Key, QueueOffset] = {}
+        self._unsaved: dict[_Key, _Commit] = {}
+        self._saving: dict[_Key, _Commit] = {}
+        """Being written at this moment."""
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_lock = asyncio.Lock()
-        self._work: set[asyncio.Task[None]] = set()
+        self._flushes: set[asyncio.Task[None]] = set()
 
     def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
         """Return the offset as this process knows it, without a query."""
@@ -100,40 +114,40 @@ class CommittedOffsets:
         """Commit an offset and return the previous one as far as this process knows it."""
         lane = self._catalog.lane(queue)
         if offset < 0:
-            raise Refused(f"{offset} is no offset: they start at 0")
+            raise Refused(f"{offset} is not an offset: offsets start at 0")
         before = self._known.get((group, queue))
-        # Also one that is known already: another broker may have been told something else meanwhile.
+        # An unchanged offset is written, too: another broker may have received another commit meanwhile.
         self._known[group, queue] = QueueOffset(offset)
-        self._unsaved[group, queue] = _Unsaved(
+        self._unsaved[group, queue] = _Commit(
             QueueOffset(offset), asyncio.get_running_loop().time(), before is not None and offset < before, lane.number
         )
         self._flush_in(FLUSH_INTERVAL_S)
         return before
 
     def _flush_in(self, seconds: float) -> None:
-        if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().call_later(seconds, self._flush_soon)
+        if self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(seconds, self._start_flush)
 
-    def _flush_soon(self) -> None:
-        self._flushing = None
-        work = asyncio.get_running_loop().create_task(self._flush_or_again())
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
+    def _start_flush(self) -> None:
+        self._flush_timer = None
+        task = asyncio.get_running_loop().create_task(self._flush_or_retry())
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
 
-    async def _flush_or_again(self) -> None:
+    async def _flush_or_retry(self) -> None:
         try:
             await self.flush()
         except Exception as cause:
-            ours = not isinstance(cause, (SparrowError, LockConflict))
+            is_bug = not isinstance(cause, (SparrowError, LockConflict))
             log.warning(
-                "offsets could not be saved, trying again",
+                "Could not save committed offsets; retrying.",
                 extra={"cause": str(cause)},
-                exc_info=cause if ours else None,
+                exc_info=cause if is_bug else None,
             )
-            self._flush_in(1)
+            self._flush_in(_RETRY_S)
 
     async def flush(self) -> None:
-        """Everything committed is in the database when this returns."""
+        """Write everything committed so far to the database."""
         async with self._flush_lock:
             unsaved, self._unsaved = self._unsaved, {}
             self._saving = unsaved
@@ -141,143 +155,139 @@ class CommittedOffsets:
             rows = {}
             for key, commit in unsaved.items():
                 lane = self._catalog.lanes.get(key[1])
-                if lane is not None and lane.number == commit.lane:  # else its topic is gone, and the offset with it
-                    rows[_place(lane, key[0])] = key, commit
-            fenced: list[tuple[str, Queue]] = []
+                if lane is not None and lane.number == commit.lane:  # else the topic is gone, and its offsets with it
+                    rows[_row_key(lane, key[0])] = key, commit
+            fenced: list[_Key] = []
             try:
                 if rows:
                     async with self._database.transaction() as session:
-                        for place in sorted(rows):  # the same order everywhere: no deadlocks
-                            key, commit = rows[place]
-                            if not await self._save(session, place, commit, epoch):
+                        for row in sorted(rows):  # the same order in every process: no deadlocks
+                            key, commit = rows[row]
+                            if not await self._save(session, row, commit, epoch):
                                 fenced.append(key)
             except BaseException as cause:
                 self._unsaved = {**unsaved, **self._unsaved}
-                if isinstance(cause, DatabaseRefused):  # a topic that another broker has deleted, most likely
+                if isinstance(cause, DatabaseRefused):  # most likely another broker has deleted the topic
                     await self._catalog.refresh()
                 raise
             finally:
                 self._saving = {}
             for key in fenced:
-                self._fenced(key, unsaved[key], epoch)
+                self._retry_fenced(key, unsaved[key], epoch)
 
-    def _fenced(self, key: tuple[str, Queue], commit: _Unsaved, epoch: int) -> None:
-        if key in self._unsaved:  # there is a newer one
+    def _retry_fenced(self, key: _Key, commit: _Commit, epoch: int) -> None:
+        if key in self._unsaved:  # a newer commit replaces it
             return
-        if commit.age_s < FENCED_RETRY_S:  # who leads has changed, and we shall hear of it any moment
+        if commit.age_s < FENCED_RETRY_S:  # the leader has changed; this process learns the new epoch within a second
             self._unsaved[key] = commit._replace(is_contested=True)
             self._flush_in(FLUSH_INTERVAL_S)
             return
-        log.warning("a commit came too late", extra={"group": key[0], "offset": commit.offset, "epoch": epoch})
+        log.warning(
+            "Dropped a commit: another broker has taken over the group.",
+            extra={"group": key[0], "offset": commit.offset, "epoch": epoch},
+        )
         self._known.pop(key, None)
 
-    async def _save(self, session: SqlSession, place: _Place, commit: _Unsaved, epoch: int) -> bool:
-        """Whether the row took it: not if it has seen a newer epoch or, of one that comes late, a greater offset."""
-        words = {"group_id": place.group, "priority": place.priority, "offset": commit.offset, "epoch": epoch}
-        words["now"] = self._now_ms()
-        update = (
-            f'UPDATE "{place.table}" SET "offset" = :offset, epoch = :epoch, updated_at = :now'
-            " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch"
-        )
-        if commit.may_be_overtaken:
-            update += ' AND "offset" <= :offset'
-        if await session.execute(update, **words):
+    async def _save(self, session: SqlSession, row: _RowKey, commit: _Commit, epoch: int) -> bool:
+        """Write a commit; return False if the row has a newer epoch or overtakes an outdated commit."""
+        now_ms = self._now_ms()
+        set_offset = statements.set_offset_forward if commit.may_be_outdated else statements.set_offset
+        update = set_offset(row.table)
+        key = {"group_id": row.group, "priority": row.priority}
+        values = {**key, "offset": commit.offset, "epoch": epoch}
+        if await session.execute(update, **values, now=now_ms):
             return True
-        row = {name: words[name] for name in ("group_id", "priority", "offset", "epoch")} | {"updated_at": words["now"]}
-        if await session.execute(insert_if_absent_sql(self._database.dialect, place.table, row), **row):
+        inserted = {**values, "updated_at": now_ms}
+        insert = upsert.insert_if_absent(self._database.dialect, row.table, inserted)
+        if await session.execute(insert, **inserted):
             return True
-        # It is there after all: it has seen a newer epoch, or another broker made it a moment ago.
-        return await session.execute(update, **words) > 0
+        # The row exists after all: it has a newer epoch, or another broker has just inserted it.
+        return await session.execute(update, **values, now=now_ms) > 0
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
-        """As the database knows it, but for what is on its way there."""
+        """Return the offset in the database, or a commit of this process that is newer."""
         key = group, queue
-        if (unsaved := self._on_its_way(key)) is not None and not unsaved.may_be_overtaken:
-            return unsaved.offset
+        if (pending := self._pending(key)) is not None and not pending.may_be_outdated:
+            return pending.offset
         lane = self._catalog.lanes.get(queue)
         if lane is None:
             return None
-        place, before = _place(lane, group), self._known.get(key)
-        found = await self._database.fetch(
-            f'SELECT "offset" FROM "{place.table}" WHERE group_id = :group_id AND priority = :priority',
-            group_id=group,
-            priority=place.priority,
-        )
+        row, before = _row_key(lane, group), self._known.get(key)
+        found = await self._database.fetch(statements.select_offset(row.table), group_id=group, priority=row.priority)
         saved = QueueOffset(found[0][0]) if found else None
-        if (unsaved := self._on_its_way(key)) is not None:  # perhaps said while we asked
-            is_newest = saved is None or unsaved.offset > saved or not unsaved.may_be_overtaken
-            return unsaved.offset if is_newest else saved
-        if (known := self._known.get(key)) is not None and known != before:  # said and saved while we asked
+        if (pending := self._pending(key)) is not None:  # perhaps committed during the query
+            is_newest = saved is None or pending.offset > saved or not pending.may_be_outdated
+            return pending.offset if is_newest else saved
+        if (known := self._known.get(key)) is not None and known != before:  # committed and saved during the query
             return known
         if saved is not None:
             self._known[key] = saved
         return saved
 
-    def _on_its_way(self, key: tuple[str, Queue]) -> _Unsaved | None:
+    def _pending(self, key: _Key) -> _Commit | None:
         return self._unsaved.get(key) or self._saving.get(key)
 
     async def commit_with_epoch(self, group: str, lane: Lane, offset: int, epoch: int) -> None:
-        """Move on, never back, and only with the newest epoch: `CommitFenced` otherwise."""
-        greatest = "MAX" if self._database.dialect == "sqlite" else "GREATEST"
-        place = _place(lane, group)
-        changed = await self._database.execute(
-            f'UPDATE "{place.table}" SET "offset" = {greatest}("offset", :offset), epoch = :epoch, updated_at = :now'
-            " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch",
+        """Move the group forward, never back, under an epoch; raise `CommitFenced` if the row has a newer one."""
+        row = _row_key(lane, group)
+        updated = await self._database.execute(
+            statements.raise_offset(self._database.dialect, row.table),
             offset=offset,
             epoch=epoch,
             now=self._now_ms(),
             group_id=group,
-            priority=place.priority,
+            priority=row.priority,
         )
-        if not changed:
+        if not updated:
             raise CommitFenced(group, epoch)
 
     async def all(self) -> dict[tuple[str, str], dict[int, QueueOffset]]:
-        """(topic, group) to queue id to the offset to be read next."""
+        """Return all committed offsets: (topic, group) to queue id to the offset to read next."""
         found: dict[tuple[str, str], dict[int, QueueOffset]] = defaultdict(dict)
-        saving = {**self._saving, **self._unsaved}  # may be saved after its table was read
-        by_place = {
+        pending = {**self._saving, **self._unsaved}  # may be saved after the query of their table
+        queues = {
             (table_name("offset", lane.topic, lane.part), lane.priority): Queue(*queue)
             for queue, lane in self._catalog.lanes.items()
         }
-        for name in sorted({name for name, _ in by_place}):
-            for group, offset, word in await self._database.fetch(f'SELECT group_id, "offset", priority FROM "{name}"'):
-                queue = by_place.get((name, Priority[word.upper()]))
+        for table in sorted({table for table, _ in queues}):
+            for group, offset, word in await self._database.fetch(statements.select_offsets(table)):
+                queue = queues.get((table, Priority[word.upper()]))
                 if queue is not None:
                     found[queue.topic, group][queue.id] = QueueOffset(offset)
-        for (group, queue), unsaved in {**saving, **self._saving, **self._unsaved}.items():
-            found[queue.topic, group][queue.id] = unsaved.offset
+        for (group, queue), commit in {**pending, **self._saving, **self._unsaved}.items():
+            found[queue.topic, group][queue.id] = commit.offset
         return dict(found)
 
     async def forget_group(self, group: str) -> None:
-        """Whatever it has committed, anywhere, and how far it is in what was to be sent to it again."""
+        """Delete all committed offsets of a group, and its offsets in the resend tables."""
         await self.flush()
         for key in [key for key in self._known if key[0] == group]:
             del self._known[key]
-        names = {table_name("offset", lane.topic, lane.part) for lane in self._catalog.lanes.values()}
-        names |= {table_name("resend_offset", lane.topic, lane.part) for lane in self._catalog.resend_lanes.values()}
-        for name in names:
-            await self._database.execute(f'DELETE FROM "{name}" WHERE group_id = :group_id', group_id=group)
+        tables = {table_name("offset", lane.topic, lane.part) for lane in self._catalog.lanes.values()}
+        tables |= {table_name("resend_offset", lane.topic, lane.part) for lane in self._catalog.resend_lanes.values()}
+        for table in tables:
+            await self._database.execute(statements.delete_group(table), group_id=group)
 
     def forget_topic(self, topic: str) -> None:
+        """Drop what this process knows about a topic that is being deleted."""
         for key in [key for key in self._known if key[1].topic == topic]:
             del self._known[key]
             self._unsaved.pop(key, None)
 
     def forget(self) -> None:
-        """What was read from a server that may have lost it."""
-        self._known = {key: unsaved.offset for key, unsaved in {**self._saving, **self._unsaved}.items()}
+        """Drop what was read from a server that may have lost it; keep commits that are not saved."""
+        self._known = {key: commit.offset for key, commit in {**self._saving, **self._unsaved}.items()}
 
     async def close(self) -> None:
-        if self._work:
-            await asyncio.wait(self._work)
+        if self._flushes:
+            await asyncio.wait(self._flushes)
         try:
             await self.flush()
-        except (StoreDatabaseUnreachable, LockConflict) as cause:  # what they stand for is read again
-            log.warning("offsets are lost", extra={"cause": str(cause), "count": len(self._unsaved)})
-        if self._flushing is not None:
-            self._flushing.cancel()
+        except (StoreDatabaseUnreachable, LockConflict) as cause:  # their messages are read again
+            log.warning("Could not save committed offsets.", extra={"cause": str(cause), "count": len(self._unsaved)})
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
 
 
-def _place(lane: Lane, group: str) -> _Place:
-    return _Place(table_name("offset", lane.topic, lane.part), group, lane.priority.label)
+def _row_key(lane: Lane, group: str) -> _RowKey:
+    return _RowKey(table_name("offset", lane.topic, lane.part), group, lane.priority.label)

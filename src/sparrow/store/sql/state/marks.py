@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sparrow.store.sql.drivers.database import StoreDatabase
-from sparrow.store.sql.state.catalog import upsert
+from sparrow.store.sql.statements import marks as statements
+from sparrow.store.sql.upserts import upsert
 
 
 class SqlMarks:
@@ -13,7 +14,7 @@ class SqlMarks:
         self._database = database
 
     async def get(self, name: str) -> int | None:
-        found = await self._database.fetch("SELECT value FROM hermes_mark WHERE name = :name", name=name)
+        found = await self._database.fetch(statements.SELECT, name=name)
         return int(found[0][0]) if found else None
 
     async def put(self, name: str, value: int) -> None:

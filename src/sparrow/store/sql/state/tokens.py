@@ -1,4 +1,4 @@
-"""Tokens in `meta_token`. They are never deleted: messages name them by their number."""
+"""Tokens, in the table `meta_token`. None is ever deleted, because messages refer to it by its number."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from sparrow.model.token import Token, parse_token_kind, validate_token_name
 from sparrow.store.sql.drivers.database import StoreDatabase
-from sparrow.store.sql.state.catalog import insert_if_absent
-
-_COLUMNS = "id, token, type, secret_hash, created_at, revoked_at"
+from sparrow.store.sql.statements import tokens as statements
+from sparrow.store.sql.upserts import insert_if_absent
 
 
 class SqlTokens:
@@ -20,9 +19,7 @@ class SqlTokens:
 
     async def all(self) -> Mapping[str, Token]:
         """Read all tokens, by name, without the one that stands for messages sent without a token."""
-        rows = await self._database.fetch(
-            f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id"
-        )
+        rows = await self._database.fetch(statements.SELECT_ALL)
         found = {token.name: token for token in (_token(*row) for row in rows)}
         self._known.clear()
         self._known.update(found)
@@ -45,12 +42,7 @@ class SqlTokens:
             revoked_at=token.revoked_ms,
         )
         if not is_new:
-            await self._database.execute(
-                "UPDATE meta_token SET revoked_at = :revoked WHERE token = :token AND type = :type",
-                revoked=token.revoked_ms,
-                token=token.name,
-                type=token.kind,
-            )
+            await self._database.execute(statements.REVOKE, revoked=token.revoked_ms, token=token.name, type=token.kind)
         await self.all()
 
 

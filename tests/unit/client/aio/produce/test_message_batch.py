@@ -207,14 +207,14 @@ async def test_a_body_that_does_not_get_smaller_stays_as_it_is() -> None:
 
 
 async def test_a_body_larger_than_allowed_is_refused() -> None:
-    with pytest.raises(TooLarge, match="the body has 101 bytes, 100 are allowed"):
+    with pytest.raises(TooLarge, match="the body has 101 bytes, the limit is 100"):
         await encoder(message_bytes_max=100).single_payload(Message(topic="orders"), b"x" * 101, b"")
 
 
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
-        ([], "no messages"),
+        ([], "is empty"),
         ([Message(topic="a"), Message(topic="b")], "one topic, not both 'a' and 'b'"),
         ([Message(topic="a"), Message(topic="a", properties={"DELAY": "3"})], "DELAY cannot be in a batch"),
         ([Message(topic="a", properties={"TIMER_DELIVER_MS": "3"})], "TIMER_DELIVER_MS cannot be in a batch"),

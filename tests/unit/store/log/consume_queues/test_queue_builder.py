@@ -367,7 +367,7 @@ def test_a_state_record_that_cannot_be_read_deletes_nothing_and_is_logged(raw, c
     raw.add(STATE_QUEUE, 0, body=b'[{"type":"topic","name":"A"')
     raw.file()
     assert raw.places(A) == [at]
-    assert "a state record is left out" in caplog.messages
+    assert "unreadable state record skipped" in caplog.messages
 
 
 def test_what_another_topic_says_deletes_nothing(raw):

@@ -5,14 +5,14 @@ import struct
 import numpy as np
 import pytest
 
-from sparrow.store.log.key_index.key_index import (
+from sparrow.store.log.key_index.index_file import (
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
     IndexCheckpoint,
     IndexFile,
-    KeyIndex,
 )
+from sparrow.store.log.key_index.key_index import KeyIndex
 from sparrow.wire.hashes import index_hash
 
 NOW_MS = 1_700_000_000_000

@@ -57,9 +57,9 @@ def bodies(parts: Iterator[SegmentRecords]) -> list[str]:
 
 
 def test_what_is_no_store_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no store directory"):
+    with pytest.raises(Refused, match="not a store directory"):
         StoreDirectory(tmp_path)
-    with pytest.raises(Refused, match="no store directory"):
+    with pytest.raises(Refused, match="not a store directory"):
         StoreDirectory(tmp_path / "nothing")
 
 
@@ -79,7 +79,7 @@ def test_an_empty_store_has_nothing_to_read(tmp_path: Path) -> None:
     assert directory.physical_bounds() == (0, 0)
     assert directory.mean_bytes(QUEUE) == directory.offset_at(QUEUE, 0) == 0
     assert directory.first_physical_offset(QUEUE) is None
-    with pytest.raises(Refused, match="no such queue"):
+    with pytest.raises(Refused, match="has no queue"):
         directory.read(QUEUE, 0, 1, rows_max=1)
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from sparrow.store.log.key_index.key_index import IndexCheckpoint
+from sparrow.store.log.key_index.index_file import IndexCheckpoint
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint, RocketMQCheckpoint, StoreLayout
 

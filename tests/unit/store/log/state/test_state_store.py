@@ -18,14 +18,8 @@ from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.recovery import recover
 from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.state_store import StateStore
-from sparrow.store.log.state.updates import (
-    STATE_QUEUE,
-    GroupUpdate,
-    OffsetsUpdate,
-    QueueEndsUpdate,
-    StateSnapshot,
-    TopicUpdate,
-)
+from sparrow.store.log.state.tables import StateSnapshot
+from sparrow.store.log.state.updates import STATE_QUEUE, GroupUpdate, OffsetsUpdate, QueueEndsUpdate, TopicUpdate
 from sparrow.wire import record
 
 TOPICS = {name: Topic(name=name, read_queues=n) for n, name in enumerate("ABC", 1)}
@@ -184,7 +178,7 @@ def test_a_state_record_that_cannot_be_read_is_left_out_and_logged(tmp_path, cap
     caplog.clear()
     assert known(tmp_path) == {"A", "B"}
     ours = [entry for entry in caplog.records if entry.name == "sparrow.store.log.state.state_store"]
-    assert [(entry.message, entry.levelno) for entry in ours] == [("a state record is left out", logging.ERROR)]
+    assert [(entry.message, entry.levelno) for entry in ours] == [("unreadable state record skipped", logging.ERROR)]
 
 
 def test_a_state_record_that_is_lost_is_passed_over_and_logged(tmp_path, caplog):
@@ -194,7 +188,7 @@ def test_a_state_record_that_is_lost_is_passed_over_and_logged(tmp_path, caplog)
         parts.say_topic("B")
     damage(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
     assert known(tmp_path) == {"A", "B"}
-    assert "a state record is lost" in caplog.messages
+    assert "state record lost" in caplog.messages
 
 
 # -- queues that are all that is left, or that have nothing left -------------------------------------------------------
@@ -210,13 +204,13 @@ def test_topics_known_only_by_their_queues_come_back_and_are_said(tmp_path, capl
     with opened(tmp_path) as parts:
         forgotten = Topic(name="Forgotten", read_queues=6, write_queues=6)
         assert parts.state.topics == {"A": TOPICS["A"], "Forgotten": forgotten}
-        assert "topics are known by their queues only" in caplog.messages
+        assert "queues without a topic found; topics created" in caplog.messages
         end = parts.log.written
     caplog.clear()
     with opened(tmp_path) as parts:
         assert parts.state.topics["Forgotten"] == forgotten
         assert parts.log.written == end
-        assert "topics are known by their queues only" not in caplog.messages
+        assert "queues without a topic found; topics created" not in caplog.messages
 
 
 def test_a_queue_that_has_neither_topic_nor_messages_is_dropped(tmp_path):

@@ -10,7 +10,8 @@ from sparrow.model.queue import Queue
 from sparrow.model.token import Token
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.state.updates import StateTables, TokenUpdate, decode_updates, encode_updates
+from sparrow.store.log.state.tables import StateTables
+from sparrow.store.log.state.updates import TokenUpdate, decode_updates, encode_updates
 
 P = Token(id=1, name="appid-340101;sid-p0912", kind="p", secret=bytes(range(32)), created_ms=5)
 C = Token(id=2, name="billing", kind="c", secret=bytes(32), created_ms=6)

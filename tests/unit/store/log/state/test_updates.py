@@ -4,13 +4,13 @@ import pytest
 
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.topic import Group, Topic
+from sparrow.store.log.state.tables import StateTables
 from sparrow.store.log.state.updates import (
     AtomicAppendBegin,
     GroupUpdate,
     LedgerUpdate,
     MarkUpdate,
     OffsetsUpdate,
-    StateTables,
     TopicUpdate,
     decode_updates,
     encode_updates,

@@ -1,4 +1,4 @@
-"""The tables, by the same statements that `sparrow bus ddl` prints, in the one database that has them."""
+"""The tables, created by the statements that `sparrow bus ddl` prints, in the database of the bus."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def names(name: str) -> dict[str, str]:
 class Migration(migrations.Migration):  # type: ignore[misc]
     initial = True
     operations = [  # noqa: RUF012
-        # Not atomic by itself: MySQL commits at every CREATE. Elsewhere the whole migration is one transaction.
+        # Not atomic, because MySQL commits at every CREATE. Elsewhere the whole migration is one transaction.
         migrations.RunPython(create, drop, atomic=False),
-        # Django knows of the models, and has nothing to make for them.
+        # Unmanaged models: Django creates nothing for them.
         migrations.CreateModel("Published", fields=[], options={"managed": False, **names("published")}),
         migrations.CreateModel("Received", fields=[], options={"managed": False, **names("received")}),
     ]

@@ -1,4 +1,4 @@
-"""`manage.py bus_worker`"""
+"""`manage.py bus_worker`: send published events and run the handlers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Command(BaseCommand):  # type: ignore[misc]
         bus = configuration.bus()
         with_django_transactions(bus)
         try:
-            run_worker(bus, self.say)
+            run_worker(bus, self.echo)
         except TablesMissing as error:
             raise CommandError(f"{error.where} has no tables of the bus: run `manage.py migrate`") from error
 
-    def say(self, line: str) -> None:
+    def echo(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()

@@ -1,0 +1,1 @@
+"""Parameter groups that several `sparrow pipeline` commands share."""

@@ -1,0 +1,167 @@
+"""Options of producers and consumers, written once for both flavours of the client.
+
+`ProducerOptions`, `ConsumerOptions` and `PopConsumerOptions` name and type the keyword arguments of the constructors;
+the `*_DEFAULTS` tables hold the values of those that the caller leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TypedDict, TypeVar, cast
+
+import msgspec
+
+from sparrow.client.allocation import AllocationStrategy, averagely
+from sparrow.client.priority_lanes import STARVATION_MS
+from sparrow.client.queue_selection import QueueSelector
+from sparrow.model.message import StoredMessage
+from sparrow.model.token import Credentials
+from sparrow.model.transaction import TransactionState
+
+DEFAULT_NAME_SERVERS = "127.0.0.1:9876"
+DEFAULT_PRODUCER_GROUP = "sparrow_producer"
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+"""Limit of a body and of a batch: the default of RocketMQ's clients and brokers."""
+
+ConsumeMode = Literal["cluster", "broadcast"]
+"""`cluster`: the members of a group share the queues. `broadcast`: every member reads all queues."""
+
+StartPosition = Literal["first", "last"] | datetime
+"""A position in a queue: its first message, behind its last message, or the first message stored at a time."""
+
+TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[TransactionState]]
+"""Returns the state of the transaction that a half message belongs to. Only the asyncio client accepts a coroutine."""
+
+
+class Prefetch(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a consumer reads ahead in each queue."""
+
+    count_max: int = 1_000
+    """Messages fetched and not yet consumed."""
+    bytes_max: int = 64 << 20
+    """Bytes of their bodies. A message that is larger than a pull is fetched alone."""
+    span_max: int = 20_000
+    """Offsets between the first and the last unconsumed message: so many may be delivered again after a crash."""
+    pull_count_max: int = 32
+    pull_bytes_max: int = 256 << 10
+    long_poll_ms: int = 15_000
+    """How long a broker may hold a pull that finds no message (long polling)."""
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Keyword arguments of `Producer`."""
+
+    timeout_ms: int
+    """For all attempts of a send together."""
+    retries: int
+    """Attempts after the first."""
+    linger_ms: float | None
+    """How long messages wait to be sent in one batch; None sends each in a request of its own."""
+    batch_bytes_max: int
+    batch_count_max: int
+    unsent_bytes_max: int
+    """Memory budget of messages that are not acknowledged yet."""
+    message_bytes_max: int
+    """Limit of a body and of a batch."""
+    default_topic_queues: int
+    """Queues of a topic that the first message creates."""
+    compress_above_bytes: int | None
+    """Compress longer bodies; None never does."""
+    selector: QueueSelector | None
+    """Chooses the queue of each message; None uses all queues in turn and avoids slow brokers."""
+    transaction_checker: TransactionChecker | None
+    """Answers check-backs of transactions. Brokers send them to any producer of the group, so use a group for it."""
+    trace: bool
+    """Record every send in the trace topic."""
+    idempotent: bool
+    """Store a retried send once. Each message is sent alone, and retried on the same queue only."""
+    credentials: Credentials | None
+    """Sign every request, for brokers that require tokens."""
+
+
+PRODUCER_DEFAULTS: ProducerOptions = {
+    "timeout_ms": 3_000,
+    "retries": 2,
+    "linger_ms": None,
+    "batch_bytes_max": 256 * 1024,
+    "batch_count_max": 1024,
+    "unsent_bytes_max": 64 * 1024 * 1024,
+    "message_bytes_max": MESSAGE_BYTES_MAX,
+    "default_topic_queues": 4,
+    "compress_above_bytes": 4096,
+    "selector": None,
+    "transaction_checker": None,
+    "trace": False,
+    "idempotent": False,
+    "credentials": None,
+}
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Keyword arguments of `Consumer`."""
+
+    mode: ConsumeMode
+    consume_from: StartPosition
+    """Where a group starts in a queue for which it has committed no offset."""
+    strategy: AllocationStrategy
+    """How the members of a group share the queues; all members must use the same."""
+    prefetch: Prefetch | None
+    commit_interval_ms: int
+    offsets_path: Path | str | None
+    """The file in which a broadcast consumer keeps its offsets; None keeps them in memory."""
+    retries_max: int | None
+    """A message whose handler fails once more becomes a dead letter. None: as the group is configured (16 times); in
+    orderly consumption, without limit."""
+    starvation_ms: int
+    """In a topic with priority lanes, a lower priority gets a share of the deliveries once its first message is so
+    old; 0 keeps strict priority."""
+    trace: bool
+    """Record what handlers do in the trace topic."""
+    timeout_ms: int
+    """Of every request other than a pull."""
+    instance_name: str | None
+    """The client id is `ip@instance_name`, unique in the group; None makes one up."""
+    credentials: Credentials | None
+    """Sign every request, for brokers that require tokens."""
+
+
+CONSUMER_DEFAULTS: ConsumerOptions = {
+    "mode": "cluster",
+    "consume_from": "first",
+    "strategy": averagely,
+    "prefetch": None,
+    "commit_interval_ms": 5_000,
+    "offsets_path": None,
+    "retries_max": None,
+    "starvation_ms": STARVATION_MS,
+    "trace": False,
+    "timeout_ms": 3_000,
+    "instance_name": None,
+    "credentials": None,
+}
+
+
+class PopConsumerOptions(TypedDict, total=False):
+    """Keyword arguments of `PopConsumer`."""
+
+    invisible_ms: int
+    """How long a received message is invisible to other consumers."""
+    timeout_ms: int
+    credentials: Credentials | None
+    """Sign every request, for brokers that require tokens."""
+
+
+POP_CONSUMER_DEFAULTS: PopConsumerOptions = {"invisible_ms": 60_000, "timeout_ms": 3_000, "credentials": None}
+
+OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any])
+
+
+def complete_options(client: str, given: OptionsT, defaults: OptionsT) -> OptionsT:
+    """Return the options with a default for each that is missing; raise `TypeError` for an unknown name."""
+    unknown = given.keys() - defaults.keys()
+    if unknown:
+        names = ", ".join(sorted(defaults))
+        raise TypeError(f"{client} has no option {', '.join(sorted(unknown))}; its options are group, {names}")
+    return cast(OptionsT, {**defaults, **given})

@@ -1,0 +1,175 @@
+"""The state of a log store in memory, as the sum of its updates.
+
+The tables record for each entry where its newest update is in the log. Before retention drops that part of the log, the
+update is appended again; a snapshot on disk saves replaying all updates at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from sparrow.model.token import Token
+from sparrow.model.topic import Group, Topic
+from sparrow.store.log.state.updates import (
+    AtomicAppendBegin,
+    GroupUpdate,
+    LedgerUpdate,
+    MarkUpdate,
+    OffsetsUpdate,
+    QueueEndsUpdate,
+    StateUpdate,
+    TokenUpdate,
+    TopicUpdate,
+)
+
+_Subject = tuple[str, str, str]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class StateSnapshot(msgspec.Struct):
+    """All state as of one offset of the state queue."""
+
+    next_offset: int
+    """In the state queue: updates from here on are not in the snapshot."""
+    log_end: int
+    """If the log was truncated below this physical offset, the snapshot is invalid."""
+    words: list[tuple[int, StateUpdate]]
+    """Updates, each with the physical offset of its record. The name is part of the file format."""
+
+
+class StateTables:
+    """The state that all updates so far add up to. Changed under the writer's lock."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.offsets: dict[tuple[str, str], dict[int, int]] = {}
+        """(topic, group) -> queue id -> offset."""
+        self.ends: dict[str, dict[int, int]] = {}
+        """topic -> queue id -> end, of queues whose messages retention has deleted."""
+        self.marks: dict[str, int] = {}
+        self.tokens: dict[str, Token] = {}
+        self.ledger: dict[str, LedgerUpdate] = {}
+        self.unflushed_offsets: set[tuple[str, str]] = set()
+        """(topic, group) whose offsets changed since they were last appended: commits are frequent and batched."""
+        self._written_at: dict[_Subject, int] = {}
+
+    def clear(self) -> None:
+        """Empty all tables, before the log is replayed."""
+        self.topics.clear()
+        self.groups.clear()
+        self.offsets.clear()
+        self.ends.clear()
+        self.marks.clear()
+        self.tokens.clear()
+        self.ledger.clear()
+        self.unflushed_offsets.clear()
+        self._written_at.clear()
+
+    def apply(self, updates: Iterable[StateUpdate], physical_offset: int) -> None:
+        """Apply updates of a record at a physical offset."""
+        for update in updates:
+            match update:
+                case TopicUpdate(name, topic):
+                    subject = ("topic", name, "")
+                    _set(self.topics, name, topic)
+                case GroupUpdate(name, group):
+                    subject = ("group", name, "")
+                    _set(self.groups, name, group)
+                case OffsetsUpdate(topic_name, group_name, offsets):
+                    subject = ("offsets", topic_name, group_name)
+                    _set(self.offsets, (topic_name, group_name), None if offsets is None else dict(offsets))
+                case QueueEndsUpdate(topic_name, ends):
+                    subject = ("queues", topic_name, "")
+                    _set(self.ends, topic_name, None if ends is None else dict(ends))
+                case MarkUpdate(name, value):
+                    subject = ("mark", name, "")
+                    self.marks[name] = value
+                case TokenUpdate(token):
+                    subject = ("token", token.name, "")
+                    self.tokens[token.name] = token
+                case LedgerUpdate(scope, number, ms):
+                    subject = ("ledger", scope, "")
+                    self.ledger[scope] = LedgerUpdate(scope, number, ms)
+                case AtomicAppendBegin():
+                    continue  # no state: recovery makes sure that an end follows
+            if self._is_set(update):
+                self._written_at[subject] = physical_offset
+            else:
+                self._written_at.pop(subject, None)
+
+    @staticmethod
+    def _is_set(update: StateUpdate) -> bool:
+        match update:
+            case TopicUpdate(_, value) | GroupUpdate(_, value):
+                return value is not None
+            case OffsetsUpdate(_, _, offsets):
+                return offsets is not None
+            case QueueEndsUpdate(_, ends):
+                return ends is not None
+            case MarkUpdate() | TokenUpdate() | LedgerUpdate():
+                return True
+            case AtomicAppendBegin():
+                return False
+
+    def offsets_record_at(self, topic: str, group: str) -> int:
+        """Return the physical offset of the newest record with a group's offsets; -1 if there is none."""
+        return self._written_at.get(("offsets", topic, group), -1)
+
+    def take_changed_offsets(self) -> list[StateUpdate]:
+        """Return updates for the offsets that changed since the last call."""
+        changed, self.unflushed_offsets = self.unflushed_offsets, set()
+        return [self._offsets_update(subject) for subject in sorted(changed) if subject in self.offsets]
+
+    def updates_before(self, physical_offset: int) -> list[StateUpdate]:
+        """Return updates for all entries whose newest record is below the offset, to be appended again."""
+        return [self._update(subject) for subject, at in self._written_at.items() if at < physical_offset]
+
+    def expire_scopes(self, physical_offset: int, older_than_ms: int) -> None:
+        """Drop ledger entries that are older than a time and whose newest record is below the offset."""
+        for scope, entry in list(self.ledger.items()):
+            subject = ("ledger", scope, "")
+            if entry.ms < older_than_ms and self._written_at[subject] < physical_offset:
+                del self.ledger[scope], self._written_at[subject]
+
+    def ledger_record_at(self, scope: str) -> int:
+        """Return the physical offset of the newest ledger record of a scope; -1 if there is none."""
+        return self._written_at.get(("ledger", scope, ""), -1)
+
+    def snapshot(self, next_offset: int, log_end: int) -> StateSnapshot:
+        updates = [(at, self._update(subject)) for subject, at in self._written_at.items()]
+        return StateSnapshot(next_offset=next_offset, log_end=log_end, words=updates)
+
+    def restore(self, snapshot: StateSnapshot) -> None:
+        for at, update in snapshot.words:
+            self.apply([update], at)
+
+    def _update(self, subject: _Subject) -> StateUpdate:
+        kind, name, group = subject
+        if kind == "topic":
+            return TopicUpdate(name, self.topics[name])
+        if kind == "group":
+            return GroupUpdate(name, self.groups[name])
+        if kind == "queues":
+            return QueueEndsUpdate(name, dict(self.ends[name]))
+        if kind == "mark":
+            return MarkUpdate(name, self.marks[name])
+        if kind == "token":
+            return TokenUpdate(self.tokens[name])
+        if kind == "ledger":
+            return self.ledger[name]
+        return self._offsets_update((name, group))
+
+    def _offsets_update(self, key: tuple[str, str]) -> StateUpdate:
+        return OffsetsUpdate(key[0], key[1], dict(self.offsets[key]))
+
+
+def _set(table: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
