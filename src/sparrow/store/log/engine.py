@@ -120,13 +120,9 @@ class LogStore:
         self._maintenance = LogMaintenance(parts, now_ms=now_ms, archived_to=archived_to, disk_ratio=disk_ratio)
         self._maintenance_thread = PeriodicTaskThread("maintenance", self._maintenance.tasks())
         # A thread of its own: pages must be ready and timeouts reported in time, however busy maintenance is.
-        self._segment_thread = PeriodicTaskThread(
-            "segments",
-            [
-                PeriodicTask("prepare segments", 0.05, self._log.prepare),
-                PeriodicTask("expire flush timeouts", 0.05, self._flusher.expire),
-            ],
-        )
+        prepare = PeriodicTask("prepare segments", 0.05, self._log.prepare)
+        expire = PeriodicTask("expire flush timeouts", 0.05, self._flusher.expire)
+        self._segment_thread = PeriodicTaskThread("segments", [prepare, expire])
         self._log.on_pages_low = functools.partial(self._segment_thread.run_soon, "prepare segments")
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
         if found.is_unchanged:
@@ -271,16 +267,8 @@ class LogStore:
     def _find_by_key(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[bytes]:
         with self._maintenance_thread.paused():
             self._maintenance.catch_up_key_index()
-            return search.find_by_key(
-                self._index,
-                self._reader,
-                self._queues,
-                topic,
-                key,
-                limit=limit,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-            )
+            parts = self._index, self._reader, self._queues
+            return search.find_by_key(*parts, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         if physical_offset >= min(self.watermark(self.settings.visible_after), self._writer.hidden_from):
@@ -328,9 +316,9 @@ class LogStore:
 
     def watermark(self, name: Watermark) -> int:
         """Return the physical offset up to which the log is written, durable or replicated."""
-        return {"written": self._log.written, "durable": self._writer.durable, "replicated": self._writer.replicated}[
-            name
-        ]
+        if name == "written":
+            return self._log.written
+        return self._writer.durable if name == "durable" else self._writer.replicated
 
     def replicated_to(self, physical_offset: int) -> None:
         """Move the `replicated` watermark: enough replicas have everything below the offset."""
