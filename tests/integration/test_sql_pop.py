@@ -583,7 +583,7 @@ async def test_a_broker_that_does_not_lead_says_so(two):
         await other.ask(RequestCode.NOTIFICATION, NotificationRequest("G", "t", -1, 0, other.clock())),
         await other.ask(RequestCode.PEEK_MESSAGE, PeekMessage("G", "t", -1, 1)),
     ):
-        assert (answer.code, "does not lead" in (answer.remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+        assert (answer.code, "is not the leader" in (answer.remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
     await leader.acked(got)
 
 

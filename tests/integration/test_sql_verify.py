@@ -65,27 +65,27 @@ async def test_a_sound_database_passes_and_the_progress_reaches_the_end(store: S
         ("DELETE FROM msg_middle_orders WHERE id < 10", "msg_middle_orders: ids 1 to 9 are missing"),
         (
             "UPDATE hermes_lane SET next_id = 29 WHERE topic = 'orders' AND kind = 'm' AND priority = 'middle'",
-            "msg_middle_orders: holds id 30, the next to be given is 29: lane",
+            "msg_middle_orders: has id 30, but the next id of its lane is 29: run",
         ),
-        ('UPDATE msg_low_orders SET "timestamp" = 1 WHERE id = 5', "msg_low_orders: has times that go back"),
-        ('UPDATE msg_low_orders SET "timestamp" = 1 WHERE id = 15', "msg_low_orders: has times that go back"),
+        ('UPDATE msg_low_orders SET "timestamp" = 1 WHERE id = 5', "msg_low_orders: has store times that decrease"),
+        ('UPDATE msg_low_orders SET "timestamp" = 1 WHERE id = 15', "msg_low_orders: has store times that decrease"),
         (
             "UPDATE offset_orders SET \"offset\" = 31 WHERE priority = 'low'",
-            "offset_orders: group g has read low up to 31",
+            "offset_orders: group g has committed low up to 31",
         ),
-        ('UPDATE resend_offset_orders SET "offset" = 2', "resend_offset_orders: group g has read middle up to 2"),
+        ('UPDATE resend_offset_orders SET "offset" = 2', "resend_offset_orders: group g has committed middle up to 2"),
         ('UPDATE resend_middle_orders SET "end" = 31', "resend_middle_orders: row 1 resends 3 to 31 of middle"),
         ("DELETE FROM resend_middle_orders", "resend_middle_orders: id 1 is missing"),
         (
             "UPDATE key_orders SET id = 99 WHERE priority = 'low' AND id = 7",
-            "'b-6' points at low 99, which is not there",
+            "'b-6' refers to low 99, which does not exist",
         ),
-        ("UPDATE hermes_topic SET state = 'creating' WHERE topic = 'orders'", "orders: is half-way (creating)"),
-        ("UPDATE hermes_topic SET state = 'deleting' WHERE topic = 'orders'", "orders: is half-way (deleting)"),
+        ("UPDATE hermes_topic SET state = 'creating' WHERE topic = 'orders'", "orders: is unfinished (creating)"),
+        ("UPDATE hermes_topic SET state = 'deleting' WHERE topic = 'orders'", "orders: is unfinished (deleting)"),
         ("DELETE FROM hermes_topic WHERE topic = 'orders'", "hermes_lane: has lanes of topic orders"),
         ("DELETE FROM hermes_lane WHERE kind = 'r' AND priority = 'low'", "orders: has no lane for part 0, r, low"),
         ("DROP TABLE msg_high_orders", "msg_high_orders: cannot be read"),
-        ("UPDATE hermes_schema SET version = 77", "hermes_schema: is of version 77"),
+        ("UPDATE hermes_schema SET version = 77", "hermes_schema: has version 77"),
     ],
 )
 async def test_damage_is_found_and_named(store: SqlStore, damage: str, said: str) -> None:
@@ -105,7 +105,7 @@ async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
     database = await open_database(database_url)
     try:
         (found,) = await check_store(database)
-        assert "no store" in found.what
+        assert "not a Sparrow store" in found.what
     finally:
         await database.close()
 
@@ -159,7 +159,7 @@ async def test_skipping_past_messages_that_are_there_keeps_them(store: SqlStore)
 
 async def test_skipping_backwards_or_in_no_lane_is_refused(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
-    with pytest.raises(Refused, match="only skip forwards"):
+    with pytest.raises(Refused, match="give an id above that"):
         await skip_ids(store.database, lane.number, 31, "why", 0)
     with pytest.raises(Refused, match="no lane 999"):
         await skip_ids(store.database, 999, 31, "why", 0)

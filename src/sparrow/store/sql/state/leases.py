@@ -46,6 +46,6 @@ class Leases:
         return [owner for (owner,) in found]
 
     async def epoch(self, name: str) -> int:
-        """Return the current epoch of a lease, whoever owns it."""
+        """Return the current epoch of a lease, whichever process owns it."""
         found = await self._database.fetch(statements.SELECT_EPOCH, name=name)
         return int(found[0][0]) if found else 0
