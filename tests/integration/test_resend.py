@@ -465,7 +465,7 @@ async def test_the_client_says_what_is_refused(stand):
             await admin.resend("T", begin=0, end=0)
         with pytest.raises(Refused, match="no master 'elsewhere'"):
             await admin.resend("T", begin=0, end=0, broker="elsewhere")
-        with pytest.raises(Refused, match="empty name"):
+        with pytest.raises(Refused, match="name is empty"):
             await admin.resend("T", group="", begin=0, end=0)
 
 
