@@ -300,7 +300,7 @@ def test_manage_bus_worker_works_until_it_is_told_to_stop(small: Project) -> Non
     try:
         assert worker.stdout is not None
         lines = sorted([worker.stdout.readline(), worker.stdout.readline()])
-        assert lines == ["handled 7\n", "The bus is running for cap.queue.shop.v1.\n"]
+        assert lines == ["The bus is running for cap.queue.shop.v1.\n", "handled 7\n"]
         worker.send_signal(signal.SIGTERM)
         out, err = worker.communicate(timeout=30)
     finally:
