@@ -134,20 +134,20 @@ ILLEGAL = ["", " ", "a b", "../up", "a/b", "x" * 128, "主题", "a\0b", "a\x01b\
 
 
 async def test_illegal_topics_are_29_and_nothing_is_made(server, channel):
-    before = set(server.broker.topics._known)
+    before = set(server.broker.topics._topics)
     for topic in ILLEGAL:
         refusal(await try_send(channel, topic, b"x"), ResponseCode.INVALID_PARAMETER)
         refusal(await channel.request(11, pull_header(topic)), ResponseCode.TOPIC_NOT_EXIST)
         refusal(await channel.request(15, headers.CommitOffset("g", topic, 0, 1)), ResponseCode.TOPIC_NOT_EXIST)
-    assert set(server.broker.topics._known) == before
+    assert set(server.broker.topics._topics) == before
 
 
 async def test_illegal_groups_are_29_and_nothing_is_made(server, channel):
-    before = set(server.broker.groups._known)
+    before = set(server.broker.groups._groups)
     for group in (*ILLEGAL, "x" * 121):
         refusal(await channel.request(11, pull_header("T", group=group)), ResponseCode.INVALID_PARAMETER)
         refusal(await channel.request(15, headers.CommitOffset(group, "T", 0, 1)), ResponseCode.INVALID_PARAMETER)
-    assert set(server.broker.groups._known) == before
+    assert set(server.broker.groups._groups) == before
 
 
 @pytest.mark.parametrize("extra", [1, 100_000, 8 << 20])

@@ -441,7 +441,7 @@ async def test_producers_and_admins_stage_and_consumers_do_not(tmp_path):
                 assert await query_ledger(session, address, name) == 0
                 assert await append_once(session, address, name, 1, one, fills_checksum=False)
                 await drop_stages(session, address, ["none"])
-                with pytest.raises(Refused, match="portions"):
+                with pytest.raises(Refused, match="batch count"):
                     await stage_records(session, address, name, 0, b"", fills_checksum=False)
         async with ClientSession(platform.name_servers, credentials=reader) as session:
             for attempt in (
