@@ -274,7 +274,7 @@ def test_traces_tell_who_consumed_a_message(
     with java.push_consumer(group, topic, trace=True) as consumer:
         [sent] = producer.send(topic, [{"body": "a book", "keys": "k"}])
         consumer.receive(1)
-        begun, ended = sorted(traces(platform, sent.msg_id, 2), key=lambda each: type(each).__name__)
+        ended, begun = sorted(traces(platform, sent.msg_id, 2), key=lambda each: type(each).__name__)
     assert isinstance(begun, ConsumeStartTrace)
     assert isinstance(ended, ConsumeEndTrace)
     assert (begun.group, begun.keys, begun.retries) == (group, "k", 0)

@@ -326,7 +326,7 @@ def test_traces_tell_who_sent_and_consumed_a_message(java: JavaClient, on_mysql:
         [sent] = producer.send(topic, [{"body": "a book", "tags": "TagA", "keys": "k"}])
         consumer.receive(1)
         found = traces(on_mysql, sent.msg_id, 3)
-    begun, ended, published = sorted(found, key=lambda each: type(each).__name__)
+    ended, begun, published = sorted(found, key=lambda each: type(each).__name__)
     assert isinstance(published, PublishTrace)
     assert isinstance(begun, ConsumeStartTrace)
     assert isinstance(ended, ConsumeEndTrace)
