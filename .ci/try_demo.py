@@ -29,7 +29,7 @@ CTRL_C = b"\x03"
 ROWS, COLUMNS = 60, 160
 """Of the terminal: tables that do not fit are cut."""
 LINES_SHOWN = 30
-FREE_PORTS = {"SPARROW_NAMING__PORT": "0", "SPARROW_BROKER__PORT": "0"}
+FREE_PORTS = {"SPARROW_NAME_SERVER__PORT": "0", "SPARROW_BROKER__PORT": "0"}
 """The usual ones may be in use on this machine."""
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
@@ -54,19 +54,19 @@ class Terminal:
         return CONTROL.sub("", self.output)
 
     def read(self, seconds: float) -> None:
-        """Take over what is printed within a time."""
+        """Read what is printed within a time."""
         if not select.select([self._screen], [], [], seconds)[0]:
             return
         try:
             self.output += os.read(self._screen, 1 << 16).decode(errors="replace")
-        except OSError:  # nobody has the terminal open any more
+        except OSError:  # no process has the terminal open any more
             time.sleep(seconds)
 
     def press(self, key: bytes) -> None:
         os.write(self._screen, key)
 
     def status(self) -> int | None:
-        """The exit status as a shell tells it; None while the command runs."""
+        """Return the exit status as a shell reports it; None while the command runs."""
         if self._status is None:
             process, status = os.waitpid(self.process, os.WNOHANG)
             if process:
@@ -76,21 +76,21 @@ class Terminal:
 
 
 def demo_processes() -> list[str]:
-    """The command lines of the demo's processes that run from this checkout."""
+    """Return the command lines of the demo's processes that run from this checkout."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             here = (folder / "cwd").resolve() == ROOT
-        except OSError:  # it has ended, or belongs to somebody else
+        except OSError:  # it has ended, or belongs to another user
             continue
-        if here and ("sparrow demo" in command or "demo_revenue" in command):
+        if here and ("sparrow demo" in command or "revenue_pipeline" in command):
             found.append(f"{folder.name} {command}")
     return found
 
 
 def trouble_in(demo: Terminal, begun: float) -> str | None:
-    """What went wrong, if anything did."""
+    """Return what went wrong; None if nothing did."""
     while not WINDOWS.search(demo.text) or time.monotonic() - begun < RUN_S:
         demo.read(0.5)
         if (status := demo.status()) is not None:
