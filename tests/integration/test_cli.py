@@ -173,4 +173,4 @@ def test_what_is_no_store_is_refused_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run("store", "info", "empty", cwd=tmp_path)
     assert done.returncode != 0
-    assert "no store" in " ".join(done.stderr.split())
+    assert "has no commitlog folder" in " ".join(done.stderr.replace("│", " ").split())

@@ -382,6 +382,6 @@ def test_the_command_line_refuses_what_is_no_store(tmp_path: Path) -> None:
     assert (code, "does not exist" in text) == (2, True), text
     assert not (tmp_path / "nothing.db").exists()
     code, text = run("copy", str(tmp_path), f"sqlite:///{tmp_path}/new.db")
-    assert (code, "is not a store" in text) == (2, True), text
+    assert (code, "has no commitlog folder" in text) == (2, True), text
     code, text = run("copy", str(tmp_path), f"sqlite:///{tmp_path}/new.db", "--rename", "x")
     assert (code, "OLD=NEW" in text) == (2, True), text

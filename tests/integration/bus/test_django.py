@@ -420,7 +420,7 @@ def counts(number: int) -> None:
 def is_stolen(number: int) -> None:
     Handled.objects.create(number=number)
     with bus.database.engine.begin() as other:  # as another worker does once the lease is over
-        sql = bus.shared.sql_of(other)
+        sql = bus.core.context.sql_of(other)
         sql.change(other, f'UPDATE {sql.names.queue} SET "LockToken" = "LockToken" + 1')
 
 client.get("/orders/7")
@@ -444,7 +444,7 @@ with transaction.atomic():
     publisher.publish("stolen", 2)
 import time
 deadline = time.monotonic() + 20
-while not bus.shared.probe.totals["bus_lease_lost_total"]:
+while not bus.core.context.probe.totals["bus_lease_lost_total"]:
     assert time.monotonic() < deadline
     time.sleep(0.01)
 assert sorted(row.number for row in Handled.objects.all()) == [1, 7], "the fence rolled it back"
