@@ -1,6 +1,7 @@
-"""Resend: deliver messages of a topic again, to one group or to all its readers, without copying them.
+"""Resend: deliver messages of a topic again to one group or to all its readers, as references in their retry topics.
 
-Each group gets references (see `references`) in its retry topic. Its progress there is the progress of the resend.
+A reference (see `references`) names a stored message, which is not copied. A group's progress in its retry topic is
+the progress of the resend.
 
 1. Nothing is stored before the request has been validated for every group.
 2. References are stored some hundreds at a time, and other tasks run in between. The answer follows when all are
