@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.portions import portion
 
-from sparrow.broker.produce.record_validation import IncomingRecords, check_destinations, validate_records
+from sparrow.broker.produce.encoded_records import IncomingRecords, check_destinations, validate_records
 from sparrow.model.errors import IllegalMessage, NotPermitted, Refused, TooLarge, UnknownTopic
 from sparrow.model.priority import LANES_SYS_FLAG
 from sparrow.model.protocol import PERM_READ
