@@ -144,7 +144,7 @@ class CommitLog:
         if time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
         # Under the lock to the end: the segment thread must not create the same file and keep it as a spare one.
-        with self._telling_full(), self._allocating:
+        with self._raising_store_full(), self._allocating:
             segment = self._spare.pop(0) if self._spare else None
             if segment is None or segment.base != base:
                 segment = Segment.create(self.directory, base, self.segment_bytes)
@@ -155,14 +155,14 @@ class CommitLog:
         """Allocate `count` segments behind the active one (`StoreFull`), so that the next appends cannot fail."""
         if count and time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
-        with self._telling_full(), self._allocating:
+        with self._raising_store_full(), self._allocating:
             end = self.segments[-1].end if self.segments else self.written - self.written % self.segment_bytes
             while len(self._spare) < count:
                 base = end + len(self._spare) * self.segment_bytes
                 self._spare.append(Segment.create(self.directory, base, self.segment_bytes))
 
     @contextmanager
-    def _telling_full(self) -> Iterator[None]:
+    def _raising_store_full(self) -> Iterator[None]:
         try:
             yield
         except OSError as cause:
