@@ -1,6 +1,6 @@
 """Delayed delivery on a log store: messages wait in topics of their own, and a timer wheel holds their delivery times.
 
-1. The log is the source of truth (`delay_topics`). The timer wheel is rebuilt from it at startup, from the oldest
+1. The log is the source of truth (`timer_records`). The timer wheel is rebuilt from it at startup, from the oldest
    message that was still waiting.
 2. Delivering appends the message to its destination. After each round a mark stores the time up to which everything is
    delivered. The mark follows the deliveries in the log, so a crash may repeat the last round but never loses one.
@@ -19,13 +19,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from sparrow.broker.delay import delay_topics
-from sparrow.broker.delay.delay_topics import (
-    DELAY_QUEUES,
-    TIMER_QUEUE_INDEX,
-    is_due,
-    timer_reference,
-)
+from sparrow.broker.delay import timer_records
+from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
+from sparrow.broker.delay.timer_records import timer_reference
 from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused, SparrowError
@@ -162,7 +158,7 @@ class LogDelayScheduler:
         for source, queue in enumerate(DELAY_QUEUES):
             delivered_ms = self._delivered_ms if source != TIMER_QUEUE_INDEX else max(self._delivered_ms, wheel_ms)
             first = max(await self._store.marks.get(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
-            async for found in delay_topics.load_timers(self._store, source, first):
+            async for found in timer_records.load_timers(self._store, source, first):
                 is_waiting = found.due_ms > delivered_ms
                 due_ms = found.due_ms[is_waiting]
                 if source != TIMER_QUEUE_INDEX:
@@ -239,7 +235,7 @@ class LogDelayScheduler:
         """Read the records of the first references. Return them with their number, which their size limits."""
         found: dict[int, bytes] = {}
         # A message is delivered only when it is as safe as a visible one.
-        is_hidden = delay_topics.physical_offsets_of(references) >= self._store.watermark(
+        is_hidden = timer_records.physical_offsets_of(references) >= self._store.watermark(
             self._store.settings.visible_after
         )
         readable = int(np.argmax(is_hidden)) if is_hidden.any() else len(references)
@@ -253,9 +249,9 @@ class LogDelayScheduler:
     async def _records(self, references: Ints) -> dict[int, bytes]:
         """Read records. Recent ones are in memory; otherwise a thread reads all of them."""
         hot_from = max(self._startup_end, self._store.written - self._store.settings.hot_bytes)
-        if int(delay_topics.physical_offsets_of(references).min()) >= hot_from:
-            return delay_topics.read_records(self._store, references.tolist())
-        return await asyncio.to_thread(delay_topics.read_records, self._store, references.tolist())
+        if int(timer_records.physical_offsets_of(references).min()) >= hot_from:
+            return timer_records.read_records(self._store, references.tolist())
+        return await asyncio.to_thread(timer_records.read_records, self._store, references.tolist())
 
     def _deliver(self, references: list[int], found: dict[int, bytes], is_done: npt.NDArray[np.bool_]) -> None:
         """Append messages, in order for each queue.
@@ -267,7 +263,7 @@ class LogDelayScheduler:
             raw = found.get(references[index])
             if raw is None:
                 log.error("a delayed message is lost", extra={"reference": references[index]})
-            draft, queue = delay_topics.parse_delayed(raw) if raw is not None else (None, None)
+            draft, queue = timer_records.parse_delayed(raw) if raw is not None else (None, None)
             if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
                 is_done[index] = True
             else:
@@ -339,7 +335,7 @@ class LogDelayScheduler:
         # In this order and without awaiting: later messages lie behind these ends.
         bounds = [self._store.bounds_nowait(queue) for queue in DELAY_QUEUES]
         references = np.concatenate((self._timers.all_timers()[1], self._delivering))
-        return await asyncio.to_thread(delay_topics.oldest_queue_offsets, self._store, references, bounds)
+        return await asyncio.to_thread(timer_records.oldest_queue_offsets, self._store, references, bounds)
 
     async def roll(self) -> None:
         """Append long-waiting messages again at the head of the log, so that retention can delete the old records."""
@@ -349,7 +345,7 @@ class LogDelayScheduler:
             if first >= limit:
                 continue
             found = await self._store.read(DELAY_QUEUES[source], limit, count_max=1)
-            records = list(delay_topics.copy_records(found)) if isinstance(found, Slice) else []
+            records = list(timer_records.copy_records(found)) if isinstance(found, Slice) else []
             end = record.decode(records[0], expand=False).physical_offset if records else self._store.written
             while await self._roll_some(source, end):
                 pass
@@ -371,7 +367,7 @@ class LogDelayScheduler:
         return len(rows) == _ROLLED_PER_ROUND
 
     def _reappend(self, due_ms: int, reference: int, raw: bytes) -> None:
-        draft, queue = delay_topics.parse_delayed(raw)
+        draft, queue = timer_records.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
             return  # a restart may not read the cancellation any more
         times = (parse_whole_number(property_value(draft.properties, PROPERTY_TIMER_ROLL_TIMES)) or 0) + 1

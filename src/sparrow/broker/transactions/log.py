@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import copy_records
+from sparrow.broker.delay.timer_records import copy_records
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import (
     CHECKED_TAG,
