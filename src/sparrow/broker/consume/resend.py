@@ -70,7 +70,7 @@ async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> 
     selection = await _selected(request, topic, broker)
     targets = [await _target(group, topic, broker) for group in await _groups(request, topic, broker)]
     if not request.is_forced:
-        await _check_behind(selection, targets, broker)
+        await _check_already_read(selection, targets, broker)
     count, missing = 0, selection.missing
     # A database has tables for ranges; the leader turns them into references.
     stores_now = broker.resender is None and not request.is_dry_run
@@ -236,7 +236,7 @@ async def _target(group: Group, topic: Topic, broker: Broker) -> ResendTarget:
     return ResendTarget(group, Queue(name, 0), wanted)
 
 
-async def _check_behind(selection: ResendSelection, targets: list[ResendTarget], broker: Broker) -> None:
+async def _check_already_read(selection: ResendSelection, targets: list[ResendTarget], broker: Broker) -> None:
     """Refuse messages that a group has not read yet: it gets them anyway."""
     for target in targets:
         for queue, _, end in selection.spans:

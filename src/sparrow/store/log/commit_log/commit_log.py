@@ -179,7 +179,7 @@ class CommitLog:
             return
         active = self.segments[-1]
         if self.written - active.base > self.segment_bytes // 2:
-            self._allocate_behind(active)
+            self._allocate_after(active)
         if self._warm_to < self.written + self._warm_bytes // 2:
             target = self.written + self._warm_bytes
             # Set first: an append meanwhile must not request the same pages again.
@@ -198,7 +198,7 @@ class CommitLog:
         for at in range(start, target, _WARM_STEP_BYTES):  # in steps: each one blocks other mmap calls of the process
             self._warm(self.segments[-1], at, min(at + _WARM_STEP_BYTES, target))
 
-    def _allocate_behind(self, active: Segment) -> None:
+    def _allocate_after(self, active: Segment) -> None:
         with self._allocating:
             if not self._spare and self.segments[-1] is active:
                 self._spare.append(Segment.create(self.directory, active.end, self.segment_bytes))

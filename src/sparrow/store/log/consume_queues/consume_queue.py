@@ -299,9 +299,9 @@ class ConsumeQueue:
         self.first = QueueOffset(min(self.first, end))
         self.expired_to = QueueOffset(min(self.expired_to, end))
         self.visible_end = QueueOffset(min(self.visible_end, end))
-        self.erase_behind()
+        self.erase_unflushed()
 
-    def erase_behind(self) -> None:
+    def erase_unflushed(self) -> None:
         """Fill the files with zeros behind `flushed`, so that no old entry is taken for a new one."""
         end = self.flushed * ENTRY_BYTES
         for base in self.files():

@@ -110,7 +110,7 @@ class IndexFile:
         )
         return np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ENTRY_BYTES], INDEX_ENTRY)
 
-    def first_behind(self, log_end: int) -> int:
+    def first_entry_from(self, log_end: int) -> int:
         """Return the number of the first entry that points behind the log's end."""
         low, high = 1, self.count
         while low < high:

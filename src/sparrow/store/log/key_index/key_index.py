@@ -115,7 +115,7 @@ class KeyIndex:
             return
         newest = self.files[-1]
         newest.entries_max = self._entries
-        newest.open_for_writing(count=newest.first_behind(log_end))
+        newest.open_for_writing(count=newest.first_entry_from(log_end))
         newest.write_slots()
 
     def drop_files_before(self, log_first: int) -> None:
