@@ -29,7 +29,7 @@ ConsumeMode = Literal["cluster", "broadcast"]
 """`cluster`: the members of a group share the queues. `broadcast`: every member reads all queues."""
 
 StartPosition = Literal["first", "last"] | datetime
-"""A position in a queue: its first message, behind its last message, or the first message stored at a time."""
+"""A position in a queue: its first message, the end after its last message, or the first message stored at a time."""
 
 TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[TransactionState]]
 """Returns the state of the transaction that a half message belongs to. Only the asyncio client accepts a coroutine."""

@@ -6,7 +6,7 @@
    delivered. The mark follows the deliveries in the log, so a crash may repeat the last round but never loses one.
 3. By the log's times, waiting messages are due after the newest mark. If a clock that was set back would break this,
    the mark is lowered first; then a restart may repeat messages, but loses none.
-4. Delays may be longer than retention: after half the retention time a message is appended again at the log's head.
+4. Delays may be longer than retention: after half the retention time a message is appended again at the log's end.
 """
 
 from __future__ import annotations
@@ -332,13 +332,13 @@ class LogDelayScheduler:
 
     async def _oldest(self) -> list[int]:
         """Return, for each source, the offset of the oldest waiting message; the end of the queue if there is none."""
-        # In this order and without awaiting: later messages lie behind these ends.
+        # In this order and without awaiting: messages that are stored later come after these ends.
         bounds = [self._store.bounds_nowait(queue) for queue in DELAY_QUEUES]
         references = np.concatenate((self._timers.all_timers()[1], self._delivering))
         return await asyncio.to_thread(timer_records.oldest_queue_offsets, self._store, references, bounds)
 
     async def roll(self) -> None:
-        """Append long-waiting messages again at the head of the log, so that retention can delete the old records."""
+        """Append long-waiting messages again at the end of the log, so that retention can delete the old records."""
         limit_ms = self._now_ms() - self._rolls_after_ms
         for source, first in enumerate(await self._oldest()):
             limit = await self._store.offset_at(DELAY_QUEUES[source], limit_ms)

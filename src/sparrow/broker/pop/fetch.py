@@ -275,7 +275,7 @@ class PopFetcher:
             response.counts += receipt_handles.count_entries(queue.id, fifo_batch.counts)
 
     def has_more(self, group: str, queue: Queue) -> bool:
-        """Return whether there are messages behind the group's position."""
+        """Return whether there are messages at or after the group's position."""
         return (
             queue.topic in self._topics and self._pop_state.is_ready(group, queue) and self._remaining(group, queue) > 0
         )

@@ -292,7 +292,7 @@ class Producer(BlockingClient[aio.Producer]):
         try:
             sending = self._client.send_soon(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         except Busy:
-            # `send` waits for memory; the messages behind this one wait with it.
+            # `send` waits for memory; the messages after this one wait with it.
             sending = asyncio.ensure_future(
                 self._client.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
             )

@@ -40,7 +40,7 @@ class AckFloor:
         assert lowest is not None, "an empty batch has no messages to track"
         heapq.heappush(self._unsettled, (lowest, next(self._numbers), batch))
         if len(self._unsettled) > self._compact_at:
-            # Behind a batch that stays long in flight, settled ones would pile up.
+            # While one batch stays long in flight, settled batches with higher offsets would pile up.
             self._unsettled = [entry for entry in self._unsettled if entry[2].first_unsettled() is not None]
             heapq.heapify(self._unsettled)
             self._compact_at = 2 * len(self._unsettled) + _SPARE_ENTRIES

@@ -1,11 +1,11 @@
 """The state of pops on a log store: every change is written to a journal, and loaded from it at startup.
 
-1. A pop is written before the group's offset moves, in the same log. So a crash never leaves an offset behind messages
-   that are not known to be in flight.
+1. A pop is written before the group's offset moves, in the same log. So after a crash, every message before
+   the offset is acknowledged or known to be in flight.
 2. Acknowledgements of one iteration of the event loop are written in one record, at its end. A crash may lose the last
    of them; then messages are redelivered, and none is lost.
 3. A mark stores the oldest journal offset that is needed. Batches that stay long in flight are written again at the
-   head, so that a start reads little, and retention deletes none of them.
+   end, so that a start reads little, and retention deletes none of them.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class GroupMembership:
             fetcher.stop()
 
     async def _start_from_end(self, topics: Iterable[str]) -> None:
-        """Without a group: start behind the last message. Queues that are created later are read from the first."""
+        """Without a group: start after the last message. Queues that are created later are read from the first."""
         if self.group is not None:
             return
         await self.session.open()

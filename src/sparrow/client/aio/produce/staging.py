@@ -24,7 +24,7 @@ from sparrow.wire.headers import (
 )
 
 STAGE_TIMEOUT_MS = 60_000
-"""For one body of some megabytes, behind others that are being checked and written."""
+"""For one body of some megabytes, which may have to wait for others that are being checked and written."""
 COMMIT_TIMEOUT_MS = 600_000
 """The response is sent when everything is appended, which may be gigabytes."""
 

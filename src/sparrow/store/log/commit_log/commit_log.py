@@ -2,7 +2,7 @@
 
 1. Records lie back to back and never span segments; the unused end of a segment starts with a blank record
    (4 bytes length of the rest, 4 bytes magic) and counts as written.
-2. At least 8 bytes stay free behind every record, so that a blank record always fits.
+2. At least 8 bytes stay free after every record, so that a blank record always fits.
 3. Beyond `written` everything is zero.
 4. The first 8 bytes of a batch are written last. A process that is killed in between leaves zeros there, and recovery
    takes them for the end of the log: a batch is there completely or not at all.
@@ -69,7 +69,7 @@ class CommitLog:
         self._warm_to = 0
         self._unlocked_to = 0
         self.on_pages_low: Callable[[], None] = lambda: None
-        """Called when few pages ahead of the tail are still populated."""
+        """Called when few populated pages are left after the end of the log."""
         self._refuse_until = 0.0
 
     # -- segments -----------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class CommitLog:
     def _roll(self, active: Segment, free: int) -> None:
         following = self._take_next(active.end)
         if free:
-            assert free >= BLANK_RECORD_BYTES, "every record leaves space for a blank one behind it"
+            assert free >= BLANK_RECORD_BYTES, "every record leaves space for a blank one after it"
             at = self.written - active.base
             active.mapping[at : at + BLANK_RECORD_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
             self.written = PhysicalOffset(active.end)
@@ -152,7 +152,7 @@ class CommitLog:
             return segment
 
     def reserve(self, count: int) -> None:
-        """Allocate `count` segments behind the active one (`StoreFull`), so that the next appends cannot fail."""
+        """Allocate `count` segments after the active one, or raise `StoreFull`. The next appends then cannot fail."""
         if count and time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
         with self._raising_store_full(), self._allocating:
@@ -174,7 +174,7 @@ class CommitLog:
     # -- preparation: called by the segment thread --------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Allocate the next segment once the active one is half full, and populate pages ahead of the tail."""
+        """Allocate the next segment once the active one is half full, and populate pages after the end."""
         if not self.segments:
             return
         active = self.segments[-1]
@@ -215,7 +215,7 @@ class CommitLog:
                 log.warning("pages not locked in memory; raise the memlock limit (ulimit -l)")
 
     def _unlock_to(self, end: int) -> None:
-        """Unlock pages below `end`: only those near the tail stay locked."""
+        """Unlock pages below `end`: only those near the end stay locked."""
         for segment in self.segments:
             at, to = max(self._unlocked_to, segment.base), min(end, segment.end)
             if at < to:

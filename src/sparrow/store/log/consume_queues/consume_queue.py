@@ -6,7 +6,7 @@
     8      tags code
 
 1. Entries in [first, end) ascend by physical offset. A filler (size 0x7FFFFFFF) replaces a damaged record.
-2. New entries are in memory until maintenance writes them out; the newest stay in memory for readers at the tail.
+2. New entries are in memory until maintenance writes them out; the newest stay in memory for readers at the end.
 3. It is a view: entries that are missing or wrong on disk can be rebuilt from the log.
 """
 
@@ -35,7 +35,7 @@ _RECENT_ENTRIES = 4096
 """How many entries a busy queue keeps in memory after they were written out; an idle one keeps none."""
 
 _WARM_ENTRIES = 1 << 20
-"""Entries so far behind the end are assumed to be in the page cache: 20 MiB of a file just written."""
+"""The newest entries, which are assumed to be in the page cache: 20 MiB of a file just written."""
 
 
 class ConsumeQueue:
@@ -283,7 +283,7 @@ class ConsumeQueue:
         self.first = QueueOffset(self.partition_point(self.first, self.end, lambda at, _size: at < log_first))
 
     def truncate(self, log_end: int) -> None:
-        """Drop entries that point behind `log_end`, where the log now ends."""
+        """Drop entries that point to `log_end` or later, where the log now ends."""
         self.cut(self.partition_point(self.first, self.end, lambda at, _size: at < log_end))
 
     def cut(self, end: int) -> None:
@@ -302,7 +302,7 @@ class ConsumeQueue:
         self.erase_unflushed()
 
     def erase_unflushed(self) -> None:
-        """Fill the files with zeros behind `flushed`, so that no old entry is taken for a new one."""
+        """Fill the files with zeros after `flushed`, so that no old entry is taken for a new one."""
         end = self.flushed * ENTRY_BYTES
         for base in self.files():
             if base >= end and base > 0:

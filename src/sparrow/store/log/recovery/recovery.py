@@ -50,7 +50,7 @@ class RecoveredStore:
     newest_ms: int = 0
     """The store time of the last record that a queue points to."""
     torn_from: int = _BEYOND
-    """The checkpoint: everything below was durable; only an append behind it can have been interrupted."""
+    """The checkpoint: everything below was durable; only an append after it can have been interrupted."""
     is_unchanged: bool = False
     """Whether the last stop was clean, and nothing had to be replayed or repaired."""
     damage: list[DamagedRange] = field(default_factory=list)
@@ -329,7 +329,7 @@ def _open_append_begin(found: RecoveredStore, segments: list[Segment], start: in
 
 
 def _truncate_after(found: RecoveredStore, segments: list[Segment], end: int) -> None:
-    """Remove everything behind the last sound record: segments, remnants and queue entries."""
+    """Remove everything after the last sound record: segments, remnants and queue entries."""
     kept = [segment for segment in segments if segment.base <= end]
     for segment in segments[len(kept) :]:
         segment.delete()

@@ -97,7 +97,7 @@ class StateStore:
             )
 
     def deletes_topic_after(self, physical_offset: int) -> bool:
-        """Return whether a topic is deleted by an update behind the offset; truncation there restores the topic."""
+        """Return whether a topic is deleted by an update after the offset; truncation there restores the topic."""
         queue = self._queues.get(STATE_QUEUE)
         if queue is None:
             return False
