@@ -178,7 +178,7 @@ class LogDelayScheduler:
         try:
             await self.save_recovery_offsets()
         except SparrowError as error:  # the next start reads more than necessary
-            log.warning("cannot save the recovery offsets of delayed messages", extra={"why": str(error)})
+            log.warning("cannot save the recovery offsets of delayed messages", extra={"error": str(error)})
 
     def wake(self) -> None:
         """Check the clock now, because it was set."""
@@ -193,7 +193,9 @@ class LogDelayScheduler:
                 is_stuck = await self._deliver_due()
             except Exception as error:  # a full disk, for instance: they stay in the log, and are retried
                 log.error(
-                    "cannot deliver delayed messages", extra={"why": str(error)}, exc_info=_trace_unless_expected(error)
+                    "cannot deliver delayed messages",
+                    extra={"error": str(error)},
+                    exc_info=_trace_unless_expected(error),
                 )
                 await asyncio.sleep(SLEEP_MAX_S)
                 continue
@@ -285,7 +287,7 @@ class LogDelayScheduler:
                 for draft in drafts:
                     self._append(queue, [draft])
             else:  # the topic is deleted, for instance: the message has no destination
-                log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
+                log.warning("a delayed message is dropped", extra={"queue": str(queue), "error": str(refusal)})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
         name = f"{topic}+{property_value(draft.properties, PROPERTY_UNIQUE_KEY)}"
@@ -320,7 +322,7 @@ class LogDelayScheduler:
             except Exception as error:
                 log.error(
                     "cannot roll delayed messages or save their recovery offsets",
-                    extra={"why": str(error)},
+                    extra={"error": str(error)},
                     exc_info=_trace_unless_expected(error),
                 )
 

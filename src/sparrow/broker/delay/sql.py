@@ -140,7 +140,7 @@ class SqlDelayScheduler:
                 if not await self.deliver_due():
                     await asyncio.sleep(POLL_INTERVAL_S)
             except (SparrowError, LockConflict) as error:  # the rows stay and are tried again
-                log.warning("Could not deliver delayed messages; retrying.", extra={"why": str(error)})
+                log.warning("could not deliver delayed messages; retrying", extra={"error": str(error)})
                 await asyncio.sleep(_RETRY_S)
 
     async def deliver_due(self) -> int:
@@ -158,7 +158,7 @@ class SqlDelayScheduler:
             if queue not in self._store.catalog.lanes:  # another broker may have just created the topic
                 await self._store.catalog.list_topics()
             if queue not in self._store.catalog.lanes:
-                log.warning("Dropped delayed messages: their topic was deleted.", extra={"queue": str(queue)})
+                log.warning("dropped delayed messages: their topic was deleted", extra={"queue": str(queue)})
                 await self._store.database.execute(delete)
                 continue
             messages = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous_token) for row in some]

@@ -63,7 +63,7 @@ class LogPopWorker:
         try:
             self._pop_state.save()
         except SparrowError as error:
-            log.error("cannot save the state of pops: the next start reads more", extra={"why": str(error)})
+            log.error("cannot save the state of pops: the next start reads more", extra={"error": str(error)})
 
     async def _keep_saving(self) -> None:
         while True:
@@ -71,7 +71,7 @@ class LogPopWorker:
             try:
                 self._pop_state.save()
             except SparrowError as error:
-                log.error("cannot save the state of pops", extra={"why": str(error)})
+                log.error("cannot save the state of pops", extra={"error": str(error)})
 
 
 class Reviver:
@@ -123,7 +123,7 @@ class Reviver:
             await self._revive(batch)
         except Exception as error:
             is_unexpected = not isinstance(error, SparrowError)
-            extra = {"queue": str(batch.queue), "group": batch.group, "why": str(error)}
+            extra = {"queue": str(batch.queue), "group": batch.group, "error": str(error)}
             log.error("cannot revive messages in flight", extra=extra, exc_info=is_unexpected)
             self._pop_state.in_flight.postpone(batch, self._now_ms() + RETRY_AFTER_MS)
 

@@ -231,7 +231,7 @@ class Producer(BlockingClient[aio.Producer]):
         try:
             self.end_transaction(sent, TransactionState.ROLLBACK)
         except SparrowError as error:
-            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "why": str(error)})
+            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "error": str(error)})
 
     def request(
         self,

@@ -71,6 +71,6 @@ class PeriodicTaskThread:
         except Exception as cause:  # a failed task must not stop the others
             if task.name not in self._failing:
                 self._failing.add(task.name)
-                log.exception("periodic task of the store failed", extra={"task": task.name, "cause": str(cause)})
+                log.exception("periodic task of the store failed", extra={"task": task.name, "error": str(cause)})
         else:
             self._failing.discard(task.name)

@@ -203,7 +203,7 @@ class LogPopState:
         try:
             self.flush()
         except SparrowError as error:  # a full disk, for instance: they are written with the next ones
-            log.error("cannot write acknowledgements to the journal", extra={"why": str(error)})
+            log.error("cannot write acknowledgements to the journal", extra={"error": str(error)})
 
     def flush(self) -> None:
         """Write the acknowledgements of this iteration."""

@@ -151,7 +151,7 @@ class SqlPopState:
             if task.cancelled():  # the event loop is shutting down
                 return
             if (error := task.exception()) is not None:  # a waiting pop tries again when it times out
-                log.warning("Could not load the position of a group.", extra={"group": new[0][0], "why": str(error)})
+                log.warning("could not load the position of a group", extra={"group": new[0][0], "error": str(error)})
                 return
             for _, queue in new:
                 self._long_polls.wake(queue)
@@ -266,7 +266,7 @@ class SqlPopState:
         try:
             await self._store.marks.put(name, value)
         except (SparrowError, LockConflict) as error:
-            log.warning("Could not store a mark of pops.", extra={"mark": name, "why": str(error)})
+            log.warning("could not store a mark of pops", extra={"mark": name, "error": str(error)})
 
 
 def _is_far_ahead(ack_floor: AckFloor) -> bool:

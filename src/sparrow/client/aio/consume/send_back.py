@@ -54,7 +54,7 @@ class SkipFailed:
         """Skip the message. The failure has been logged; a decision that needs a group is logged here."""
         if is_handler_decision(failure):
             why = GroupRequired(f"what {type(failure).__name__} asks for")
-            log.warning("message skipped", extra={"queue": str(fetcher.queue), "why": str(why)})
+            log.warning("message skipped", extra={"queue": str(fetcher.queue), "error": str(why)})
         return True
 
     dead_letter = send_back
@@ -117,7 +117,7 @@ class RetrySender:
         except (ConnectionLost, RequestTimeout) as error:
             return _not_now(queue, error)
         except SparrowError as error:
-            log.info("broker did not take the message back", extra={"queue": str(queue), "why": str(error)})
+            log.info("broker did not take the message back", extra={"queue": str(queue), "error": str(error)})
             return await self.send_to_retry_topic(queue, message, level)
 
     async def send_to_retry_topic(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
@@ -151,5 +151,5 @@ class RetrySender:
 
 
 def _not_now(queue: QueueRef, error: SparrowError) -> bool:
-    log.info("message not sent back", extra={"queue": str(queue), "why": str(error)})
+    log.info("message not sent back", extra={"queue": str(queue), "error": str(error)})
     return False

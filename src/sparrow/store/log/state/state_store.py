@@ -127,7 +127,7 @@ class StateStore:
         try:
             return decode_updates(record.decode(data, expand=False).body, at or 0)
         except CorruptRecord as cause:
-            log.error("unreadable state record skipped", extra={"cause": str(cause)})
+            log.error("unreadable state record skipped", extra={"error": str(cause)})
             return []
 
     # -- appends ------------------------------------------------------------------------------------------------------
