@@ -142,7 +142,7 @@ class Reviver:
         for offset, raw in records.items():
             bit = withdrawn & 1 << offset - batch.start
             if bit:
-                stored ^= bit  # what is left is deleted from the store, and settled
+                stored ^= bit  # bits without a record stay: those messages are deleted, and count as settled
                 try:
                     placings.append((bit, self._store_again(batch, group, raw, retry_topic, dead_letter_topic)))
                 except Exception as error:
@@ -180,7 +180,7 @@ class Reviver:
         try:
             draft.properties = self._properties(batch, raw, draft)
             return self._store.append_nowait(queue, (draft,))
-        except Refused:  # the properties are too long with ours: the message is more important
+        except Refused:  # with the added properties they are too long: store the message without these
             draft.properties = plain
             return self._store.append_nowait(queue, (draft,))
 

@@ -14,7 +14,7 @@ _BEAT_S = 0.05
 
 
 class PeriodicTask(NamedTuple):
-    """A function to call every so often. An exception is logged, and the task runs again next time."""
+    """A function that is called at an interval. An exception is logged, and the next call is not affected."""
 
     name: str
     every_s: float

@@ -1,7 +1,7 @@
 """The state of pops on a log store: every change is written to a journal, and loaded from it at startup.
 
-1. A pop is written before the group's offset moves, in the same log. So after a crash, every message before
-   the offset is acknowledged or known to be in flight.
+1. A pop is written before the group's offset moves, in the same log. So after a crash, every popped message before the
+   offset is acknowledged or known to be in flight.
 2. Acknowledgements of one iteration of the event loop are written in one record, at its end. A crash may lose the last
    of them; then messages are redelivered, and none is lost.
 3. A mark stores the oldest journal offset that is needed. Batches that stay long in flight are written again at the
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 JOURNAL_START_MARK = "pop.from"
 ROLL_AFTER_RECORDS = 200_000
-"""A batch whose entry is so many records old is written again."""
+"""A batch is written again when this many records follow its entry in the journal."""
 _SETTLED_PER_ENTRY = 1_000
 _ENTRIES_PER_WRITE = 500
 _LOADED_AT_ONCE = 65_536
@@ -48,7 +48,7 @@ class LogPopState:
     """Messages in flight on a log store, and their journal."""
 
     cold_reads_max = 1
-    """A disk is slow: messages on it are popped separately."""
+    """A pop reads at most one queue from disk, because that is slow."""
 
     def __init__(self, store: LogStore, topics: TopicCatalog, *, cluster: str, now_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._now_ms = store, topics, now_ms

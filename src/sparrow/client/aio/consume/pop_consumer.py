@@ -182,7 +182,7 @@ class PopConsumer:
             )
 
     async def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
-        """Make a message invisible for so much longer, or (0) visible at once.
+        """Make a message invisible for this much longer, or (0) visible at once.
 
         Return the receipt that replaces the old one.
         """

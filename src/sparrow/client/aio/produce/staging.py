@@ -58,7 +58,7 @@ async def stage_records(
 async def seal_stage(
     session: ClientSession, address: str, stage_id: str, chunks: int, *, timeout_ms: int = STAGE_TIMEOUT_MS
 ) -> SealedStage:
-    """Declare a stage complete with so many bodies. From then on it survives a restart of the broker."""
+    """Declare a stage complete, with the number of its bodies. From then on it survives a restart of the broker."""
     answer = await session.invoke(address, RequestCode.SEAL_STAGE, SealStage(stage_id, chunks), timeout_ms=timeout_ms)
     found = headers.read(SealStageResponse, answer.ext)
     return SealedStage(found.rows, found.size_bytes)

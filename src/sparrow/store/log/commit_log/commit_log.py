@@ -40,7 +40,7 @@ _BLANK = Struct(">ii")
 _SIZE = Struct(">i")
 _WARM_STEP_BYTES = 4 << 20
 _ALLOCATION_PAUSE_S = 1.0
-"""After a failed allocation, how long appends are refused without another try."""
+"""How long appends are refused, without another attempt, after an allocation has failed."""
 
 
 class CommitLog:

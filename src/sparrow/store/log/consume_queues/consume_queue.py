@@ -1,7 +1,7 @@
 """A consume queue: the index of one queue, in which entry n gives the position of message n in the commit log.
 
-    bytes  field                    In a file, entry n is at byte 20 * n of the queue's own space;
-    8      physical offset          a file is named by the byte its first entry has there.
+    bytes  field                    Entry n starts at byte 20 * n, counted over all files of the queue;
+    8      physical offset          a file is named by the number of its first byte.
     4      size of the record
     8      tags code
 
@@ -148,7 +148,10 @@ class ConsumeQueue:
         return None if size == FILLER_SIZE else int(at)
 
     def partition_point(self, low: int, high: int, belongs_before: Callable[[int, int], bool]) -> int:
-        """Return the first offset in [low, high) whose (physical offset, size) is not `belongs_before`, else `high`."""
+        """Return the first offset in [low, high) for which `belongs_before(physical offset, size)` is false.
+
+        Return `high` if there is none. Offsets for which it is true must come first.
+        """
         while low < high:
             middle = (low + high) // 2
             at, size, _ = ENTRY.unpack(self.entries(middle, 1))

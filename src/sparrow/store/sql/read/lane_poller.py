@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 POLL_S, IDLE_POLL_S, FULL_POLL_S = 0.02, 0.04, 1.0
 _QUIET_POLLS_MAX = 50
-"""After so many polls without news the interval grows."""
+"""After this many polls without a new message the interval grows."""
 _PREFETCH_ROWS = 1000
 """New rows that are fetched at once for waiting readers."""
 
