@@ -267,7 +267,7 @@ class ClientSession:
             route = TopicRoute.of(topic, await self._route_data(topic))
         except UnknownTopic:
             # Keep the known route: a name server that has just started has no topics until the brokers register.
-            # Whether a topic is deleted, its brokers report.
+            # The brokers report whether a topic is deleted.
             if not default_topic_queues:
                 raise
             if (known := self._routes.get(topic)) is not None:

@@ -43,7 +43,7 @@ class FailurePolicy(Protocol):
         ...
 
     async def dead_letter(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        """Have the message not delivered again."""
+        """Prevent further deliveries of the message."""
         ...
 
 
@@ -101,7 +101,7 @@ class RetrySender:
         )
 
     async def send_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
-        """Have the broker copy its own record to the retry topic. If it has the record no longer, send ours."""
+        """Have the broker copy its own record to the retry topic. If it no longer has the record, send our copy."""
         header = SendMessageBack(
             physical_offset=message.physical_offset,
             group=self._group,
@@ -121,7 +121,7 @@ class RetrySender:
             return await self.send_to_retry_topic(queue, message, level)
 
     async def send_to_retry_topic(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
-        """Send the message to the retry topic on its broker. Exhausted ones become dead letters there."""
+        """Send the message to the retry topic on its broker. Without retries left, it becomes a dead letter there."""
         retries_max = self._retries_max if self._retries_max is not None else DEFAULT_RETRIES_MAX
         times = message.reconsume_times + 1
         if level == DELAY_LEVEL_DEAD_LETTER:
