@@ -185,10 +185,14 @@ class LogSettings(_Section):
         default="written", description="Consumers see a message once it is `written`, or once it is `durable`."
     )
 
-    warm_bytes: int = Field(default=64 * MIB, ge=0, description="Bytes ahead of the tail whose pages are pre-faulted.")
-    lock_memory: bool = Field(default=False, description="Lock the pages near the tail in memory (mlock).")
+    warm_bytes: int = Field(
+        default=64 * MIB, ge=0, description="Bytes after the end of the log whose pages are pre-faulted."
+    )
+    lock_memory: bool = Field(default=False, description="Lock the pages near the end of the log in memory (mlock).")
     hot_bytes: int = Field(
-        default=GIB, ge=0, description="Bytes behind the tail that are read on the event loop, without a thread."
+        default=GIB,
+        ge=0,
+        description="Bytes before the end of the log that are read on the event loop, without a thread.",
     )
 
     checkpoint_interval_ms: int = Field(default=10_000, ge=1, description="Interval of checkpoints.")

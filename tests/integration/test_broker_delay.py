@@ -8,7 +8,7 @@ from tests.support.asking import LOG, Asking, Clock, asking
 from tests.support.platforms import log_delay_of
 from tests.support.waiting import eventually
 
-from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX
+from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX
 from sparrow.broker.delay.log import DELIVERED_MARK, LogDelayScheduler
 from sparrow.broker.delay.recall import recall_handle
 from sparrow.model.delay_levels import DELAY_LEVELS_MS

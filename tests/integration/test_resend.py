@@ -167,6 +167,8 @@ async def test_the_queues_of_a_priority_are_resent_and_no_others(desk):
     assert (await desk.resend(begin=1, end=2, priority="low")).count == 4
     assert await desk.got() == [b"0 low 1", b"0 low 2", b"1 low 1", b"1 low 2"]
     assert "high, middle or low" in await desk.refuses(begin=0, end=1, priority="urgent")
+    refusal = await desk.refuses(begin=0, end=1, queue_id=1, priority="low")
+    assert "queue 1 has the priority middle, not low" in refusal
 
 
 async def test_trimmed_messages_are_skipped_and_counted(tmp_path):
@@ -254,7 +256,7 @@ async def test_a_dry_run_counts_and_stores_nothing(desk):
         ({"begin": 5}, "both begin and end"),
         ({"begin": 10, "end": 12}, "does not exist yet"),
         ({"begin": 0, "end": 1, "keys": "k"}, "not both"),
-        ({"begin": 0, "end": 1, "from_ms": 0}, "no messages selected"),
+        ({"begin": 0, "end": 1, "from_ms": 0}, "offsets or times, not both"),
         ({"from_ms": 5, "to_ms": 4}, "before it begins"),
         ({"from_ms": 0, "queue_id": 0}, "only be given with offsets"),
         ({"begin": 0, "end": 1, "queue_id": 7}, "no queue 7"),

@@ -1,4 +1,6 @@
-"""Authorization of requests by token, if the setting `auth` is on.
+"""Authentication and authorization: requests are signed with a token, and the token's kind decides what it may send.
+
+Requests are checked if the setting `auth` is on.
 
 1. A request reaches its handler only if it is signed with a known token that is not revoked and whose kind may send
    this request. Refusals name the reason and contain no secret.

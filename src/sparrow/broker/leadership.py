@@ -90,12 +90,12 @@ class Leadership:
             try:
                 await self._renew()
             except (SparrowError, LockConflict) as cause:
-                log.warning("Could not renew the lease; retrying.", extra={"cause": str(cause)})
+                log.warning("could not renew the lease; retrying", extra={"error": str(cause)})
             except Exception as bug:  # the loop must continue, to notice below that the lease has expired
-                log.error("Renewing the lease failed; retrying.", exc_info=bug)
+                log.error("renewing the lease failed; retrying", exc_info=bug)
             unrenewed_s = asyncio.get_running_loop().time() - self._held_at
             if self._running and unrenewed_s > lease_s * (_LEASE_QUARTERS - 1) / _LEASE_QUARTERS:
-                log.warning("Stepping down: the lease was not renewed in time and may have another owner.")
+                log.warning("stepping down: the lease was not renewed in time and may have another owner")
                 await self._step_down()
 
     async def _renew(self) -> None:
@@ -105,7 +105,7 @@ class Leadership:
             self._store.epoch = epoch
             self._held_at = begun
             if not self._running:
-                log.info("This broker is the leader.", extra={"epoch": epoch})
+                log.info("this broker is the leader", extra={"epoch": epoch})
                 self._running = [asyncio.get_running_loop().create_task(_run_forever(work)) for work in self._work]
             await self._become(0)
             return
@@ -141,7 +141,7 @@ async def _run_forever(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
         except Exception as bug:
-            log.error("A background job of the leader failed; restarting it.", exc_info=bug)
+            log.error("a background job of the leader failed; restarting it", exc_info=bug)
             await asyncio.sleep(_RESTART_S)
 
 

@@ -91,7 +91,7 @@ class NameServerRegistration:
                 raise error_for_response(answer.code, answer.remark)
         except SparrowError as error:
             if address not in self._unreachable:
-                log.warning("cannot register with a name server", extra={"address": str(address), "why": str(error)})
+                log.warning("cannot register with a name server", extra={"address": str(address), "error": str(error)})
             self._unreachable.add(address)
         else:
             self._unreachable.discard(address)

@@ -147,7 +147,7 @@ class NoSubscriber(SparrowError):
 
 
 class RetryAfter(Exception):
-    """Raised by a handler: try this message again after so many seconds. It counts as a failed attempt."""
+    """Raised by a handler: try this message again after this many seconds. It counts as a failed attempt."""
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(seconds, reason)

@@ -71,7 +71,7 @@ class BusSettings:
     lease_s: float = 60.0
     """Duration of a claim without renewal: a message of a crashed worker is claimed again after it."""
     crashes_max: int = 5
-    """A message is Failed after so many workers were lost while they held it."""
+    """A message is Failed after this many workers were lost while they held it."""
     relay_batch: int = 200
     """Events claimed and sent together."""
     send_timeout_s: float = 10.0

@@ -19,7 +19,7 @@ AllocationStrategy = Callable[[str, str, Sequence[QueueRef], Sequence[str]], lis
 
 
 def averagely(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
-    """Allocate a range of neighbouring queues to each client; the first get one more of what is left."""
+    """Allocate neighbouring queues to each client; the first clients get one more if the numbers do not divide."""
     if client_id not in client_ids:
         return []
     index = client_ids.index(client_id)
@@ -62,7 +62,7 @@ def consistent_hash(virtual_nodes: int = 10) -> AllocationStrategy:
 def by_config(mine: Collection[QueueRef]) -> AllocationStrategy:
     """Return a strategy that allocates configured queues, if they exist.
 
-    The operator has to see to it that every queue is read once.
+    The operator must make sure that every queue is read by one member.
     """
     chosen = frozenset(mine)
 
@@ -73,7 +73,10 @@ def by_config(mine: Collection[QueueRef]) -> AllocationStrategy:
 
 
 def by_machine_room(rooms: Collection[str]) -> AllocationStrategy:
-    """Return a strategy for brokers named `room@name`: only queues in these rooms, with one remaining queue each."""
+    """Return a strategy for brokers named `room@name`: the members share only the queues in these rooms.
+
+    If the numbers do not divide, each of the first members gets one of the remaining queues at the end.
+    """
     near = frozenset(rooms)
 
     def allocate(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:

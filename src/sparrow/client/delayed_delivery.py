@@ -63,14 +63,14 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def parse(cls, handle: str) -> RecallHandle:
-        """Decode a recall handle; raise `Refused` if it is none."""
+        """Decode a recall handle; raise `Refused` if the text is not one."""
         try:
             version, topic, broker_name, due, message_id = base64.urlsafe_b64decode(handle).decode().split(" ", 4)
             if version != _HANDLE_VERSION:
                 raise ValueError(version)
             return cls(topic, broker_name, int(due), message_id)
         except (binascii.Error, ValueError) as cause:
-            raise Refused(f"{handle[:80]!r} is no recall handle: use the recall_handle of a SendResult") from cause
+            raise Refused(f"{handle[:80]!r} is not a recall handle: use the recall_handle of a SendResult") from cause
 
 
 def _ms_of(moment: datetime | int) -> int:

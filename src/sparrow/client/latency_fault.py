@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sparrow.model.queue import QueueRef
 
 LatencyBands = Sequence[tuple[int, int]]
-"""Pairs of a latency and how long it makes a broker avoided, both in ms, rising."""
+"""Pairs of a latency and the time for which a broker that slow is avoided, both in ms, in ascending order."""
 
 LATENCY_BANDS_MS: LatencyBands = ((550, 2_000), (1_800, 5_000), (3_000, 6_000), (5_000, 10_000), (15_000, 30_000))
 """RocketMQ 5's values, without the two bands below 550 ms, which avoid nothing."""

@@ -30,7 +30,7 @@ class OffsetWindow:
     def add(self, items: Iterable[tuple[int, int]], next_offset: int) -> None:
         """Add pairs of offset and size in bytes, and set the offset of the next pull.
 
-        A pull whose messages are all filtered out adds none, and moves on all the same.
+        A pull whose messages are all filtered out adds none, but still sets that offset.
         """
         self._next_offset = next_offset
         fresh = dict(items)
@@ -95,7 +95,7 @@ class OffsetWindow:
     def span(self) -> int:
         """Offsets between the first and the last unconsumed message.
 
-        So many are delivered again after a crash at worst.
+        At most this many are delivered again after a crash.
         """
         return self._offsets[-1] - self._offsets[0] if self._offsets else 0
 

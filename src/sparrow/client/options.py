@@ -29,7 +29,7 @@ ConsumeMode = Literal["cluster", "broadcast"]
 """`cluster`: the members of a group share the queues. `broadcast`: every member reads all queues."""
 
 StartPosition = Literal["first", "last"] | datetime
-"""A position in a queue: its first message, behind its last message, or the first message stored at a time."""
+"""A position in a queue: its first message, the end after its last message, or the first message stored at a time."""
 
 TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[TransactionState]]
 """Returns the state of the transaction that a half message belongs to. Only the asyncio client accepts a coroutine."""
@@ -43,7 +43,7 @@ class Prefetch(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int = 64 << 20
     """Bytes of their bodies. A message that is larger than a pull is fetched alone."""
     span_max: int = 20_000
-    """Offsets between the first and the last unconsumed message: so many may be delivered again after a crash."""
+    """Offsets from the first to the last unconsumed message. At most this many are delivered again after a crash."""
     pull_count_max: int = 32
     pull_bytes_max: int = 256 << 10
     long_poll_ms: int = 15_000
@@ -112,11 +112,11 @@ class ConsumerOptions(TypedDict, total=False):
     offsets_path: Path | str | None
     """The file in which a broadcast consumer keeps its offsets; None keeps them in memory."""
     retries_max: int | None
-    """A message whose handler fails once more becomes a dead letter. None: as the group is configured (16 times); in
-    orderly consumption, without limit."""
+    """After this many retries, a message whose handler fails again becomes a dead letter. None: as the group is
+    configured (16 retries); in orderly consumption, without limit."""
     starvation_ms: int
-    """In a topic with priority lanes, a lower priority gets a share of the deliveries once its first message is so
-    old; 0 keeps strict priority."""
+    """In a topic with priority lanes, a lower priority gets a share of the deliveries once its first message is
+    this old; 0 keeps strict priority."""
     trace: bool
     """Record what handlers do in the trace topic."""
     timeout_ms: int

@@ -69,7 +69,7 @@ class StarvationGuard:
 
 
 class PriorityLanes(Generic[T]):
-    """The waiting messages of one topic. `stored_ms` returns since when an item waits."""
+    """The waiting messages of one topic. `stored_ms` returns the time at which an item began to wait."""
 
     def __init__(self, stored_ms: Callable[[T], int], *, starvation_ms: int) -> None:
         self._stored_ms = stored_ms

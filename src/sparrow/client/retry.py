@@ -39,7 +39,7 @@ FIRST_RETRY_DELAY_LEVEL = 3
 """The level of a broker's first retry (10 s); each further retry uses the next level."""
 
 _NOT_AGAIN = (PROPERTY_TRANSACTION_PREPARED, PROPERTY_DELAY_LEVEL, PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE)
-"""Sent again, it is a message of its own: not half of a transaction, not delayed, and no repeat of what was sent."""
+"""Properties that a retry must not have: it is not a half message, not delayed, and not a repeated send."""
 DELIVERY_STATE_PROPERTIES = frozenset(
     {
         *(PROPERTY_RETRY_TOPIC, PROPERTY_ORIGIN_MESSAGE_ID, "RECONSUME_TIME", "MAX_RECONSUME_TIMES", *_NOT_AGAIN),
@@ -76,7 +76,7 @@ DELIVERY_STATE_PROPERTIES = frozenset(
         ),
     }
 )
-"""Properties that say what a message has been through, and would send it the same way again."""
+"""Properties of an earlier delivery, which would change how the message is delivered if it were sent again."""
 
 
 class RetryLater(Exception):

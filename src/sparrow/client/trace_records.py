@@ -7,7 +7,7 @@
     SubAfter        type request_id id cost_ms success keys code time group
     EndTransaction  type time region group topic id tags keys store_host kind transaction_id state from_check
 
-1. RocketMQ's clients and its `queryMsgTraceById` read what is written here, and the other way round.
+1. RocketMQ's clients and its `queryMsgTraceById` can read these records, and this module can read theirs.
 2. A separator inside a field is written as a blank.
 3. Records that cannot be parsed are skipped: a trace must never cause a failure.
 """

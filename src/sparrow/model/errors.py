@@ -152,7 +152,7 @@ class ConnectionLost(Unavailable):
 
 
 class RequestTimeout(Unavailable):
-    """No response arrived in time. The request may have been carried out all the same."""
+    """No response arrived in time. The request may still have been carried out."""
 
     def __init__(self, address: str, what: str, timeout_ms: int) -> None:
         super().__init__(address, what, timeout_ms)

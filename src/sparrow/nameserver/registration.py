@@ -113,7 +113,7 @@ async def member_group(request: GetBrokerMembers, context: NameServerContext, _:
 def log_removed_brokers(removed: Iterable[RemovedBroker], *, why: str) -> None:
     """Log brokers that are no longer in any route."""
     for name, broker_id, address in removed:
-        log.info("broker removed", extra={"broker": name, "broker_id": broker_id, "address": address, "why": why})
+        log.info("broker removed", extra={"broker": name, "broker_id": broker_id, "address": address, "reason": why})
 
 
 HANDLERS: dict[int, RequestHandler[NameServerContext]] = {

@@ -158,7 +158,7 @@ class RouteTable:
         return self._set_permission(broker_name, keep=~PERM_WRITE, add=0)
 
     def allow_writes(self, broker_name: str) -> int:
-        """Restore the write permission of all topics of a broker. Return their number."""
+        """Allow reads and writes on every topic of a broker, whatever was allowed before. Return their number."""
         return self._set_permission(broker_name, keep=0, add=PERM_READ | PERM_WRITE)
 
     def _set_permission(self, broker_name: str, *, keep: int, add: int) -> int:

@@ -202,7 +202,7 @@ class Channel(asyncio.Protocol):
         else:
             self._take(commands)
         if stream.error is not None and self.is_open:
-            log.warning("peer broke the protocol", extra={"peer": self.address, "why": str(stream.error)})
+            log.warning("peer broke the protocol", extra={"peer": self.address, "error": str(stream.error)})
             self.close(str(stream.error))
 
     def _take(self, commands: Iterable[RemotingCommand]) -> None:

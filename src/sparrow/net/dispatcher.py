@@ -168,7 +168,7 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         try:
             self._check(command)
         except Exception as error:
-            log.info("request refused", extra={"peer": channel.address, "code": command.code, "why": str(error)})
+            log.info("request refused", extra={"peer": channel.address, "code": command.code, "error": str(error)})
             response = encode_error(command, error)
             if response is not None:
                 channel.write(response)

@@ -171,7 +171,7 @@ class GroupOffsets(Protocol):
 
 
 class Marks(Protocol):
-    """Named integers that record the progress of the broker's background jobs."""
+    """Named integers that survive a restart, such as the progress of a background job or a choice of a group."""
 
     async def get(self, name: str) -> int | None:
         """Return the value of a mark, None if it was never put."""

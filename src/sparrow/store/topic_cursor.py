@@ -1,7 +1,7 @@
 """A cursor over a whole topic of a store, in the order of priorities: high, middle, low.
 
 1. The cursor of a group starts at the group's committed offset of each queue, or at the oldest message.
-2. A cursor without a group starts behind the newest message and stores nothing; a commit is refused (`GroupRequired`).
+2. A cursor without a group starts after the newest message and stores nothing; a commit is refused (`GroupRequired`).
 3. Both kinds are independent of each other.
 4. Messages of a queue come in order, each once. The parts of a priority take turns at being read first.
 
@@ -25,7 +25,7 @@ READ_BYTES_MAX = 4 << 20
 
 
 async def open_at_end(store: Store, topic: str) -> TopicCursor:
-    """Open a cursor without a group, behind the newest message."""
+    """Open a cursor without a group, after the newest message."""
     levels = await _levels(store, topic)
     at = {queue: (await store.bounds(queue)).end for level in levels for queue in level}
     return TopicCursor(store, levels, at, None)

@@ -57,5 +57,5 @@ def test_a_handle_says_whose_message_it_takes_back():
     ["", "%%%", base64.urlsafe_b64encode(b"v2 a b 1 c").decode(), base64.urlsafe_b64encode(b"v1 a b c").decode()],
 )
 def test_what_is_no_handle_is_refused(handle: str):
-    with pytest.raises(Refused, match="no recall handle"):
+    with pytest.raises(Refused, match="not a recall handle"):
         RecallHandle.parse(handle)

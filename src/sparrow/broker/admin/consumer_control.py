@@ -110,7 +110,9 @@ async def query_consumer_status(request: GetConsumerStatus, broker: Broker, _: R
         if isinstance(status, bodies.ConsumerStatus):
             table[member.client_id] = status.message_queue_table
         else:
-            log.warning("a consumer did not report its status", extra={"client": member.client_id, "why": str(status)})
+            log.warning(
+                "a consumer did not report its status", extra={"client": member.client_id, "error": str(status)}
+            )
     failures = [status for status in statuses if isinstance(status, BaseException)]
     if not table and failures:
         raise failures[0]

@@ -142,7 +142,7 @@ async def query_subscription(request: GetGroupSubscription, broker: Broker, _cal
 
 
 async def query_corrections(request: GetCorrectedOffsets, broker: Broker, _call: RequestContext) -> HandlerResponse:
-    """Return the smallest offset of any group on each queue, where it is behind the compared group.
+    """Return the smallest offset of any group on each queue, where it is lower than that of the compared group.
 
     Groups in the filter are ignored, and so are offsets whose messages are deleted.
     """

@@ -32,7 +32,7 @@ from sparrow.wire.headers import DeleteTopic, EmptyHeader, ListTopics, TopicRequ
 
 QUEUES_MAX = 65_536
 QUEUES_PER_YIELD = 256
-"""A loop over many queues yields to other tasks after so many."""
+"""A loop over queues yields to other tasks after this many queues."""
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 SYS_FLAGS = range(4)

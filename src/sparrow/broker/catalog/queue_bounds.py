@@ -17,10 +17,10 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader
 
 SAMPLE_MESSAGES = 64
-"""The mean is of so many newest messages. It is sampled again when so many more have arrived."""
+"""How many of the newest messages the mean is computed from, and how many new ones cause it to be computed again."""
 _SAMPLE_BYTES = 256 << 10
 CACHED_MEANS_MAX = 1 << 17
-"""The cache of means is cleared when it has so many queues."""
+"""The cache of means is cleared when it has this many queues."""
 
 
 async def query_queue_bounds(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:

@@ -61,7 +61,7 @@ async def _group(broker: Broker, name: str) -> Group | None:
     try:
         return await broker.groups.get_or_create(name)
     except Refused as refusal:
-        log.info("heartbeat of a group that may not be created", extra={"group": name, "why": str(refusal)})
+        log.info("heartbeat of a group that may not be created", extra={"group": name, "error": str(refusal)})
         return None
 
 

@@ -11,7 +11,7 @@ from sparrow.wire import columns, record
 EXAMINED_MESSAGES_MAX = 800
 """How many messages one read examines when a condition may reject most of them."""
 _COLUMNAR_MIN = 256
-"""From so many records on, evaluating columns is faster than evaluating records."""
+"""With this many records or more, evaluating columns is faster than evaluating single records."""
 
 
 def messages_to_examine(count_max: int, selector: Selector | None) -> int:

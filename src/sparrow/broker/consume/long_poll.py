@@ -1,4 +1,4 @@
-"""Long polling: requests that found no message are parked until a queue grows or their deadline passes. No tasks.
+"""Long polling without tasks: requests that found no message are parked until a queue grows or a deadline passes.
 
 1. A queue that grows wakes its requests once, in the next iteration of the event loop, however many messages arrived.
 2. A woken request reports whether it is answered. If not (no tag matched), it stays parked.
@@ -81,7 +81,7 @@ class LongPollTable:
         members.add(request)
 
     def notify_growth(self, queue: Queue, _end: QueueOffset) -> None:
-        """Wake the requests of a queue that readers see more of. Any thread may call this."""
+        """Wake the requests of a queue in which readers now see more messages. Any thread may call this."""
         if queue not in self._waiting:
             return
         if threading.get_ident() != self._thread:

@@ -32,7 +32,7 @@ from sparrow.wire.headers import PullMessage, PullMessageResponse
 log = logging.getLogger(__name__)
 
 SKIP_BACKLOG_ATTRIBUTE = "skip.backlog"
-"""A group attribute: with more messages of lag than this in a queue, the group continues at the queue's end."""
+"""A group attribute: if the lag in a queue exceeds this number of messages, the group continues at the queue's end."""
 _DISK_READS_PER_CHANNEL = 4
 """Answers from disk for one connection at a time."""
 _DEFAULT_ANSWER_BYTES = 256 * 1024
@@ -94,9 +94,9 @@ class PullHandler:
 
     @asynccontextmanager
     async def _disk_slot(self, channel: Channel) -> AsyncIterator[None]:
-        """Limit the delayed answers of a connection.
+        """Limit the answers from disk of a connection: a few at a time, and none while the peer does not read.
 
-        A few at a time, and none while the peer does not read: else a peer that never reads could fill the memory.
+        Otherwise a peer that never reads could fill the memory.
         """
         slots = self._disk_slots.get(channel)
         if slots is None:

@@ -49,7 +49,7 @@ HIDDEN_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, ST
 _REFERENCE_NAME = PROPERTY_REFERENCE.encode() + b"\x01"
 _AT_QUEUE_ID, _AT_BORN = 12, 40
 _RUN_MIN = 2
-"""So many consecutive originals are worth a read of their queue."""
+"""This many consecutive originals, or more, are read together from their queue."""
 
 
 def make_reference(raw: bytes | memoryview, topic: str, properties: bytes) -> Draft:
@@ -73,7 +73,7 @@ def may_hold_references(topic: str) -> bool:
 
 
 def may_contain_references(found: ReadResult | None) -> bool:
-    """Return whether the result may contain a reference. A quick check that a body can mislead."""
+    """Return whether the result may contain a reference: quickly, by a search for the bytes of the property's name."""
     return isinstance(found, Slice) and any(_REFERENCE_NAME in bytes(run) for run in found.buffers)
 
 
@@ -136,13 +136,13 @@ def _reference_in(raw: bytes | memoryview) -> _Reference | None:
 
 
 class _Originals:
-    """Finds originals: consecutive ones in one read, as resending a range leaves them, others one by one."""
+    """Finds originals: consecutive ones (a range was resent) with one read, others one by one."""
 
     def __init__(self, store: Store, references: Sequence[_Reference | None]) -> None:
         self._store, self._references = store, references
         self._found: dict[int, memoryview] = {}
         self._tried_to = 0
-        """A read for the references before this one found nothing."""
+        """Originals of references below this index are read one by one: a common read has not found them."""
 
     async def of(self, which: int, raw: memoryview, *, bytes_max: int) -> bytes | memoryview | None:
         reference = self._references[which]
@@ -199,7 +199,7 @@ def _restored(reference: StoredMessage, original: bytes | memoryview) -> bytes |
     try:
         message.properties = plain | values
         return record.encode_message(message)
-    except Refused:  # the properties are too long with ours: the message is more important
+    except Refused:  # with the added properties they are too long: deliver the message without these
         message.properties = plain
         return record.encode_message(message)
 

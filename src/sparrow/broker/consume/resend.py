@@ -1,6 +1,7 @@
-"""Resend: deliver messages of a topic again, to one group or to all its readers, without copying them.
+"""Resend: deliver messages of a topic again to one group or to all its readers, as references in their retry topics.
 
-Each group gets references (see `references`) in its retry topic. Its progress there is the progress of the resend.
+A reference (see `references`) names a stored message, which is not copied. A group's progress in its retry topic is
+the progress of the resend.
 
 1. Nothing is stored before the request has been validated for every group.
 2. References are stored some hundreds at a time, and other tasks run in between. The answer follows when all are
@@ -22,7 +23,7 @@ from sparrow.broker.context import Broker
 from sparrow.broker.pop import receipt_handles
 from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
-from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, parse_priority, priority_of_queue
+from sparrow.model.priority import LANES_SYS_FLAG, parse_priority, priority_of_queue
 from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
@@ -69,7 +70,7 @@ async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> 
     selection = await _selected(request, topic, broker)
     targets = [await _target(group, topic, broker) for group in await _groups(request, topic, broker)]
     if not request.is_forced:
-        await _check_behind(selection, targets, broker)
+        await _check_already_read(selection, targets, broker)
     count, missing = 0, selection.missing
     # A database has tables for ranges; the leader turns them into references.
     stores_now = broker.resender is None and not request.is_dry_run
@@ -106,11 +107,13 @@ def _checked_topic(request: ResendMessages, broker: Broker) -> Topic:
 async def _selected(request: ResendMessages, topic: Topic, broker: Broker) -> ResendSelection:
     by_offsets = request.begin is not None or request.end is not None
     by_time = request.from_ms is not None or request.to_ms is not None
-    if request.keys is None and by_offsets == by_time:
+    if request.keys is None and not by_offsets and not by_time:
         raise Refused("no messages selected: give offsets (begin and end), keys, or times (from and to)")
     if by_offsets:
         if request.keys is not None:
             raise Refused("give offsets or keys, not both")
+        if by_time:
+            raise Refused("give offsets or times, not both")
         return await _by_offsets(request, topic, broker)
     if request.queue_id is not None:
         raise Refused("a queue can only be given with offsets: times and keys apply to all queues")
@@ -188,9 +191,9 @@ def _queues(request: ResendMessages, topic: Topic) -> list[Queue]:
         if not topic.sys_flag & LANES_SYS_FLAG:
             raise Refused(f"topic {topic.name!r} has no priorities: give a queue")
         priority = parse_priority(request.priority)
+        if request.queue_id is not None and (own := priority_of_queue(request.queue_id)) != priority:
+            raise Refused(f"queue {request.queue_id} has the priority {own.label}, not {priority.label}")
         ids = [each for each in ids if priority_of_queue(each) == priority]
-        if not ids:
-            raise Refused(f"queue {request.queue_id} is not of that priority: every {LANE_COUNT}rd queue is")
     return [Queue(topic.name, each) for each in ids]
 
 
@@ -233,7 +236,7 @@ async def _target(group: Group, topic: Topic, broker: Broker) -> ResendTarget:
     return ResendTarget(group, Queue(name, 0), wanted)
 
 
-async def _check_behind(selection: ResendSelection, targets: list[ResendTarget], broker: Broker) -> None:
+async def _check_already_read(selection: ResendSelection, targets: list[ResendTarget], broker: Broker) -> None:
     """Refuse messages that a group has not read yet: it gets them anyway."""
     for target in targets:
         for queue, _, end in selection.spans:

@@ -59,7 +59,7 @@ class SqlResender:
                 await self.deliver()
                 await asyncio.sleep(POLL_INTERVAL_S)
             except (SparrowError, LockConflict) as error:
-                log.warning("Could not resend messages; retrying.", extra={"why": str(error)})
+                log.warning("could not resend messages; retrying", extra={"error": str(error)})
                 await asyncio.sleep(_RETRY_S)
 
     async def deliver(self) -> None:

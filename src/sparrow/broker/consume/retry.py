@@ -69,7 +69,7 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
         appended = await append_dead_letter(broker, group, draft)
     else:
         topic = await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
-        # The group may have more retry queues than its topic by now, and no consumer would read those.
+        # The group may be configured for more retry queues than its topic has. No consumer would read the others.
         queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
         draft.properties = set_properties(draft.properties, {PROPERTY_DELAY_LEVEL: str(level)})
         appended = await await_append(broker.delay.schedule_level(queue, draft, level))

@@ -1,12 +1,12 @@
 """Delayed delivery on a log store: messages wait in topics of their own, and a timer wheel holds their delivery times.
 
-1. The log is the source of truth (`delay_topics`). The timer wheel is rebuilt from it at startup, from the oldest
+1. The log is the source of truth (`timer_records`). The timer wheel is rebuilt from it at startup, from the oldest
    message that was still waiting.
 2. Delivering appends the message to its destination. After each round a mark stores the time up to which everything is
    delivered. The mark follows the deliveries in the log, so a crash may repeat the last round but never loses one.
 3. By the log's times, waiting messages are due after the newest mark. If a clock that was set back would break this,
    the mark is lowered first; then a restart may repeat messages, but loses none.
-4. Delays may be longer than retention: after half the retention time a message is appended again at the log's head.
+4. Delays may be longer than retention: after half the retention time a message is appended again at the log's end.
 """
 
 from __future__ import annotations
@@ -19,13 +19,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from sparrow.broker.delay import delay_topics
-from sparrow.broker.delay.delay_topics import (
-    DELAY_QUEUES,
-    TIMER_QUEUE_INDEX,
-    is_due,
-    timer_reference,
-)
+from sparrow.broker.delay import timer_records
+from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
+from sparrow.broker.delay.timer_records import timer_reference
 from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused, SparrowError
@@ -162,7 +158,7 @@ class LogDelayScheduler:
         for source, queue in enumerate(DELAY_QUEUES):
             delivered_ms = self._delivered_ms if source != TIMER_QUEUE_INDEX else max(self._delivered_ms, wheel_ms)
             first = max(await self._store.marks.get(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
-            async for found in delay_topics.load_timers(self._store, source, first):
+            async for found in timer_records.load_timers(self._store, source, first):
                 is_waiting = found.due_ms > delivered_ms
                 due_ms = found.due_ms[is_waiting]
                 if source != TIMER_QUEUE_INDEX:
@@ -182,7 +178,7 @@ class LogDelayScheduler:
         try:
             await self.save_recovery_offsets()
         except SparrowError as error:  # the next start reads more than necessary
-            log.warning("cannot save the recovery offsets of delayed messages", extra={"why": str(error)})
+            log.warning("cannot save the recovery offsets of delayed messages", extra={"error": str(error)})
 
     def wake(self) -> None:
         """Check the clock now, because it was set."""
@@ -197,7 +193,9 @@ class LogDelayScheduler:
                 is_stuck = await self._deliver_due()
             except Exception as error:  # a full disk, for instance: they stay in the log, and are retried
                 log.error(
-                    "cannot deliver delayed messages", extra={"why": str(error)}, exc_info=_trace_unless_expected(error)
+                    "cannot deliver delayed messages",
+                    extra={"error": str(error)},
+                    exc_info=_trace_unless_expected(error),
                 )
                 await asyncio.sleep(SLEEP_MAX_S)
                 continue
@@ -239,7 +237,7 @@ class LogDelayScheduler:
         """Read the records of the first references. Return them with their number, which their size limits."""
         found: dict[int, bytes] = {}
         # A message is delivered only when it is as safe as a visible one.
-        is_hidden = delay_topics.physical_offsets_of(references) >= self._store.watermark(
+        is_hidden = timer_records.physical_offsets_of(references) >= self._store.watermark(
             self._store.settings.visible_after
         )
         readable = int(np.argmax(is_hidden)) if is_hidden.any() else len(references)
@@ -253,9 +251,9 @@ class LogDelayScheduler:
     async def _records(self, references: Ints) -> dict[int, bytes]:
         """Read records. Recent ones are in memory; otherwise a thread reads all of them."""
         hot_from = max(self._startup_end, self._store.written - self._store.settings.hot_bytes)
-        if int(delay_topics.physical_offsets_of(references).min()) >= hot_from:
-            return delay_topics.read_records(self._store, references.tolist())
-        return await asyncio.to_thread(delay_topics.read_records, self._store, references.tolist())
+        if int(timer_records.physical_offsets_of(references).min()) >= hot_from:
+            return timer_records.read_records(self._store, references.tolist())
+        return await asyncio.to_thread(timer_records.read_records, self._store, references.tolist())
 
     def _deliver(self, references: list[int], found: dict[int, bytes], is_done: npt.NDArray[np.bool_]) -> None:
         """Append messages, in order for each queue.
@@ -267,7 +265,7 @@ class LogDelayScheduler:
             raw = found.get(references[index])
             if raw is None:
                 log.error("a delayed message is lost", extra={"reference": references[index]})
-            draft, queue = delay_topics.parse_delayed(raw) if raw is not None else (None, None)
+            draft, queue = timer_records.parse_delayed(raw) if raw is not None else (None, None)
             if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
                 is_done[index] = True
             else:
@@ -289,7 +287,7 @@ class LogDelayScheduler:
                 for draft in drafts:
                     self._append(queue, [draft])
             else:  # the topic is deleted, for instance: the message has no destination
-                log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
+                log.warning("a delayed message is dropped", extra={"queue": str(queue), "error": str(refusal)})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
         name = f"{topic}+{property_value(draft.properties, PROPERTY_UNIQUE_KEY)}"
@@ -324,7 +322,7 @@ class LogDelayScheduler:
             except Exception as error:
                 log.error(
                     "cannot roll delayed messages or save their recovery offsets",
-                    extra={"why": str(error)},
+                    extra={"error": str(error)},
                     exc_info=_trace_unless_expected(error),
                 )
 
@@ -336,20 +334,20 @@ class LogDelayScheduler:
 
     async def _oldest(self) -> list[int]:
         """Return, for each source, the offset of the oldest waiting message; the end of the queue if there is none."""
-        # In this order and without awaiting: later messages lie behind these ends.
+        # In this order and without awaiting: messages that are stored later come after these ends.
         bounds = [self._store.bounds_nowait(queue) for queue in DELAY_QUEUES]
         references = np.concatenate((self._timers.all_timers()[1], self._delivering))
-        return await asyncio.to_thread(delay_topics.oldest_queue_offsets, self._store, references, bounds)
+        return await asyncio.to_thread(timer_records.oldest_queue_offsets, self._store, references, bounds)
 
     async def roll(self) -> None:
-        """Append long-waiting messages again at the head of the log, so that retention can delete the old records."""
+        """Append long-waiting messages again at the end of the log, so that retention can delete the old records."""
         limit_ms = self._now_ms() - self._rolls_after_ms
         for source, first in enumerate(await self._oldest()):
             limit = await self._store.offset_at(DELAY_QUEUES[source], limit_ms)
             if first >= limit:
                 continue
             found = await self._store.read(DELAY_QUEUES[source], limit, count_max=1)
-            records = list(delay_topics.copy_records(found)) if isinstance(found, Slice) else []
+            records = list(timer_records.copy_records(found)) if isinstance(found, Slice) else []
             end = record.decode(records[0], expand=False).physical_offset if records else self._store.written
             while await self._roll_some(source, end):
                 pass
@@ -371,7 +369,7 @@ class LogDelayScheduler:
         return len(rows) == _ROLLED_PER_ROUND
 
     def _reappend(self, due_ms: int, reference: int, raw: bytes) -> None:
-        draft, queue = delay_topics.parse_delayed(raw)
+        draft, queue = timer_records.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
             return  # a restart may not read the cancellation any more
         times = (parse_whole_number(property_value(draft.properties, PROPERTY_TIMER_ROLL_TIMES)) or 0) + 1

@@ -1,4 +1,4 @@
-"""The interface of delayed delivery that both store engines implement (`log`, `sql`)."""
+"""The interface to schedule and cancel delayed messages, implemented for log stores (`log`) and databases (`sql`)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
+from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
 from sparrow.broker.produce.dedup_sql import claim_send, deferred_send_key
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
@@ -140,7 +140,7 @@ class SqlDelayScheduler:
                 if not await self.deliver_due():
                     await asyncio.sleep(POLL_INTERVAL_S)
             except (SparrowError, LockConflict) as error:  # the rows stay and are tried again
-                log.warning("Could not deliver delayed messages; retrying.", extra={"why": str(error)})
+                log.warning("could not deliver delayed messages; retrying", extra={"error": str(error)})
                 await asyncio.sleep(_RETRY_S)
 
     async def deliver_due(self) -> int:
@@ -158,7 +158,7 @@ class SqlDelayScheduler:
             if queue not in self._store.catalog.lanes:  # another broker may have just created the topic
                 await self._store.catalog.list_topics()
             if queue not in self._store.catalog.lanes:
-                log.warning("Dropped delayed messages: their topic was deleted.", extra={"queue": str(queue)})
+                log.warning("dropped delayed messages: their topic was deleted", extra={"queue": str(queue)})
                 await self._store.database.execute(delete)
                 continue
             messages = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous_token) for row in some]

@@ -116,7 +116,7 @@ class TimerWheel:
         return min((tier.order[0] * tier.width for tier in self._tiers if tier.order), default=None)
 
     def take(self, now_ms: int, count_max: int) -> TimerArrays:
-        """Remove and return timers that are due, at most so many."""
+        """Remove and return up to `count_max` timers that are due."""
         self._approach(now_ms)
         at = self._at
         times, references = self._ready

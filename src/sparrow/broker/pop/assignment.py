@@ -101,7 +101,7 @@ ALLOCATION_STRATEGIES: Mapping[str, QueueAllocator] = {"AVG": allocate_averagely
 def allocate_for_pop(
     queues: Sequence[QueueRef], clients: Sequence[str], client: str, *, share_with: int, share: QueueAllocator
 ) -> list[QueueRef]:
-    """Return all queues of every broker; with `share_with`, a client's own and those of its next members."""
+    """Return all queues of every broker; with `share_with`, those of the client and of so many next clients."""
     if not queues:
         return []
     if share_with <= 0 or share_with >= len(clients) - 1:

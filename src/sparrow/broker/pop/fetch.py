@@ -64,8 +64,8 @@ class PopFetcher:
     def fill(self, response: PopResponse) -> Queue | None:
         """Fetch what is in memory. Return the first queue whose messages must be read from disk, if any.
 
-        Such a queue is not skipped for others in memory, which might starve it. A lane is not skipped for a lower one
-        either, if the state allows more than one cold read for a pop.
+        If nothing was fetched before it, later queues in memory are not read instead: that might starve it. If the
+        state allows more than one cold read for a pop, a queue on disk is never skipped in favour of a lower lane.
         """
         request = response.request
         self._pop_state.check_available()
@@ -146,7 +146,7 @@ class PopFetcher:
         return True
 
     def limits(self, response: PopResponse, queue: Queue) -> ReadLimits:
-        is_retried = queue.topic != response.request.topic  # retries matched the filter before
+        is_retried = queue.topic != response.request.topic  # retries matched the filter at their first delivery
         return {
             "count_max": messages_to_examine(response.free, None if is_retried else response.wanted.selector),
             "bytes_max": response.bytes_left,
@@ -275,7 +275,7 @@ class PopFetcher:
             response.counts += receipt_handles.count_entries(queue.id, fifo_batch.counts)
 
     def has_more(self, group: str, queue: Queue) -> bool:
-        """Return whether there are messages behind the group's position."""
+        """Return whether there are messages at or after the group's position."""
         return (
             queue.topic in self._topics and self._pop_state.is_ready(group, queue) and self._remaining(group, queue) > 0
         )

@@ -50,7 +50,7 @@ def repay_deficit(deficits: LaneDeficits, lane: Priority, *, count: int) -> Lane
 
 
 def plan_batch(deficits: LaneDeficits, *, slots: int) -> LanePlan:
-    """Return the plan for the next batch of so many slots."""
+    """Return the plan for the next batch, which has `slots` slots."""
     first = max(deficits, key=lambda lane: (deficits[lane], -lane), default=None)
     if first is not None and deficits[first] >= _WHOLE * slots:
         return LanePlan((first, *(lane for lane in Priority if lane is not first)))
@@ -58,7 +58,7 @@ def plan_batch(deficits: LaneDeficits, *, slots: int) -> LanePlan:
 
 
 def starvation_candidates(waiting: Iterable[int], *, slots: int) -> list[Priority]:
-    """Return the lanes that a batch of so many slots does not reach. `waiting` has the lag of each lane, high first."""
+    """Return the lanes that a batch of `slots` slots does not reach. `waiting` has the lag of each lane, high first."""
     before, found = 0, []
     for lane, count in zip(Priority, waiting, strict=True):
         if count and before >= slots:

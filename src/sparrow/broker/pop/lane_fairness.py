@@ -60,7 +60,7 @@ class LaneFairness:
             return STRICT_PRIORITY
         tracked.deficits = accrue_deficits(tracked.deficits, tracked.starving, slots=slots)
         chosen = plan_batch(tracked.deficits, slots=slots)
-        # A slot that is reserved in vain would stay empty.
+        # A reserved slot that its lane cannot fill would stay empty.
         reserved = {lane: min(count, self._waiting(group, topic, lane)) for lane, count in chosen.reserved.items()}
         return LanePlan(chosen.order, reserved)
 

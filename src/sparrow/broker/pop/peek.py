@@ -1,4 +1,4 @@
-"""Handlers that return a group's next messages without popping them, and the number of parked pops."""
+"""Handlers that return a group's next messages without popping them, and the number of its parked pops."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> H
 
 
 async def count_polling(request: GetPollingCount, broker: Broker, _call: RequestContext) -> GetPollingCountResponse:
-    """Return how many pops are parked for this queue, or for all queues if the request says so."""
+    """Return how many pops of the request's group are parked for this queue; for queue -1, those for all queues."""
     topic = broker.topics[request.topic]
     queue = Queue(topic.name, max(request.queue_id, 0))
     waiting = [parked for parked in broker.long_polls.parked_on(queue) if isinstance(parked, ParkedPop)]

@@ -19,7 +19,7 @@ from sparrow.wire.headers import PopMessage, PopMessageResponse
 ANSWER_BYTES_MAX = 256 * 1024
 """More only if a single message is larger."""
 REVIVE_QUEUE = 0
-"""Sparrow has one revive queue. RocketMQ has eight, and handles contain which."""
+"""Sparrow has one revive queue. RocketMQ has eight; handles contain its number."""
 
 
 _JSON = Serialization.JSON

@@ -63,7 +63,7 @@ class LogPopWorker:
         try:
             self._pop_state.save()
         except SparrowError as error:
-            log.error("cannot save the state of pops: the next start reads more", extra={"why": str(error)})
+            log.error("cannot save the state of pops: the next start reads more", extra={"error": str(error)})
 
     async def _keep_saving(self) -> None:
         while True:
@@ -71,7 +71,7 @@ class LogPopWorker:
             try:
                 self._pop_state.save()
             except SparrowError as error:
-                log.error("cannot save the state of pops", extra={"why": str(error)})
+                log.error("cannot save the state of pops", extra={"error": str(error)})
 
 
 class Reviver:
@@ -123,7 +123,7 @@ class Reviver:
             await self._revive(batch)
         except Exception as error:
             is_unexpected = not isinstance(error, SparrowError)
-            extra = {"queue": str(batch.queue), "group": batch.group, "why": str(error)}
+            extra = {"queue": str(batch.queue), "group": batch.group, "error": str(error)}
             log.error("cannot revive messages in flight", extra=extra, exc_info=is_unexpected)
             self._pop_state.in_flight.postpone(batch, self._now_ms() + RETRY_AFTER_MS)
 
@@ -142,7 +142,7 @@ class Reviver:
         for offset, raw in records.items():
             bit = withdrawn & 1 << offset - batch.start
             if bit:
-                stored ^= bit  # what is left is deleted from the store, and settled
+                stored ^= bit  # bits without a record stay: those messages are deleted, and count as settled
                 try:
                     placings.append((bit, self._store_again(batch, group, raw, retry_topic, dead_letter_topic)))
                 except Exception as error:
@@ -180,7 +180,7 @@ class Reviver:
         try:
             draft.properties = self._properties(batch, raw, draft)
             return self._store.append_nowait(queue, (draft,))
-        except Refused:  # the properties are too long with ours: the message is more important
+        except Refused:  # with the added properties they are too long: store the message without these
             draft.properties = plain
             return self._store.append_nowait(queue, (draft,))
 

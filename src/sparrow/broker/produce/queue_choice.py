@@ -23,6 +23,6 @@ def choose_queue(request: SendMessage, topic: Topic) -> Queue:
     queue_id, in_lanes = request.queue_id, has_lanes(topic)
     if queue_id < 0:
         queue_id = randrange(topic.write_queues)
-    elif queue_id >= (topic.write_queues if in_lanes else max(topic.write_queues, topic.read_queues)):
-        raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {topic.write_queues}")
+    elif queue_id >= (count := topic.write_queues if in_lanes else max(topic.write_queues, topic.read_queues)):
+        raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {count}")
     return lane_queue(Queue(topic.name, queue_id), request.properties) if in_lanes else Queue(topic.name, queue_id)

@@ -49,7 +49,7 @@ from sparrow.wire.properties import encode, has_property, property_value, set_pr
 from sparrow.wire.record import HIDDEN_FLAG, pack_host
 
 _COLUMNAR_BATCH_MIN = 400
-"""From so many messages in a batch on, encoding columns is faster than encoding messages."""
+"""With this many messages or more in a batch, encoding columns is faster than encoding messages."""
 _DELIVERY_TIME_PROPERTIES = (PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
 
 FrameResult = bytes | Awaitable[bytes | None] | None

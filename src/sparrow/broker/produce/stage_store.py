@@ -252,7 +252,7 @@ class StageStore:
         try:
             await self.expire()
         except SparrowError as error:  # the next expiry tries again
-            log.warning("cannot drop stages", extra={"why": str(error)})
+            log.warning("cannot drop stages", extra={"error": str(error)})
 
     def _schedule_expiry(self) -> None:
         wait_s = min(_EXPIRY_INTERVAL_S_MAX, self._ttl_ms / 4000)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.record_validation import IncomingRecords, check_destinations, validate_records
+from sparrow.broker.produce.encoded_records import IncomingRecords, check_destinations, validate_records
 from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.model.errors import NotPermitted, ProtocolError, Refused
 from sparrow.net.dispatcher import RequestContext, RequestHandler

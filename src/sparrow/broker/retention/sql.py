@@ -27,6 +27,6 @@ class SqlRetention:
             try:
                 count = await self._store.trim()
                 if count:
-                    log.info("Deleted expired messages.", extra={"count": count})
+                    log.info("deleted expired messages", extra={"count": count})
             except (SparrowError, LockConflict) as cause:
-                log.warning("Could not delete expired messages; retrying later.", extra={"why": str(cause)})
+                log.warning("could not delete expired messages; retrying later", extra={"error": str(cause)})

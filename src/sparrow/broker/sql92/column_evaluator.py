@@ -50,7 +50,7 @@ _TRUES = [bytes(letters) for letters in product(*zip(b"true", b"TRUE", strict=Tr
 """`true` in every mixture of cases: a set lookup is faster than lower-casing a column."""
 
 _BLOCK_ROWS = 32768
-"""Positions in so many strings fit into a processor's cache."""
+"""Positions in this many strings fit into a processor's cache."""
 
 
 class TruthMasks(NamedTuple):

@@ -23,9 +23,9 @@ from sparrow.broker.sql92.syntax_tree import ValueType
 from sparrow.wire.columns.layout import Bools, Ints, copy_short_slices, data_and_offsets, unaligned_view
 
 _SHORT_DIGITS_MAX = 9
-"""So many digits always fit an int32."""
+"""This many digits always fit an int32."""
 _PLAIN_DIGITS_MAX = 18
-"""So many digits always fit an int64."""
+"""This many digits always fit an int64."""
 _IN_PLACE_MAX = 6
 """More texts than this are looked up in Arrow's hash table, with the values copied."""
 

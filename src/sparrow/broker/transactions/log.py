@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import copy_records
+from sparrow.broker.delay.timer_records import copy_records
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import (
     CHECKED_TAG,
@@ -151,7 +151,7 @@ class LogTransactionCoordinator:
             self._append_finished()
         except SparrowError as error:
             log.error(
-                "cannot write the op record of a transaction yet", extra={"half_offset": offset, "why": str(error)}
+                "cannot write the op record of a transaction yet", extra={"half_offset": offset, "error": str(error)}
             )
 
     def _append_finished(self) -> None:
@@ -178,7 +178,7 @@ class LogTransactionCoordinator:
                 self._append_finished()
                 await self.write_summary(at_once=True)
             except SparrowError as error:  # the next start reads more than necessary
-                log.warning("cannot write the summary of transactions", extra={"why": str(error)})
+                log.warning("cannot write the summary of transactions", extra={"error": str(error)})
 
     async def _load(self) -> None:
         finished: set[int] = set()
@@ -215,7 +215,7 @@ class LogTransactionCoordinator:
             half = half_message_of(record.properties_of(raw), message.physical_offset, message.store_ms)
         except ProtocolError as cause:
             log.error(
-                "a half message cannot be decoded", extra={"offset": record.queue_offset_of(raw), "why": str(cause)}
+                "a half message cannot be decoded", extra={"offset": record.queue_offset_of(raw), "error": str(cause)}
             )
             return
         self._halves[message.queue_offset] = half
@@ -245,7 +245,9 @@ class LogTransactionCoordinator:
             except Exception as error:
                 is_expected = isinstance(error, SparrowError)
                 log.error(
-                    "cannot check transactions back", extra={"why": str(error)}, exc_info=None if is_expected else error
+                    "cannot check transactions back",
+                    extra={"error": str(error)},
+                    exc_info=None if is_expected else error,
                 )
 
     async def check_overdue(self) -> None:
@@ -268,7 +270,7 @@ class LogTransactionCoordinator:
                     else:
                         await self._give_up(offset, half)
                 except (Refused, ProtocolError) as error:  # continue with the others
-                    log.warning("cannot check a transaction back", extra={"half_offset": offset, "why": str(error)})
+                    log.warning("cannot check a transaction back", extra={"half_offset": offset, "error": str(error)})
                     half.next_check_ms = now_ms + self._settings.transaction_check_interval_ms
         finally:
             self._append_checked(each for each in checked if each[0] in self._halves)

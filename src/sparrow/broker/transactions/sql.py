@@ -142,7 +142,7 @@ class SqlTransactionCoordinator:
             try:
                 await self.check_overdue()
             except (SparrowError, LockConflict) as error:
-                log.warning("Could not check transactions back; retrying.", extra={"why": str(error)})
+                log.warning("could not check transactions back; retrying", extra={"error": str(error)})
 
     async def check_overdue(self) -> None:
         """Check back with the producers of half messages that are due for it."""
@@ -159,7 +159,7 @@ class SqlTransactionCoordinator:
                 before=checks,
             )
             if is_exhausted:
-                log.warning("Gave a transaction up after too many checks.", extra={"half": number, "checks": checks})
+                log.warning("gave a transaction up after too many checks", extra={"half": number, "checks": checks})
             elif changed:
                 self._check_back.check(
                     self._message(number, body, source_ip, at_ms, properties), half_offset=number, checks=checks + 1

@@ -255,7 +255,7 @@ class Tracer:
 
     def _drop(self, count: int, why: str) -> None:
         self.dropped += count
-        log.info("traces dropped", extra={"group": self._group, "count": count, "why": why})
+        log.info("traces dropped", extra={"group": self._group, "count": count, "error": why})
 
 
 def _kind_of(message: AnyMessage) -> TracedMessageType:

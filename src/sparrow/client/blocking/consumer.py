@@ -84,7 +84,7 @@ class Consumer(BlockingClient[aio.Consumer]):
     ) -> None:
         """Start to pass messages to a function, in threads of their own, and return at once.
 
-        `batch`: the handler gets lists of up to so many messages. `orderly`: the messages of a queue are handled one
+        `batch`: the handler gets lists of up to this many messages. `orderly`: the messages of a queue are handled one
         after the other. When the handler raises, the message is delivered again later; `raise RetryLater(level)`
         chooses when, `raise DeadLetter()` gives it up. Without a group a failed message is logged and skipped.
 

@@ -61,7 +61,7 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
         self._run(self._client.ack(receipts))
 
     def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
-        """Make a message invisible for so much longer, or (0) visible at once.
+        """Set how long a message stays invisible from now on; 0 makes it visible at once.
 
         Return the receipt that replaces the old one.
         """

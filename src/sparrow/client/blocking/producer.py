@@ -231,7 +231,7 @@ class Producer(BlockingClient[aio.Producer]):
         try:
             self.end_transaction(sent, TransactionState.ROLLBACK)
         except SparrowError as error:
-            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "why": str(error)})
+            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "error": str(error)})
 
     def request(
         self,
@@ -292,7 +292,7 @@ class Producer(BlockingClient[aio.Producer]):
         try:
             sending = self._client.send_soon(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         except Busy:
-            # `send` waits for memory; the messages behind this one wait with it.
+            # `send` waits for memory; the messages after this one wait with it.
             sending = asyncio.ensure_future(
                 self._client.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
             )

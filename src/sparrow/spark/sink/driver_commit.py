@@ -173,4 +173,4 @@ async def discard_stages(session: ClientSession, brokers: SinkBrokers, stages: I
             if broker in route.masters:
                 await staging.drop_stages(session, route.masters[broker], names)
         except SparrowError as error:
-            log.info("stages not dropped", extra={"broker": broker, "why": str(error)})
+            log.info("stages not dropped", extra={"broker": broker, "error": str(error)})

@@ -140,7 +140,7 @@ class _Copier:
         return queue_copy
 
     async def _check_tail(self, queue_copy: _QueueCopy, at: int) -> None:
-        """Compare messages behind the mark: an earlier run copied them, or another producer sent them."""
+        """Compare messages after the mark: an earlier run copied them, or another producer sent them."""
         while queue_copy.at < at:
             ours = await self._drafts(queue_copy, at - queue_copy.at)
             if not ours:
@@ -187,7 +187,7 @@ class _Copier:
             else found.next_offset
         )
         if start > place:
-            # Damage in a log, a gap in a table, or retention. Later messages topic_copy up.
+            # Damage in a log, a gap in a table, or retention. In the copy, later messages close the gap.
             self._notes.append(f"{queue_copy.source}: {start - place:,} messages from offset {place:,} on are missing")
             queue_copy.base += start - place
             await self._target.marks.put(self._mark(queue_copy.target, "from"), queue_copy.base)
@@ -258,7 +258,7 @@ class _Copier:
 
 
 def _without_holes(records: list[memoryview]) -> list[memoryview]:
-    """Return the records up to the first gap; the next read starts behind it and reports the gap."""
+    """Return the records up to the first gap; the next read starts after it and reports the gap."""
     for count, raw in enumerate(records):
         if record.queue_offset_of(raw) != record.queue_offset_of(records[0]) + count:
             return records[:count]

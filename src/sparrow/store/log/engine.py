@@ -362,7 +362,7 @@ class LogStore:
                 self._finish()
         except (OSError, SparrowError) as cause:
             is_clean = False
-            log.error("store not closed cleanly; the next start repairs it", extra={"cause": str(cause)})
+            log.error("store not closed cleanly; the next start repairs it", extra={"error": str(cause)})
         finally:
             self._writer.refusal = Closed(f"the store {self.path}")
             self._flusher.stop()

@@ -14,7 +14,7 @@ _BEAT_S = 0.05
 
 
 class PeriodicTask(NamedTuple):
-    """A function to call every so often. An exception is logged, and the task runs again next time."""
+    """A function that is called at an interval. An exception is logged, and the next call is not affected."""
 
     name: str
     every_s: float
@@ -71,6 +71,6 @@ class PeriodicTaskThread:
         except Exception as cause:  # a failed task must not stop the others
             if task.name not in self._failing:
                 self._failing.add(task.name)
-                log.exception("periodic task of the store failed", extra={"task": task.name, "cause": str(cause)})
+                log.exception("periodic task of the store failed", extra={"task": task.name, "error": str(cause)})
         else:
             self._failing.discard(task.name)

@@ -1,8 +1,7 @@
-"""Encode and decode batch bodies (request 320) with columns, without a Python loop over messages.
+"""Batch bodies (request 320) without a loop over messages: columns to batches, and a batch to log records.
 
-A producer encodes columns as batches (`encode_batches`); a broker converts a batch to records of its log
-(`batch_to_records`) and
-answers with their ids (`joined_offset_ids`). Layout and rules are those of `batch`.
+A producer encodes columns as batches (`encode_batches`). A broker converts a batch to records of its log
+(`batch_to_records`) and answers with their ids (`joined_offset_ids`). Layout and rules are those of `batch`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ack floor of a group in a queue, for stores that keep only settled offsets. Pure.
 
 1. `position` is the next message to pop. Everything below `floor` is settled: acknowledged, or stored again.
-2. A popped message holds the floor until it is settled, whatever batch it is in by then.
+2. A popped message holds back the floor until it is settled, even if it has moved to another batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AckFloor:
         self.observed_offset: int | None = None
         """The store's offset at the last check. If it differs now, another client has committed an offset."""
         self._unsettled: list[tuple[int, int, InFlightBatch]] = []
-        """A heap of batches by their first unsettled message at the last check, which only grows."""
+        """A heap of batches, ordered by their first unsettled offset at the last check. That offset only grows."""
         self._numbers = count()
         self._compact_at = _SPARE_ENTRIES
 
@@ -40,7 +40,7 @@ class AckFloor:
         assert lowest is not None, "an empty batch has no messages to track"
         heapq.heappush(self._unsettled, (lowest, next(self._numbers), batch))
         if len(self._unsettled) > self._compact_at:
-            # Behind a batch that stays long in flight, settled ones would pile up.
+            # While one batch stays long in flight, settled batches with higher offsets would pile up.
             self._unsettled = [entry for entry in self._unsettled if entry[2].first_unsettled() is not None]
             heapq.heapify(self._unsettled)
             self._compact_at = 2 * len(self._unsettled) + _SPARE_ENTRIES

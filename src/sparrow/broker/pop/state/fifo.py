@@ -67,7 +67,7 @@ class FifoTable:
         invisible_ms: int,
         attempt: str | None,
     ) -> FifoBatch:
-        """Put messages in flight. `next_offset` is the position behind them."""
+        """Put messages in flight. `next_offset` is the position after them."""
         before = self._batches.get((group, queue))
         fifo_batch = FifoBatch(group, queue, pop_ms=pop_ms, next_offset=next_offset, attempt=attempt)
         fifo_batch.dues = dict.fromkeys(offsets, pop_ms + invisible_ms)

@@ -73,7 +73,7 @@ class InFlightTable:
         return iter(list(self._by_number.values()))
 
     def add(self, batch: InFlightBatch) -> None:
-        """Add a batch. It replaces one with the same handle, which the journal contains twice then."""
+        """Add a batch. It replaces a batch with the same handle: the journal contains both."""
         assert batch.mask, "an empty batch is removed"
         assert batch.number >= 0, "the journal assigns its number first"
         same = self._batches.get(batch.key)
@@ -140,7 +140,7 @@ class InFlightTable:
         self._by_number[number] = batch
 
     def postpone(self, batch: InFlightBatch, due_ms: int) -> None:
-        """Revive a batch later, because it failed now. Its handle stays valid."""
+        """Revive a batch later, because it could not be revived now. Its handle stays valid."""
         if self._batches.get(batch.key) is batch:
             batch.due_ms = due_ms
             heapq.heappush(self._dues, (due_ms, batch.number, batch))

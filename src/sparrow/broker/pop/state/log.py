@@ -1,11 +1,11 @@
 """The state of pops on a log store: every change is written to a journal, and loaded from it at startup.
 
-1. A pop is written before the group's offset moves, in the same log. So a crash never leaves an offset behind messages
-   that are not known to be in flight.
+1. A pop is written before the group's offset moves, in the same log. So after a crash, every popped message before the
+   offset is acknowledged or known to be in flight.
 2. Acknowledgements of one iteration of the event loop are written in one record, at its end. A crash may lose the last
    of them; then messages are redelivered, and none is lost.
 3. A mark stores the oldest journal offset that is needed. Batches that stay long in flight are written again at the
-   head, so that a start reads little, and retention deletes none of them.
+   end, so that a start reads little, and retention deletes none of them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ log = logging.getLogger(__name__)
 
 JOURNAL_START_MARK = "pop.from"
 ROLL_AFTER_RECORDS = 200_000
-"""A batch whose entry is so many records old is written again."""
-_LOTS_A_WORD = 1_000
-_WORDS_A_BATCH = 500
-_HEARD_AT_ONCE = 65_536
+"""A batch is written again when this many records follow its entry in the journal."""
+_SETTLED_PER_ENTRY = 1_000
+_ENTRIES_PER_WRITE = 500
+_LOADED_AT_ONCE = 65_536
 
 
 class LogPopState:
     """Messages in flight on a log store, and their journal."""
 
     cold_reads_max = 1
-    """A disk is slow: messages on it are popped separately."""
+    """A pop reads at most one queue from disk, because that is slow."""
 
     def __init__(self, store: LogStore, topics: TopicCatalog, *, cluster: str, now_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._now_ms = store, topics, now_ms
@@ -68,7 +68,7 @@ class LogPopState:
         )
         reached: dict[tuple[str, Queue], int] = {}
         while isinstance(
-            found := await self._store.read(self._queue, offset, count_max=_HEARD_AT_ONCE, bytes_max=16 << 20), Slice
+            found := await self._store.read(self._queue, offset, count_max=_LOADED_AT_ONCE, bytes_max=16 << 20), Slice
         ):
             for message in record.decode_all(found.tobytes(), verify_crc=False):
                 entry = decode_entry(message.body)
@@ -80,9 +80,9 @@ class LogPopState:
                     end = entry.start + unpack_mask(entry.mask).bit_length()
                     reached[key] = max(reached.get(key, 0), end)
             offset = found.next_offset
-        self._go_on_behind(reached)
+        self._advance_past(reached)
 
-    def _go_on_behind(self, reached: dict[tuple[str, Queue], int]) -> None:
+    def _advance_past(self, reached: dict[tuple[str, Queue], int]) -> None:
         """Move positions past messages in flight: offsets of the last second before a crash may be lost."""
         for (group, queue), end in reached.items():
             committed = self._store.offsets.committed_nowait(group, queue)
@@ -138,7 +138,7 @@ class LogPopState:
     def add(self, batches: Sequence[InFlightBatch]) -> None:
         """Put batches in flight, and write them to the journal."""
         self.in_flight.check_capacity(batches, batches_max=IN_FLIGHT_BATCHES_MAX)
-        first = self._write([_taken(batch) for batch in batches])
+        first = self._write([_popped_entry(batch) for batch in batches])
         for number, batch in enumerate(batches, first):
             self._put(batch, number)
 
@@ -174,7 +174,7 @@ class LogPopState:
         """Change the invisible time of a message: it gets a batch, and so a handle, of its own."""
         moved = self.in_flight.split_off(batch, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
         bit = batch.bit(offset)
-        number = self._write([_taken(moved), BatchesSettled([(batch.number, pack_mask(bit))])])
+        number = self._write([_popped_entry(moved), BatchesSettled([(batch.number, pack_mask(bit))])])
         self.in_flight.settle(batch, bit)
         self._put(moved, number)
         return moved
@@ -203,18 +203,18 @@ class LogPopState:
         try:
             self.flush()
         except SparrowError as error:  # a full disk, for instance: they are written with the next ones
-            log.error("cannot write acknowledgements to the journal", extra={"why": str(error)})
+            log.error("cannot write acknowledgements to the journal", extra={"error": str(error)})
 
     def flush(self) -> None:
         """Write the acknowledgements of this iteration."""
         while self._settled:
-            some = list(self._settled.items())[:_LOTS_A_WORD]
+            some = list(self._settled.items())[:_SETTLED_PER_ENTRY]
             self._write([BatchesSettled([(batch.number, pack_mask(mask)) for batch, mask in some])])
             for batch, _ in some:
                 del self._settled[batch]
         while self._fifo_batch:
             key, fifo_batch = next(iter(self._fifo_batch.items()))
-            fifo_batch.number = self._write([_ran(fifo_batch)])
+            fifo_batch.number = self._write([_fifo_entry(fifo_batch)])
             del self._fifo_batch[key]
 
     def put_mark(self, name: str, value: int) -> None:
@@ -234,26 +234,26 @@ class LogPopState:
     def _roll(self) -> None:
         before = self._store.bounds_nowait(self._queue).end - ROLL_AFTER_RECORDS
         old = self.in_flight.before(before)
-        for at in range(0, len(old), _WORDS_A_BATCH):
-            some = old[at : at + _WORDS_A_BATCH]
-            first = self._write([_taken(batch) for batch in some])
+        for at in range(0, len(old), _ENTRIES_PER_WRITE):
+            some = old[at : at + _ENTRIES_PER_WRITE]
+            first = self._write([_popped_entry(batch) for batch in some])
             for number, batch in enumerate(some, first):
                 self.in_flight.renumber(batch, number)
         for fifo_batch in self.fifo:
             if fifo_batch.queue.topic not in self._topics:
                 self.fifo.drop(fifo_batch)
             elif fifo_batch.number < before:
-                fifo_batch.number = self._write([_ran(fifo_batch)])
+                fifo_batch.number = self._write([_fifo_entry(fifo_batch)])
 
 
-def _taken(batch: InFlightBatch) -> BatchPopped:
+def _popped_entry(batch: InFlightBatch) -> BatchPopped:
     topic, queue_id = batch.queue
     return BatchPopped(
         batch.group, topic, queue_id, batch.start, batch.pop_ms, batch.invisible_ms, pack_mask(batch.mask)
     )
 
 
-def _ran(fifo_batch: FifoBatch) -> FifoChanged:
+def _fifo_entry(fifo_batch: FifoBatch) -> FifoChanged:
     topic, queue_id = fifo_batch.queue
     dues, counts = list(fifo_batch.dues.items()), list(fifo_batch.counts.items())
     return FifoChanged(

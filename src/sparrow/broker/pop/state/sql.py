@@ -4,7 +4,7 @@
    leader, messages are delivered again from there: at least once, and none is lost.
 2. The position of a group is loaded from there when it first pops a queue, and forgotten when this broker no longer
    leads or the database server was restarted.
-3. An offset that a client commits for such a group moves it: the next pop reads the new offset from the database.
+3. If a client commits an offset for such a group, the next pop reads it from the database and continues there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparrow.store.sql.engine import SqlStore
 log = logging.getLogger(__name__)
 
 AHEAD_OF_ACK_FLOOR_MAX = 100_000
-"""How far beyond an unsettled message a group is delivered others: at most so many come again by rule 1."""
+"""How many messages after its first unsettled one a group may get. No more than these are redelivered by rule 1."""
 _FINAL_FLUSH_S = 2.0
 
 _Key = tuple[str, Queue]
@@ -151,7 +151,7 @@ class SqlPopState:
             if task.cancelled():  # the event loop is shutting down
                 return
             if (error := task.exception()) is not None:  # a waiting pop tries again when it times out
-                log.warning("Could not load the position of a group.", extra={"group": new[0][0], "why": str(error)})
+                log.warning("could not load the position of a group", extra={"group": new[0][0], "error": str(error)})
                 return
             for _, queue in new:
                 self._long_polls.wake(queue)
@@ -176,7 +176,7 @@ class SqlPopState:
             return
         ack_floor = self._ack_floors.get((group, queue))
         if ack_floor is None or ack_floor.lane != lane.number or ack_floor.stored_offset != stored:
-            # A new group, or one that a client has moved: its earlier in-flight messages hold no floor any more.
+            # A new group, or one that a client has moved: its earlier in-flight messages no longer hold back the floor.
             ack_floor = self._ack_floors[group, queue] = AckFloor(lane.number, stored)
         ack_floor.observed_offset = self._store.offsets.committed_nowait(group, queue)
         self._store_floor(group, queue, ack_floor)
@@ -253,7 +253,7 @@ class SqlPopState:
         self._batch_settled(batch)
 
     def fifo_changed(self, fifo_batch: FifoBatch) -> None:
-        """Wake the reviver: the queue offset alone identifies the message; its lease may expire earlier."""
+        """Wake the reviver: an invisible time may end earlier. Nothing is stored: the group's offset is enough."""
         self.earlier_due.set()
 
     def put_mark(self, name: str, value: int) -> None:
@@ -266,7 +266,7 @@ class SqlPopState:
         try:
             await self._store.marks.put(name, value)
         except (SparrowError, LockConflict) as error:
-            log.warning("Could not store a mark of pops.", extra={"mark": name, "why": str(error)})
+            log.warning("could not store a mark of pops", extra={"mark": name, "error": str(error)})
 
 
 def _is_far_ahead(ack_floor: AckFloor) -> bool:

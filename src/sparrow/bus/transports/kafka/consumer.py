@@ -39,7 +39,7 @@ class OffsetTracker:
         state = self._held.get(offset)
         if offset < self._next or state in (_State.OUT, _State.DONE):
             return False
-        assert state is not None or offset > self._last, "a new record behind others"
+        assert state is not None or offset > self._last, "a new record with an older offset"
         self._last = max(offset, self._last)
         self._held[offset] = _State.OUT
         return True

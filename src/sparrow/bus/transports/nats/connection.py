@@ -113,7 +113,7 @@ class NatsConnection:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.client.close()
         except (fails.Error, OSError, TimeoutError) as cause:
-            log.debug("closing a NATS connection failed", extra={"address": self.address, "why": str(cause)})
+            log.debug("closing a NATS connection failed", extra={"address": self.address, "error": str(cause)})
 
     async def _closed(self) -> None:
         self.lost.set()

@@ -113,7 +113,7 @@ class RedisStreamConsumer:
             for stream in self._streams:
                 await self._leave(stream)
         except ConnectionLost as lost:
-            log.info("could not leave a Redis group", extra={"group": self._group, "why": str(lost)})
+            log.info("could not leave a Redis group", extra={"group": self._group, "error": str(lost)})
         finally:
             await self._client.aclose()
 
@@ -122,7 +122,7 @@ class RedisStreamConsumer:
             with self._translated_errors():
                 await groups.leave_group(self._client, stream, self._group, self._member)
         except Busy as refusal:  # the stream or the group was removed
-            log.debug("the Redis group does not exist", extra={"group": self._group, "why": str(refusal)})
+            log.debug("the Redis group does not exist", extra={"group": self._group, "error": str(refusal)})
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class RedisStreamConsumer:
                 try:
                     removed = await trim_to_slowest(self._client, stream)
                 except fails.ResponseError as refusal:  # the entries are acknowledged nevertheless
-                    log.warning("a Redis stream cannot be trimmed", extra={"stream": stream, "why": str(refusal)})
+                    log.warning("a Redis stream cannot be trimmed", extra={"stream": stream, "error": str(refusal)})
                 else:
                     log.debug("stream trimmed", extra={"stream": stream, "entries": removed})
 

@@ -85,7 +85,7 @@ class SparrowGroupConsumer:
             try:
                 await self._scan()
             except SparrowError as error:
-                log.info("topics could not be listed", extra={"group": self._consumer.group, "why": str(error)})
+                log.info("topics could not be listed", extra={"group": self._consumer.group, "error": str(error)})
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ _leaving: set[asyncio.Task[None]] = set()
 def _left(leaving: asyncio.Task[None]) -> None:
     _leaving.discard(leaving)
     if not leaving.cancelled() and (error := leaving.exception()) is not None:
-        log.warning("a consumer did not leave its group", extra={"why": str(error)})
+        log.warning("a consumer did not leave its group", extra={"error": str(error)})
 
 
 # -- the cluster ------------------------------------------------------------------------------------------------------

@@ -285,7 +285,7 @@ class Admin:
         """Issue a token for a producer (`p`) or a consumer (`c`), and return what it signs its requests with.
 
         Every broker gets the same token. A name that was issued before returns the same credentials; it is refused if
-        its kind is another, or if it was revoked.
+        it has another kind, or was revoked.
         """
         return await tokens.issue_token(self.session, name, kind)
 

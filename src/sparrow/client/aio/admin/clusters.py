@@ -51,7 +51,7 @@ async def fetch_clusters(session: ClientSession) -> dict[str, Cluster]:
 async def fetch_masters(
     session: ClientSession, cluster: str | None = None, brokers: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """Return broker names with the addresses of their masters: of a cluster, of some brokers, or all. Never none."""
+    """Return broker names with the addresses of their masters: of a cluster, of some brokers, or all. At least one."""
     clusters = await fetch_clusters(session)
     if cluster is not None and cluster not in clusters:
         raise Refused(f"there is no cluster {cluster!r}, only {', '.join(map(repr, clusters)) or 'none'}")

@@ -24,7 +24,7 @@ _PULL_COUNT = 256
 async def read_dead_letters(session: ClientSession, group: str) -> AsyncIterator[StoredMessage]:
     """Yield the dead letters of a group with their original topic.
 
-    They are in order, broker by broker, up to the newest of now.
+    They are in order, broker by broker, up to the newest one at the time of the call.
     """
     topic = DLQ_TOPIC_PREFIX + group
     try:

@@ -1,4 +1,4 @@
-"""Tokens of producers and consumers, kept alike on all masters."""
+"""Tokens of producers and consumers, the same on all masters."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ class ClientSession:
             route = TopicRoute.of(topic, await self._route_data(topic))
         except UnknownTopic:
             # Keep the known route: a name server that has just started has no topics until the brokers register.
-            # Whether a topic is deleted, its brokers report.
+            # The brokers report whether a topic is deleted.
             if not default_topic_queues:
                 raise
             if (known := self._routes.get(topic)) is not None:
@@ -313,7 +313,7 @@ class ClientSession:
                 await self.heartbeat()
                 self._close_unneeded()
             except SparrowError as error:
-                log.warning("session maintenance failed", extra={"why": str(error)})
+                log.warning("session maintenance failed", extra={"error": str(error)})
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
         """Fetch routes again. A route that cannot be fetched stays as it was."""
@@ -323,7 +323,7 @@ class ClientSession:
             except UnknownTopic:
                 pass
             except SparrowError as error:
-                log.debug("route not refreshed", extra={"topic": topic, "why": str(error)})
+                log.debug("route not refreshed", extra={"topic": topic, "error": str(error)})
 
     async def heartbeat(self) -> None:
         """Send a heartbeat to all brokers. One that cannot be reached gets the next."""
@@ -343,7 +343,7 @@ class ClientSession:
         try:
             await self.invoke(address, RequestCode.HEART_BEAT, Heartbeat(), body)
         except SparrowError as error:
-            log.info("heartbeat not delivered", extra={"broker": address, "why": str(error)})
+            log.info("heartbeat not delivered", extra={"broker": address, "error": str(error)})
 
     def _close_unneeded(self) -> None:
         needed = self.broker_addresses(masters_only=False) | set(self.name_servers)

@@ -104,7 +104,7 @@ class AssignedQueues:
             try:
                 await self._offsets.save({fetcher.queue: committable_offset}, is_last=True)
             except SparrowError as error:
-                log.info("offset not committed", extra={"queue": str(fetcher.queue), "why": str(error)})
+                log.info("offset not committed", extra={"queue": str(fetcher.queue), "error": str(error)})
         await self._rebalancer.unlock([fetcher.queue])
         return True
 
@@ -169,7 +169,7 @@ class AssignedQueues:
         try:
             await self.commit(is_last=True)
         except SparrowError as error:
-            log.warning("last offsets not committed", extra={"group": self._group, "why": str(error)})
+            log.warning("last offsets not committed", extra={"group": self._group, "error": str(error)})
         for fetcher in fetchers:
             fetcher.drop()
         await asyncio.gather(*(fetcher.stopped() for fetcher in fetchers))

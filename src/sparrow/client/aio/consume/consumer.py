@@ -149,7 +149,7 @@ class Consumer:
     ) -> None:
         """Start to pass messages to a coroutine function, and return at once.
 
-        `batch`: the handler gets lists of up to so many messages. `orderly`: the messages of a queue are handled one
+        `batch`: the handler gets lists of up to this many messages. `orderly`: the messages of a queue are handled one
         after the other. When the handler raises, the message is delivered again later; `raise RetryLater(level)`
         chooses when, `raise DeadLetter()` gives it up. Without a group a failed message is logged and skipped.
         """

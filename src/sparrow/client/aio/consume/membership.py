@@ -134,7 +134,7 @@ class GroupMembership:
             fetcher.stop()
 
     async def _start_from_end(self, topics: Iterable[str]) -> None:
-        """Without a group: start behind the last message. Queues that are created later are read from the first."""
+        """Without a group: start after the last message. Queues that are created later are read from the first."""
         if self.group is not None:
             return
         await self.session.open()
@@ -223,7 +223,7 @@ class GroupMembership:
             try:
                 await self.session.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except SparrowError as error:
-                log.info("consumer not unregistered", extra={"broker": address, "why": str(error)})
+                log.info("consumer not unregistered", extra={"broker": address, "error": str(error)})
 
     # -- rebalancing --------------------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class GroupMembership:
                 is_complete = await self._rebalance()
                 self._has_rebalanced.set()
             except SparrowError as error:
-                log.info("rebalance failed", extra={"group": self.group, "why": str(error)})
+                log.info("rebalance failed", extra={"group": self.group, "error": str(error)})
             except Exception:
                 log.exception("rebalance failed", extra={"group": self.group})
             try:
@@ -282,7 +282,7 @@ class GroupMembership:
         try:
             start = await self.rebalancer.start_of(queue)
         except SparrowError as error:
-            log.info("queue not begun", extra={"queue": str(queue), "why": str(error)})
+            log.info("queue not begun", extra={"queue": str(queue), "error": str(error)})
         if start is None or self._subscriptions.get(queue.topic) is not subscription:  # it changed meanwhile
             if is_lane:
                 barrier.pulled()
@@ -296,7 +296,7 @@ class GroupMembership:
         try:
             await self.session.route(subscription.topic)
         except SparrowError as error:
-            log.info("no route", extra={"topic": subscription.topic, "why": str(error)})
+            log.info("no route", extra={"topic": subscription.topic, "error": str(error)})
             return None
         return [queue for queue in self._assigned if queue.topic == subscription.topic]
 
@@ -338,7 +338,7 @@ class GroupMembership:
             try:
                 await self.queues.commit(is_last=False)
             except SparrowError as error:
-                log.info("offsets not committed", extra={"group": self.group, "why": str(error)})
+                log.info("offsets not committed", extra={"group": self.group, "error": str(error)})
 
     async def _keep_locks(self) -> None:
         while True:

@@ -77,7 +77,7 @@ class BrokerOffsetStore:
 
 
 async def _all(saves: Iterable[Awaitable[None]]) -> None:
-    """Wait for all: an unreachable broker must not keep the others from being told."""
+    """Wait for all commits: one unreachable broker must not prevent the others."""
     for outcome in await asyncio.gather(*saves, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

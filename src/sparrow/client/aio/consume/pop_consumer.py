@@ -39,7 +39,7 @@ _TURN_MS = 1_000
 _NOTHING = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND})
 _LATE_MS = 15_000
 _ACK_SPAN = 512
-"""Acknowledgements of one request are bits behind one start offset; this is how far they reach."""
+"""The number of offsets, from a start offset on, whose acknowledgements one request can carry as bits."""
 
 
 class PopReceipt(msgspec.Struct, frozen=True):
@@ -182,7 +182,7 @@ class PopConsumer:
             )
 
     async def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
-        """Make a message invisible for so much longer, or (0) visible at once.
+        """Set how long a message stays invisible from now on; 0 makes it visible at once.
 
         Return the receipt that replaces the old one.
         """
@@ -238,7 +238,7 @@ def _topic_of(receipt: PopReceipt, group: str) -> str:
 
 
 def _acks(group: str, receipts: list[PopReceipt]) -> list[Ack]:
-    """Return the acknowledgements, those of one pop and queue together as bits behind their start offset."""
+    """Return the acknowledgements, those of one pop and queue together as bits that count from their start offset."""
     batches: dict[tuple[str, ...], list[int]] = {}
     for receipt in receipts:
         start, pop_ms, invisible_ms, revive, retry, _, queue_id, offset = receipt.fields

@@ -37,7 +37,7 @@ class PullResult(msgspec.Struct, frozen=True):
 
     status: PullStatus
     records: bytes | memoryview
-    """Records as they are stored in the commit log, one behind the other."""
+    """Records as they are stored in the commit log, one after the other."""
     next_offset: int
     first: int
     end: int
@@ -106,7 +106,7 @@ async def pull(
 
 
 def _parted(body: bytes | memoryview, count: int | None) -> tuple[bytes | memoryview, memoryview | None]:
-    """Split a body into records and the sizes behind them."""
+    """Split a body into records and the sizes that follow them."""
     if count is None:
         return body, None
     view = memoryview(body)

@@ -139,7 +139,7 @@ class QueueFetcher:
             except RequestTimeout:
                 continue
             except SparrowError as error:
-                log.info("pull failed", extra={"queue": str(self.queue), "why": str(error)})
+                log.info("pull failed", extra={"queue": str(self.queue), "error": str(error)})
                 await asyncio.sleep(_AFTER_ERROR_S)
             except Exception:
                 log.exception("pull failed", extra={"queue": str(self.queue)})
@@ -215,7 +215,7 @@ class QueueFetcher:
             return record.decode_all(answer.records)
         except ProtocolError as error:
             # An unreadable record must not block the queue for ever.
-            log.error("unreadable records skipped", extra={"queue": str(self.queue), "why": str(error)})
+            log.error("unreadable records skipped", extra={"queue": str(self.queue), "error": str(error)})
             return list(record.decode_valid(answer.records))
 
 

@@ -54,7 +54,7 @@ class Rebalancer:
         except UnknownTopic:
             return None
         except Unavailable as error:
-            log.info("no route", extra={"topic": subscription.topic, "why": str(error)})
+            log.info("no route", extra={"topic": subscription.topic, "error": str(error)})
             return None
         if self._is_broadcast:
             return list(route.read_queues)
@@ -77,7 +77,7 @@ class Rebalancer:
                 )
                 return sorted(bodies.read(ConsumerList, answer.body).consumer_id_list)
             except SparrowError as error:
-                log.info("members unknown", extra={"group": self._group, "broker": address, "why": str(error)})
+                log.info("members unknown", extra={"group": self._group, "broker": address, "error": str(error)})
         return None
 
     async def start_of(self, queue: QueueRef) -> int:
@@ -127,7 +127,7 @@ class Rebalancer:
                 )
                 locked.update(bodies.read(LockedQueues, answer.body).locked)
             except SparrowError as error:
-                log.info("queues not locked", extra={"why": str(error)})
+                log.info("queues not locked", extra={"error": str(error)})
         return locked
 
     async def unlock(self, queues: Iterable[QueueRef]) -> None:
@@ -144,7 +144,7 @@ class Rebalancer:
                 )
                 self._requested_locks.difference_update(broker_queues)
             except SparrowError as error:
-                log.info("queues not unlocked", extra={"why": str(error)})
+                log.info("queues not unlocked", extra={"error": str(error)})
 
     async def unlock_all(self) -> None:
         """Unlock every queue that brokers may have locked for us, and no others."""

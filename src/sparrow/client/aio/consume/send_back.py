@@ -43,7 +43,7 @@ class FailurePolicy(Protocol):
         ...
 
     async def dead_letter(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
-        """Have the message not delivered again."""
+        """Prevent further deliveries of the message."""
         ...
 
 
@@ -54,7 +54,7 @@ class SkipFailed:
         """Skip the message. The failure has been logged; a decision that needs a group is logged here."""
         if is_handler_decision(failure):
             why = GroupRequired(f"what {type(failure).__name__} asks for")
-            log.warning("message skipped", extra={"queue": str(fetcher.queue), "why": str(why)})
+            log.warning("message skipped", extra={"queue": str(fetcher.queue), "error": str(why)})
         return True
 
     dead_letter = send_back
@@ -101,7 +101,7 @@ class RetrySender:
         )
 
     async def send_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
-        """Have the broker copy its own record to the retry topic. If it has the record no longer, send ours."""
+        """Have the broker copy its own record to the retry topic. If it no longer has the record, send our copy."""
         header = SendMessageBack(
             physical_offset=message.physical_offset,
             group=self._group,
@@ -117,11 +117,11 @@ class RetrySender:
         except (ConnectionLost, RequestTimeout) as error:
             return _not_now(queue, error)
         except SparrowError as error:
-            log.info("broker did not take the message back", extra={"queue": str(queue), "why": str(error)})
+            log.info("broker did not take the message back", extra={"queue": str(queue), "error": str(error)})
             return await self.send_to_retry_topic(queue, message, level)
 
     async def send_to_retry_topic(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
-        """Send the message to the retry topic on its broker. Exhausted ones become dead letters there."""
+        """Send the message to the retry topic on its broker. Without retries left, it becomes a dead letter there."""
         retries_max = self._retries_max if self._retries_max is not None else DEFAULT_RETRIES_MAX
         times = message.reconsume_times + 1
         if level == DELAY_LEVEL_DEAD_LETTER:
@@ -151,5 +151,5 @@ class RetrySender:
 
 
 def _not_now(queue: QueueRef, error: SparrowError) -> bool:
-    log.info("message not sent back", extra={"queue": str(queue), "why": str(error)})
+    log.info("message not sent back", extra={"queue": str(queue), "error": str(error)})
     return False

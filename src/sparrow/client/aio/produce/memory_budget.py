@@ -1,6 +1,7 @@
-"""The memory budget of a producer: senders wait, or fail, while too many bytes are unacknowledged.
+"""The memory budget of a producer: limits unacknowledged bytes.
 
-Waiting senders are served in order. A message larger than the whole budget is admitted when nothing else is.
+A sender waits for memory (`acquire`), or takes it only if it is free (`try_acquire`). Waiting senders are served in
+order. A message larger than the whole budget is admitted when nothing else is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sender of requests: retries one send until it is stored, refused, or out of time.
 
 1. At most `1 + retries` attempts within one deadline. The next attempt goes to another broker if there is one, and an
-   attempt leaves time for the next: a broker that hangs delays the message, and does not lose it.
+   attempt leaves time for the next: a broker that hangs delays the message but does not lose it.
 2. A request for one queue is tried there only: another queue would break the order that was requested.
 3. After a broker could not be reached, the route is fetched again.
 4. An attempt without a response may have been stored: a message can be stored twice, under one unique id.

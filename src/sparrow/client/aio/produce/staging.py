@@ -24,7 +24,7 @@ from sparrow.wire.headers import (
 )
 
 STAGE_TIMEOUT_MS = 60_000
-"""For one body of some megabytes, behind others that are being checked and written."""
+"""For one body of some megabytes, which may have to wait for others that are being checked and written."""
 COMMIT_TIMEOUT_MS = 600_000
 """The response is sent when everything is appended, which may be gigabytes."""
 
@@ -58,7 +58,7 @@ async def stage_records(
 async def seal_stage(
     session: ClientSession, address: str, stage_id: str, chunks: int, *, timeout_ms: int = STAGE_TIMEOUT_MS
 ) -> SealedStage:
-    """Declare a stage complete with so many bodies. From then on it survives a restart of the broker."""
+    """Declare a stage complete, with the number of its bodies. From then on it survives a restart of the broker."""
     answer = await session.invoke(address, RequestCode.SEAL_STAGE, SealStage(stage_id, chunks), timeout_ms=timeout_ms)
     found = headers.read(SealStageResponse, answer.ext)
     return SealedStage(found.rows, found.size_bytes)

@@ -120,7 +120,7 @@ class ProducerTransactions:
         except Unavailable as error:
             log.warning(
                 "end of transaction not delivered; the broker will check back",
-                extra={"message_id": sent.message_id, "state": state.name, "why": str(error)},
+                extra={"message_id": sent.message_id, "state": state.name, "error": str(error)},
             )
 
     async def roll_back(self, sent: SendResult) -> None:
@@ -128,7 +128,7 @@ class ProducerTransactions:
         try:
             await self.end(sent, TransactionState.ROLLBACK)
         except SparrowError as error:
-            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "why": str(error)})
+            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "error": str(error)})
 
     def _end(self, message_id: str, state: TransactionState) -> Message | None:
         """Remember the state, and return the half message if this is its first end."""
@@ -163,10 +163,10 @@ class ProducerTransactions:
             signed = self._session.signed(header)
             answer = await channel.request(RequestCode.END_TRANSACTION, signed, timeout_ms=self._session.timeout_ms)
         except SparrowError as error:  # the broker checks back again
-            log.info("check-back answer not delivered", extra={"message_id": message_id, "why": str(error)})
+            log.info("check-back answer not delivered", extra={"message_id": message_id, "error": str(error)})
             return
         if answer.code != ResponseCode.SUCCESS:
-            log.warning("check-back answer refused", extra={"message_id": message_id, "why": answer.remark})
+            log.warning("check-back answer refused", extra={"message_id": message_id, "error": answer.remark})
 
     async def _state_of(self, message_id: str, message: StoredMessage) -> TransactionState:
         if message_id in self._working:

@@ -5,7 +5,7 @@
 1. All of it is written under the writer's lock: no other record lies in between, and no checkpoint is made inside.
 2. Everything that can be refused is refused before the begin record is written. A later failure fails the store, and
    the next start truncates the log.
-3. Queues show none of the records before the ledger record is as safe as `visible_after` says.
+3. Readers see none of the records before the ledger record is as safe as `visible_after` says.
 4. Recovery truncates the log at a begin record without its ledger record. A checkpoint is never inside an atomic
    append, so one that began before the checkpoint was complete: damage in it costs the damaged records only.
 """

@@ -81,7 +81,7 @@ class Flusher:
             except OSError as cause:
                 # After a failed fdatasync the kernel may have dropped the dirty pages: a second one could succeed
                 # without having written them.
-                log.error("fdatasync of the commit log failed; the store refuses writes", extra={"cause": str(cause)})
+                log.error("fdatasync of the commit log failed; the store refuses writes", extra={"error": str(cause)})
                 self._release(1 << 62, self._failed(cause))
                 raise
             with writer.lock:

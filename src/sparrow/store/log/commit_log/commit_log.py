@@ -2,7 +2,7 @@
 
 1. Records lie back to back and never span segments; the unused end of a segment starts with a blank record
    (4 bytes length of the rest, 4 bytes magic) and counts as written.
-2. At least 8 bytes stay free behind every record, so that a blank record always fits.
+2. At least 8 bytes stay free after every record, so that a blank record always fits.
 3. Beyond `written` everything is zero.
 4. The first 8 bytes of a batch are written last. A process that is killed in between leaves zeros there, and recovery
    takes them for the end of the log: a batch is there completely or not at all.
@@ -40,7 +40,7 @@ _BLANK = Struct(">ii")
 _SIZE = Struct(">i")
 _WARM_STEP_BYTES = 4 << 20
 _ALLOCATION_PAUSE_S = 1.0
-"""After a failed allocation, how long appends are refused without another try."""
+"""How long appends are refused, without another attempt, after an allocation has failed."""
 
 
 class CommitLog:
@@ -69,7 +69,7 @@ class CommitLog:
         self._warm_to = 0
         self._unlocked_to = 0
         self.on_pages_low: Callable[[], None] = lambda: None
-        """Called when few pages ahead of the tail are still populated."""
+        """Called when few populated pages are left after the end of the log."""
         self._refuse_until = 0.0
 
     # -- segments -----------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class CommitLog:
     def _roll(self, active: Segment, free: int) -> None:
         following = self._take_next(active.end)
         if free:
-            assert free >= BLANK_RECORD_BYTES, "every record leaves space for a blank one behind it"
+            assert free >= BLANK_RECORD_BYTES, "every record leaves space for a blank one after it"
             at = self.written - active.base
             active.mapping[at : at + BLANK_RECORD_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
             self.written = PhysicalOffset(active.end)
@@ -144,7 +144,7 @@ class CommitLog:
         if time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
         # Under the lock to the end: the segment thread must not create the same file and keep it as a spare one.
-        with self._telling_full(), self._allocating:
+        with self._raising_store_full(), self._allocating:
             segment = self._spare.pop(0) if self._spare else None
             if segment is None or segment.base != base:
                 segment = Segment.create(self.directory, base, self.segment_bytes)
@@ -152,17 +152,17 @@ class CommitLog:
             return segment
 
     def reserve(self, count: int) -> None:
-        """Allocate `count` segments behind the active one (`StoreFull`), so that the next appends cannot fail."""
+        """Allocate `count` segments after the active one, or raise `StoreFull`. The next appends then cannot fail."""
         if count and time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
-        with self._telling_full(), self._allocating:
+        with self._raising_store_full(), self._allocating:
             end = self.segments[-1].end if self.segments else self.written - self.written % self.segment_bytes
             while len(self._spare) < count:
                 base = end + len(self._spare) * self.segment_bytes
                 self._spare.append(Segment.create(self.directory, base, self.segment_bytes))
 
     @contextmanager
-    def _telling_full(self) -> Iterator[None]:
+    def _raising_store_full(self) -> Iterator[None]:
         try:
             yield
         except OSError as cause:
@@ -174,12 +174,12 @@ class CommitLog:
     # -- preparation: called by the segment thread --------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Allocate the next segment once the active one is half full, and populate pages ahead of the tail."""
+        """Allocate the next segment once the active one is half full, and populate pages after the end."""
         if not self.segments:
             return
         active = self.segments[-1]
         if self.written - active.base > self.segment_bytes // 2:
-            self._allocate_behind(active)
+            self._allocate_after(active)
         if self._warm_to < self.written + self._warm_bytes // 2:
             target = self.written + self._warm_bytes
             # Set first: an append meanwhile must not request the same pages again.
@@ -198,7 +198,7 @@ class CommitLog:
         for at in range(start, target, _WARM_STEP_BYTES):  # in steps: each one blocks other mmap calls of the process
             self._warm(self.segments[-1], at, min(at + _WARM_STEP_BYTES, target))
 
-    def _allocate_behind(self, active: Segment) -> None:
+    def _allocate_after(self, active: Segment) -> None:
         with self._allocating:
             if not self._spare and self.segments[-1] is active:
                 self._spare.append(Segment.create(self.directory, active.end, self.segment_bytes))
@@ -215,7 +215,7 @@ class CommitLog:
                 log.warning("pages not locked in memory; raise the memlock limit (ulimit -l)")
 
     def _unlock_to(self, end: int) -> None:
-        """Unlock pages below `end`: only those near the tail stay locked."""
+        """Unlock pages below `end`: only those near the end stay locked."""
         for segment in self.segments:
             at, to = max(self._unlocked_to, segment.base), min(end, segment.end)
             if at < to:

@@ -1,6 +1,6 @@
 """The log scan: reads the log record by record and tells sound records from damage.
 
-A record contains its own physical offset. So the next sound record behind damage is found by searching for a magic
+A record contains its own physical offset. So the next sound record after damage is found by searching for a magic
 number that is followed, at the right distance, by the offset at which it was found.
 """
 
@@ -23,7 +23,7 @@ _MAGIC_PREFIX = b"\xda\xa3\x20"
 _CHUNK_BYTES = 32 << 20
 """How much is checked at a time: more than the largest record."""
 _SALVAGE_BYTES = 32 << 20
-"""How far behind damage a sound record is searched for: also more than the largest record."""
+"""How far after damage a sound record is searched for: also more than the largest record."""
 
 _NEVER = 1 << 62
 
@@ -44,7 +44,7 @@ class SoundRecords(NamedTuple):
     starts: Starts
     """Positions in the segment."""
     end: int
-    """The physical offset behind the last of them."""
+    """The physical offset after the last of them."""
 
 
 class LogScan:
@@ -100,7 +100,7 @@ def _is_blank(segment: Segment, at: int) -> bool:
 
 
 def _resync(segment: Segment, after: int) -> int | None:
-    """Return where the next sound record starts behind the unsound one at `after`; None if there is none near."""
+    """Return where the next sound record starts after the unsound one at `after`; None if there is none near."""
     stop = min(segment.size, after + _SALVAGE_BYTES)
     at = segment.mapping.find(_MAGIC_PREFIX, after + 5, stop)
     while at >= 0:

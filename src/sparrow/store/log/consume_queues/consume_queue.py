@@ -1,12 +1,12 @@
 """A consume queue: the index of one queue, in which entry n gives the position of message n in the commit log.
 
-    bytes  field                    In a file, entry n is at byte 20 * n of the queue's own space;
-    8      physical offset          a file is named by the byte its first entry has there.
+    bytes  field                    Entry n starts at byte 20 * n, counted over all files of the queue;
+    8      physical offset          a file is named by the number of its first byte.
     4      size of the record
     8      tags code
 
 1. Entries in [first, end) ascend by physical offset. A filler (size 0x7FFFFFFF) replaces a damaged record.
-2. New entries are in memory until maintenance writes them out; the newest stay in memory for readers at the tail.
+2. New entries are in memory until maintenance writes them out; the newest stay in memory for readers at the end.
 3. It is a view: entries that are missing or wrong on disk can be rebuilt from the log.
 """
 
@@ -35,7 +35,7 @@ _RECENT_ENTRIES = 4096
 """How many entries a busy queue keeps in memory after they were written out; an idle one keeps none."""
 
 _WARM_ENTRIES = 1 << 20
-"""Entries so far behind the end are assumed to be in the page cache: 20 MiB of a file just written."""
+"""The newest entries, which are assumed to be in the page cache: 20 MiB of a file just written."""
 
 
 class ConsumeQueue:
@@ -148,7 +148,10 @@ class ConsumeQueue:
         return None if size == FILLER_SIZE else int(at)
 
     def partition_point(self, low: int, high: int, belongs_before: Callable[[int, int], bool]) -> int:
-        """Return the first offset in [low, high) whose (physical offset, size) is not `belongs_before`, else `high`."""
+        """Return the first offset in [low, high) for which `belongs_before(physical offset, size)` is false.
+
+        Return `high` if there is none. Offsets for which it is true must come first.
+        """
         while low < high:
             middle = (low + high) // 2
             at, size, _ = ENTRY.unpack(self.entries(middle, 1))
@@ -283,7 +286,7 @@ class ConsumeQueue:
         self.first = QueueOffset(self.partition_point(self.first, self.end, lambda at, _size: at < log_first))
 
     def truncate(self, log_end: int) -> None:
-        """Drop entries that point behind `log_end`, where the log now ends."""
+        """Drop entries that point to `log_end` or later, where the log now ends."""
         self.cut(self.partition_point(self.first, self.end, lambda at, _size: at < log_end))
 
     def cut(self, end: int) -> None:
@@ -299,10 +302,10 @@ class ConsumeQueue:
         self.first = QueueOffset(min(self.first, end))
         self.expired_to = QueueOffset(min(self.expired_to, end))
         self.visible_end = QueueOffset(min(self.visible_end, end))
-        self.erase_behind()
+        self.erase_unflushed()
 
-    def erase_behind(self) -> None:
-        """Fill the files with zeros behind `flushed`, so that no old entry is taken for a new one."""
+    def erase_unflushed(self) -> None:
+        """Fill the files with zeros after `flushed`, so that no old entry is taken for a new one."""
         end = self.flushed * ENTRY_BYTES
         for base in self.files():
             if base >= end and base > 0:

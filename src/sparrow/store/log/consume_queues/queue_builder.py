@@ -126,7 +126,7 @@ class QueueBuilder:
             is_likely[is_likely] = _ascending(offsets[is_likely])
             if end == 0 and self._log_first and is_likely.any():
                 end = int(offsets[is_likely][0])  # retention has deleted the messages before
-            # Between the queue's last record and this one, only as many can be missing as fit in between.
+            # At most as many records are missing as fit between the queue's last record and this one.
             is_likely &= offsets - end <= (entries["physical_offset"] - reach) // record.RECORD_BYTES_MIN
             self.refused += entries["physical_offset"][is_new & ~is_likely].tolist()
             offsets, entries, store_ms = offsets[is_likely], entries[is_likely], store_ms[is_likely]
@@ -186,5 +186,5 @@ def read_state_updates(view: memoryview, at: int) -> list[StateUpdate]:
     try:
         return decode_updates(message.body, message.physical_offset)
     except CorruptRecord as cause:
-        log.error("unreadable state record skipped", extra={"cause": str(cause)})
+        log.error("unreadable state record skipped", extra={"error": str(cause)})
         return []

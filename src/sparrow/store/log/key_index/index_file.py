@@ -110,8 +110,8 @@ class IndexFile:
         )
         return np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ENTRY_BYTES], INDEX_ENTRY)
 
-    def first_behind(self, log_end: int) -> int:
-        """Return the number of the first entry that points behind the log's end."""
+    def first_entry_from(self, log_end: int) -> int:
+        """Return the number of the first entry that points to the log's end or later."""
         low, high = 1, self.count
         while low < high:
             middle = (low + high) // 2

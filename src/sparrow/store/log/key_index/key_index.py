@@ -107,7 +107,7 @@ class KeyIndex:
         return found
 
     def truncate(self, log_end: int) -> None:
-        """Drop entries that point behind `log_end`, where the log now ends."""
+        """Drop entries that point to `log_end` or later, where the log now ends."""
         while self.files and self.files[-1].begin_offset >= log_end and self.files[-1].count > 1:
             self.files[-1].delete()
             self.files = self.files[:-1]
@@ -115,7 +115,7 @@ class KeyIndex:
             return
         newest = self.files[-1]
         newest.entries_max = self._entries
-        newest.open_for_writing(count=newest.first_behind(log_end))
+        newest.open_for_writing(count=newest.first_entry_from(log_end))
         newest.write_slots()
 
     def drop_files_before(self, log_first: int) -> None:

@@ -118,7 +118,7 @@ def open_commit_log(path: Path, segment_bytes: int) -> CommitLog:
 
 
 def oldest_segment_after(path: Path, place: int, segment_bytes: int) -> int | None:
-    """Return the base of the first segment that ends behind an offset, by the files that exist now."""
+    """Return the base of the first segment that ends after an offset, by the files that exist now."""
     return next((base for base, _ in _numbered(path / "commitlog") if base + segment_bytes > place), None)
 
 
@@ -147,7 +147,7 @@ def walk_records(segment: Segment, view: memoryview, start: int, stop: int) -> I
     stop = min(stop, len(view))
     starts = np.empty(0, np.int64)
     if start and not columns.find_valid(view, [start], base=segment.base)[0]:
-        at = _sound_behind(segment, start)
+        at = _sound_from(segment, start)
     while at is not None and at < stop:
         size = int.from_bytes(view[at : at + 4], "big")
         starts = columns.find_starts(view, at, max(min(at + _WALK_BYTES, stop), at + size), strict=False)
@@ -159,11 +159,11 @@ def walk_records(segment: Segment, view: memoryview, start: int, stop: int) -> I
             last = int(starts[-1])
             at = last + int.from_bytes(view[last : last + 4], "big")
         else:
-            at = _sound_behind(segment, at)  # behind damage; None behind the last record
+            at = _sound_from(segment, at)  # after damage; None after the last record
 
 
-def _sound_behind(segment: Segment, at: int) -> int | None:
-    """Return where the first sound record at or behind `at` starts; None if there is none near."""
+def _sound_from(segment: Segment, at: int) -> int | None:
+    """Return where the first sound record at or after `at` starts; None if there is none near."""
     near = ReadonlySegment(segment.path, segment.base, min(segment.size, at + _NEAR_BYTES))
     for scanned in (near, segment):
         for part in LogScan([scanned], segment.base + at):

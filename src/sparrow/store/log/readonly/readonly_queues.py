@@ -45,7 +45,7 @@ class ReadonlyQueueTable:
         self._directory, self._sizes = path / "consumequeue", sizes
         self._queues: dict[Queue, ConsumeQueue | None] = {}
         self._deleted_topics: set[str] = set()
-        """Topics that were deleted behind the checkpoint: their files, if they still exist, are ignored."""
+        """Topics that were deleted after the checkpoint: their files, if they still exist, are ignored."""
         self._log_first = int(log.first)
         self._files_end, self._ends = self._complete_to(path, log)
         self.end = self._files_end

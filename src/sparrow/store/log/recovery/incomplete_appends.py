@@ -30,8 +30,8 @@ class IncompleteAppends:
     def recovered_end(self, end: int, damage: Sequence[DamagedRange], checkpoint: int) -> int:
         """Return where a log that was replayed up to `end` must end.
 
-        Behind the checkpoint nothing was known to be durable. An atomic append there that lost its end or any record
-        was never acknowledged as durable, nor was anything behind it, so the log is truncated at its begin. Before the
+        After the checkpoint nothing was known to be durable. An atomic append there that lost its end or any record
+        was never acknowledged as durable, nor was anything after it, so the log is truncated at its begin. Before the
         checkpoint every atomic append was complete; only one in which the log breaks off is cut there.
         """
         damage = [part for part in damage if part.end > part.start]  # an empty range is a record that was refused

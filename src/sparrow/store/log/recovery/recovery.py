@@ -50,7 +50,7 @@ class RecoveredStore:
     newest_ms: int = 0
     """The store time of the last record that a queue points to."""
     torn_from: int = _BEYOND
-    """The checkpoint: everything below was durable; only an append behind it can have been interrupted."""
+    """The checkpoint: everything below was durable; only an append after it can have been interrupted."""
     is_unchanged: bool = False
     """Whether the last stop was clean, and nothing had to be replayed or repaired."""
     damage: list[DamagedRange] = field(default_factory=list)
@@ -266,7 +266,7 @@ def _replay_log(found: RecoveredStore, segments: list[Segment], start: int) -> N
     found.checked_from = max([start, *(damage.end + 1 for damage in found.damage)])
     for damage in found.damage:
         log.warning("damaged range of the log skipped", extra={"start": damage.start, "end": damage.end})
-    _cut_behind(found, segments, end)
+    _truncate_after(found, segments, end)
     if deleted_at >= end:  # the deletion of a topic was cut off, but its queues are gone
         rebuild_views(found.log, found.queues, found.index)
     for segment in found.log.segments:
@@ -328,8 +328,8 @@ def _open_append_begin(found: RecoveredStore, segments: list[Segment], start: in
     return at if any(isinstance(update, AtomicAppendBegin) for update in updates) else None
 
 
-def _cut_behind(found: RecoveredStore, segments: list[Segment], end: int) -> None:
-    """Remove everything behind the last sound record: segments, remnants and queue entries."""
+def _truncate_after(found: RecoveredStore, segments: list[Segment], end: int) -> None:
+    """Remove everything after the last sound record: segments, remnants and queue entries."""
     kept = [segment for segment in segments if segment.base <= end]
     for segment in segments[len(kept) :]:
         segment.delete()
@@ -338,7 +338,7 @@ def _cut_behind(found: RecoveredStore, segments: list[Segment], end: int) -> Non
     found.log.adopt(kept, end)
     for queue in found.queues:
         queue.truncate(end)
-        queue.erase_behind()
+        queue.erase_unflushed()
         queue.visible_end = queue.end
 
 

@@ -1,4 +1,4 @@
-"""Progress marks of a log store: the `Marks` of the store interface."""
+"""Marks of a log store: named integers that survive a restart, written through the log."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class LogMarks:
         self.put_nowait(name, value)
 
     def put_nowait(self, name: str, value: int) -> None:
-        """Append the mark behind everything appended so far: if it survives a crash, so do those records."""
+        """Append the mark after everything appended so far: if it survives a crash, so do those records."""
         self._state.append([MarkUpdate(name, value)])

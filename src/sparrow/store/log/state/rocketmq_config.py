@@ -35,7 +35,7 @@ def _updates(path: Path, table: str, update_of: Callable[[str, Any], StateUpdate
         try:
             yield update_of(name, value)
         except (TypeError, ValueError, AttributeError, Refused) as cause:
-            log.warning("invalid entry skipped", extra={"path": str(path), "entry": name, "cause": str(cause)})
+            log.warning("invalid entry skipped", extra={"path": str(path), "entry": name, "error": str(cause)})
 
 
 def _table(path: Path, name: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _table(path: Path, name: str) -> dict[str, Any]:
         except FileNotFoundError:
             continue
         except (ProtocolError, KeyError, TypeError) as cause:
-            log.warning("damaged file skipped", extra={"path": str(candidate), "cause": str(cause)})
+            log.warning("damaged file skipped", extra={"path": str(candidate), "error": str(cause)})
             continue
         if isinstance(table, dict):
             return table

@@ -97,7 +97,7 @@ class StateStore:
             )
 
     def deletes_topic_after(self, physical_offset: int) -> bool:
-        """Return whether a topic is deleted by an update behind the offset; truncation there restores the topic."""
+        """Return whether a topic is deleted by an update after the offset; truncation there restores the topic."""
         queue = self._queues.get(STATE_QUEUE)
         if queue is None:
             return False
@@ -127,7 +127,7 @@ class StateStore:
         try:
             return decode_updates(record.decode(data, expand=False).body, at or 0)
         except CorruptRecord as cause:
-            log.error("unreadable state record skipped", extra={"cause": str(cause)})
+            log.error("unreadable state record skipped", extra={"error": str(cause)})
             return []
 
     # -- appends ------------------------------------------------------------------------------------------------------

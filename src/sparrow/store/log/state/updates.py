@@ -53,7 +53,7 @@ class QueueEndsUpdate(msgspec.Struct, tag="queues", frozen=True):
 
 
 class MarkUpdate(msgspec.Struct, tag="mark", frozen=True):
-    """A progress mark of a background job was set."""
+    """A mark was set."""
 
     name: str
     value: int

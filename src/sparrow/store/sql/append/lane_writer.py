@@ -168,7 +168,7 @@ class LaneWriter:
                 statements.DELETE_USED, lane=self._lane.number, producer=self._writer_id, seq=self._sequence
             )
         except (LockConflict, SparrowError) as cause:  # the next time does it, or retention
-            log.info("Could not delete used batch ids.", extra={"cause": str(cause)})
+            log.info("could not delete used batch ids", extra={"error": str(cause)})
 
     async def _append_with_retries(
         self, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], deadline: float
@@ -199,7 +199,7 @@ class LaneWriter:
             except StoreDatabaseUnreachable as cause:
                 if self._loop.time() > deadline:
                     raise
-                log.warning("Lost the connection to the database; retrying the append.", extra={"cause": str(cause)})
+                log.warning("lost the connection to the database; retrying the append", extra={"error": str(cause)})
                 await pause(0.05, 0.2)
 
     async def _append(self, rows: Sequence[NewRow], batch_ids: Sequence[BatchId]) -> AssignedIds:

@@ -50,7 +50,7 @@ _PACKET_OVERHEAD_BYTES = 64 << 10
 _CONNECT_TIMEOUT_S, _LOGIN_TIMEOUT_S = 5, 15
 """Timeouts of the TCP connection, and of login and session settings."""
 _COMPOUND_ROWS = 50
-"""Below so many rows MariaDB gets one compound statement: it sends a response for each statement of a plain text, which
+"""For fewer rows MariaDB gets one compound statement: it sends a response for each statement of a plain text, which
 costs more than the statements do. For more rows a plain text is faster."""
 _PREPARED_MAX = 100
 """Queries that a connection keeps prepared: their rows come in binary form, not as text."""

@@ -65,5 +65,5 @@ def is_database_url(store: str) -> bool:
     return "://" in store
 
 
-def _unusable(url: str, would_do: str) -> SettingsError:
-    return SettingsError("store", re.sub(r":[^:@/]+@", ":***@", url), "the URL", would_do)
+def _unusable(url: str, suggestion: str) -> SettingsError:
+    return SettingsError("store", re.sub(r":[^:@/]+@", ":***@", url), "the URL", suggestion)

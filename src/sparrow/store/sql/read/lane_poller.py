@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 POLL_S, IDLE_POLL_S, FULL_POLL_S = 0.02, 0.04, 1.0
 _QUIET_POLLS_MAX = 50
-"""After so many polls without news the interval grows."""
+"""After this many polls without a new message the interval grows."""
 _PREFETCH_ROWS = 1000
 """New rows that are fetched at once for waiting readers."""
 
@@ -127,16 +127,16 @@ class LanePoller:
                 is_unreachable = False
             except (SparrowError, LockConflict) as cause:
                 if not is_unreachable:
-                    log.warning("Cannot poll the database; retrying.", extra={"cause": str(cause)})
+                    log.warning("cannot poll the database; retrying", extra={"error": str(cause)})
                 is_unreachable = True
                 quiet_polls = _QUIET_POLLS_MAX
             except Exception as bug:  # polling must continue, or waiting readers would never be woken
-                log.error("Polling the database failed; retrying.", exc_info=bug)
+                log.error("polling the database failed; retrying", exc_info=bug)
                 quiet_polls = _QUIET_POLLS_MAX
 
     async def _check_server(self) -> None:
         identity = await self._database.server_identity()
         if identity != self._identity:
-            log.warning("The database server was restarted; reading everything again.")
+            log.warning("the database server was restarted; reading everything again")
             self._identity = identity
             await self._on_restart()

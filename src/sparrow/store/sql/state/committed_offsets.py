@@ -140,8 +140,8 @@ class CommittedOffsets:
         except Exception as cause:
             is_bug = not isinstance(cause, (SparrowError, LockConflict))
             log.warning(
-                "Could not save committed offsets; retrying.",
-                extra={"cause": str(cause)},
+                "could not save committed offsets; retrying",
+                extra={"error": str(cause)},
                 exc_info=cause if is_bug else None,
             )
             self._flush_in(_RETRY_S)
@@ -183,7 +183,7 @@ class CommittedOffsets:
             self._flush_in(FLUSH_INTERVAL_S)
             return
         log.warning(
-            "Dropped a commit: another broker has taken over the group.",
+            "dropped a commit: another broker has taken over the group",
             extra={"group": key[0], "offset": commit.offset, "epoch": epoch},
         )
         self._known.pop(key, None)
@@ -284,7 +284,7 @@ class CommittedOffsets:
         try:
             await self.flush()
         except (StoreDatabaseUnreachable, LockConflict) as cause:  # their messages are read again
-            log.warning("Could not save committed offsets.", extra={"cause": str(cause), "count": len(self._unsaved)})
+            log.warning("could not save committed offsets", extra={"error": str(cause), "count": len(self._unsaved)})
         if self._flush_timer is not None:
             self._flush_timer.cancel()
 

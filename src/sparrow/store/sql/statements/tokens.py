@@ -1,4 +1,7 @@
-"""Statements on `meta_token`. No token is ever deleted, because messages refer to it by its number."""
+"""SQL on `meta_token`, the access tokens of clients.
+
+A token is revoked, never deleted: messages refer to it by number.
+"""
 
 SELECT_ALL = """
     SELECT id, token, type, secret_hash, created_at, revoked_at

@@ -1,7 +1,6 @@
-"""The queues of delayed messages on a log store: references to their records, and reading them back.
+"""Records of delayed messages in the log: references to them, reading by reference, and loading them at startup.
 
-The queues are RocketMQ's: one for each level in the schedule topic, and one for delivery times in the timer topic,
-which also contains cancellations (`TIMER_DEL_UNIQKEY`).
+A reference is one integer: the index of the queue in `DELAY_QUEUES` (the "source") and the physical offset.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX
 from sparrow.broker.delay.timer_wheel import Ints
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
-from sparrow.model.errors import IllegalMessage, ProtocolError
+from sparrow.model.errors import ProtocolError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     PROPERTY_REAL_QUEUE_ID,
@@ -22,8 +22,6 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_CANCEL_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLLED_FROM,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
 )
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.store.log import LogStore
@@ -34,10 +32,6 @@ from sparrow.wire.columns.properties import ParsedProperties
 from sparrow.wire.properties import parse_whole_number, property_value
 
 log = logging.getLogger(__name__)
-
-DELAY_QUEUES = (*(Queue(SCHEDULE_TOPIC, number) for number in range(len(DELAY_LEVELS_MS))), Queue(TIMER_TOPIC, 0))
-TIMER_QUEUE_INDEX = len(DELAY_QUEUES) - 1
-
 
 _OFFSET_BITS = 56
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
@@ -217,17 +211,3 @@ def _encoded(properties: bytes, name: str) -> bytes | None:
     except ProtocolError:
         return None
     return None if value is None else value.encode()
-
-
-def is_due(due_ms: int, now_ms: int, *, horizon_ms: int, cancels: bool) -> bool:
-    """Return whether a message is due. Raise `IllegalMessage` if it is beyond the horizon, or cancels too late."""
-    if due_ms <= now_ms:
-        if cancels:
-            raise IllegalMessage("it would cancel a message that is delivered already")
-        return True
-    if due_ms - now_ms > horizon_ms:
-        raise IllegalMessage(
-            f"a delay of {due_ms - now_ms} ms is beyond the horizon of {horizon_ms} ms: raise "
-            "delay_horizon_ms, or send later"
-        )
-    return False

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.portions import portion
 
-from sparrow.broker.produce.record_validation import IncomingRecords, check_destinations, validate_records
+from sparrow.broker.produce.encoded_records import IncomingRecords, check_destinations, validate_records
 from sparrow.model.errors import IllegalMessage, NotPermitted, Refused, TooLarge, UnknownTopic
 from sparrow.model.priority import LANES_SYS_FLAG
 from sparrow.model.protocol import PERM_READ
@@ -80,7 +80,7 @@ def test_checksums_are_compared_or_filled_in():
     [
         (("nowhere", 0), UnknownTopic, "nowhere"),
         (("quiet", 0), NotPermitted, "no write permission"),
-        (("T", 4), Refused, "no queue 4"),
+        (("T", 4), Refused, "no queue 4: it has 4"),
         (("T", -1), Refused, "no queue -1"),
         (("L", 2), Refused, "no queue 2"),
         (("rmq_sys_wheel_timer", 0), NotPermitted, "only the broker"),

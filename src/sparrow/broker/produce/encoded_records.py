@@ -1,6 +1,7 @@
-"""Validation of encoded records (staged writes), which the broker appends as they are.
+"""Records that a client has encoded (staged writes): validate them, complete them, and split them by lane.
 
-The broker encodes ordinary messages itself. Encoded records come from a client, so they are validated, as columns:
+The broker encodes ordinary messages itself, and appends encoded records as they are. So they are checked first, as
+columns:
 
 1. Their layout is valid, they have the given topic and sizes, and none is larger than the limit.
 2. Checksums match, or are computed here. The born host is set to the peer's address.
@@ -76,7 +77,7 @@ def _topic_of(queue: Queue, find: Callable[[str], Topic | None]) -> Topic:
         raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
     count = topic.write_queues if has_lanes(topic) else max(topic.write_queues, topic.read_queues)
     if not 0 <= queue.id < count:
-        raise Refused(f"topic {name!r} has no queue {queue.id}: it has {topic.write_queues}")
+        raise Refused(f"topic {name!r} has no queue {queue.id}: it has {count}")
     return topic
 
 
