@@ -1,4 +1,4 @@
-"""Every bench runs, at smoke scale, and writes figures that can be read."""
+"""Every benchmark runs at smoke scale and writes a valid report."""
 
 import json
 import os
