@@ -25,7 +25,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("fault", "interop")
 DATABASE_NAMES = {"database", "tables_name"}
-"""Parameters that name the database of a test."""
+"""The parameters of a test that select its database."""
 
 
 @pytest.hookimpl(tryfirst=True)

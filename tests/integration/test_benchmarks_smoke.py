@@ -13,7 +13,7 @@ BENCHES = sorted(path for path in (ROOT / "bench").glob("*.py") if not path.name
 
 
 LEFT_OUT = {"spark", "spark_kafka"}
-"""Benches that take long even at smoke scale. `make spark` runs them."""
+"""Benchmarks that take long even at smoke scale. `make spark` runs them."""
 
 
 @pytest.mark.parametrize(

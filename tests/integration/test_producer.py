@@ -117,7 +117,7 @@ def stored_saying(code: int) -> Callable[[SendMessage, RemotingCommand], Remotin
 # -- single messages --------------------------------------------------------------------------------------------------
 
 
-async def test_sent_message_is_stored_where_the_result_says(platform: Platform) -> None:
+async def test_send_result_locates_the_stored_message(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         result = await producer.send(
             Message("orders", b"hello", tags="A", keys=["k1", "k2"], properties={"colour": "red"})

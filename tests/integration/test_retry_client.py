@@ -18,7 +18,7 @@ from sparrow.model.queue import PhysicalOffset
 from sparrow.testing import RunningPlatform
 
 QUICK_MS = 10
-"""Between commits: the tests wait for them."""
+"""The commit interval. It is short because the tests wait for commits."""
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from sparrow.model.protocol import PERM_READ, TRACE_TOPIC
 from sparrow.testing import RunningPlatform
 
 QUICK_MS = 10
-"""Between commits: the tests wait for them."""
+"""The commit interval. It is short because the tests wait for commits."""
 
 
 @pytest.fixture

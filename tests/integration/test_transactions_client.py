@@ -20,7 +20,7 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import CheckTransaction
 
 IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transaction_check_interval_ms": 20}
-"""A broker that asks at once, and again soon."""
+"""Settings of a broker that sends check-backs at once and repeats them soon."""
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ class Project:
             database["OPTIONS"] = {"timeout": 30, "transaction_mode": "IMMEDIATE"}
         self.folder = folder
         self.is_sqlite = engine == "sqlite3"
-        """Where a handler's transaction keeps all others out."""
+        """On SQLite, the open transaction of a handler blocks all other writers."""
         self.env = {
             **os.environ,
             "SHOP_DATABASE": json.dumps(database),
