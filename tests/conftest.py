@@ -1,4 +1,4 @@
-"""What every test shares: how hard hypothesis tries, the scale of a run, and the markers a folder implies."""
+"""Shared by all tests: hypothesis profiles, the scale of a run, the markers that a folder implies, databases, Spark."""
 
 import os
 import zlib
@@ -11,8 +11,8 @@ from typing import Literal
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The same examples in every run: whether a change is sound should not depend on luck. `make fault` looks further, at
-# random. No deadline: a shared machine stalls now and then, and a stall is not a counterexample.
+# The same examples in every run: a result must not depend on luck. `make fault` searches further, with random
+# examples. No deadline: a shared machine stalls now and then, and a stall is not a counterexample.
 settings.register_profile("default", max_examples=100, deadline=None, derandomize=True, database=None)
 settings.register_profile(
     "thorough",
@@ -25,18 +25,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("fault", "interop")
 DATABASE_NAMES = {"database", "tables_name"}
-"""Parameters that name the database of a test."""
+"""The parameters of a test that select its database."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test under tests/fault is a fault test, one under tests/interop an interop test; nobody has to say so."""
+    """Mark the tests under tests/fault and tests/interop by their folder; leave out what a smoke run does not need."""
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
         if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
-            # One worker has all tests of the Spark session: two would start two, and the machine has room for one.
+            # One worker runs all tests that use Spark: two would start two sessions, and the memory suffices for one.
             item.add_marker(pytest.mark.xdist_group("spark"))
     if os.environ.get("SPARROW_SCALE", "smoke") == "smoke":
         left_out = {item for item in items if item.get_closest_marker("thorough")} | _left_to_other_databases(items)
@@ -45,9 +45,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _left_to_other_databases(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the items of tests marked `one_database` but one each.
+    """Return the items of tests marked `one_database`, except one item per test.
 
-    The name of the test chooses the database, so that every run chooses alike and the tests of a file use all of them.
+    The name of the test selects the database: every run selects the same one, and the tests of a file cover all.
     """
     variants: dict[tuple[object, ...], list[pytest.Item]] = {}
     for item in items:
@@ -61,7 +61,7 @@ def _left_to_other_databases(items: list[pytest.Item]) -> set[pytest.Item]:
 
 @pytest.fixture
 def scale() -> Literal["smoke", "full"]:
-    """`smoke` (seconds, the default) or `full` (the real sizes), from SPARROW_SCALE."""
+    """Return `smoke` (seconds, the default) or `full` (the real sizes), from SPARROW_SCALE."""
     value = os.environ.get("SPARROW_SCALE", "smoke")
     if value == "smoke":
         return "smoke"
@@ -75,8 +75,8 @@ DATABASES = ("sqlite", "mariadb", "postgresql")
 
 @pytest.fixture(scope="session")
 def database_servers():
-    """Real servers, each started when the first test asks for it."""
-    # Late: what is in there is rewritten first.
+    """Start a real database server when the first test needs it."""
+    # Imported late: tests/integration/conftest.py registers this module for assert rewriting first.
     from tests.support.databases import NoServer, mariadb_server, postgres_server
 
     starters = {"mariadb": mariadb_server, "postgresql": postgres_server}
@@ -88,7 +88,7 @@ def database_servers():
                 try:
                     started[name] = stack.enter_context(starters[name]())
                 except NoServer as missing:
-                    if os.environ.get("CI"):  # there, a test that was left out would hide a gap
+                    if os.environ.get("CI"):  # in CI, a skipped test would hide a gap
                         raise
                     pytest.skip(str(missing))
             return started[name]
@@ -98,13 +98,13 @@ def database_servers():
 
 @pytest.fixture(params=DATABASES)
 def database(request) -> str:
-    """Every database in turn."""
+    """Return the name of a database; the test runs once per database."""
     return request.param
 
 
 @pytest.fixture
 def database_url(database: str, database_servers, tmp_path: Path) -> Iterator[str]:
-    """An empty database."""
+    """Yield the URL of an empty database."""
     if database == "sqlite":
         yield f"sqlite:///{tmp_path}/sparrow.db"
         return
@@ -116,7 +116,7 @@ def database_url(database: str, database_servers, tmp_path: Path) -> Iterator[st
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory):
-    """The Spark session of the run, started when the first test asks for it."""
+    """Yield the Spark session of the run, started when the first test needs it."""
     from tests.support.spark import start_session
 
     session = start_session(tmp_path_factory.mktemp("spark-warehouse"))
@@ -126,7 +126,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture
 def local_cluster_spark(tmp_path: Path):
-    """Runs a script (its text) on a cluster of two executors, in a process of its own: `run(script, *arguments)`."""
+    """Return `run(script, *arguments)`, which runs the text of a script in a new process, on two executors."""
     from tests.support.spark import run_script
 
     return partial(run_script, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""Suites that several engines share are tests too: their asserts are to explain themselves."""
+"""Rewrite the asserts of the conformance suites that several engines share, as pytest does in test modules."""
 
 import pytest
 

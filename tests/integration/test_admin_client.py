@@ -56,7 +56,7 @@ async def committed(platform: Platform, group: str, queue_id: int) -> int | None
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_created_topic_is_in_its_route_at_once(platform: Platform, admin: Admin) -> None:
+async def test_created_topic_is_in_its_route_at_once(platform: Platform, admin: Admin) -> None:
     route = await admin.create_topic("orders", 3)
     assert route == await admin.route("orders")
     assert route.write_queues == (queue(0), queue(1), queue(2))
@@ -64,14 +64,14 @@ async def test_a_created_topic_is_in_its_route_at_once(platform: Platform, admin
     assert "orders" in await admin.topics()
 
 
-async def test_creating_again_changes_a_topic(admin: Admin) -> None:
+async def test_create_topic_on_an_existing_topic_changes_it(admin: Admin) -> None:
     await admin.create_topic("orders", 3)
     await admin.create_topic("orders", 5, permission=PERM_READ)
     route = await admin.route("orders")
     assert (len(route.read_queues), len(route.write_queues)) == (5, 0)
 
 
-async def test_a_deleted_topic_is_gone_with_its_messages(admin: Admin, producer: Producer) -> None:
+async def test_deleted_topic_loses_its_messages(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
     await producer.send(Message("orders", b"x"))
     await admin.delete_topic("orders")
@@ -83,7 +83,9 @@ async def test_a_deleted_topic_is_gone_with_its_messages(admin: Admin, producer:
     await admin.delete_topic("never_there")
 
 
-async def test_topics_are_made_where_they_are_wanted(platform: Platform, admin: Admin, tmp_path: Path) -> None:
+async def test_topics_are_created_on_the_chosen_brokers_or_cluster(
+    platform: Platform, admin: Admin, tmp_path: Path
+) -> None:
     async with running_broker(
         tmp_path / "b", name="second", cluster="Other", name_servers=platform.name_servers
     ) as two:
@@ -101,7 +103,7 @@ async def test_topics_are_made_where_they_are_wanted(platform: Platform, admin: 
             await admin.create_topic("nowhere", brokers=["third", "second"])
 
 
-async def test_a_topic_with_an_illegal_name_is_not_made(admin: Admin) -> None:
+async def test_topic_with_an_illegal_name_is_not_created(admin: Admin) -> None:
     with pytest.raises(IllegalName):
         await admin.create_topic("no such name!")
     with pytest.raises(Refused):
@@ -109,14 +111,14 @@ async def test_a_topic_with_an_illegal_name_is_not_made(admin: Admin) -> None:
     assert "orders" not in await admin.topics()
 
 
-async def test_without_any_broker_the_admin_says_so() -> None:
+async def test_admin_without_any_broker_raises() -> None:
     async with NameServer(NameServerSettings(port=0)) as alone, Admin(str(alone.address)) as admin:
         assert await admin.clusters() == {}
         with pytest.raises(Unavailable, match="lists no broker with a master"):
             await admin.create_topic("orders")
 
 
-async def test_bounds_name_every_queue_also_empty_ones(admin: Admin, producer: Producer) -> None:
+async def test_bounds_include_empty_queues(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 3)
     await producer.send_batch([Message("orders", b"x")] * 5, queue=queue(1))
     assert await admin.topic_bounds("orders") == {
@@ -144,7 +146,7 @@ async def test_offsets_are_found_by_time(platform: Platform, admin: Admin, produ
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-async def test_groups_are_made_listed_and_dropped(admin: Admin) -> None:
+async def test_groups_are_created_listed_and_deleted(admin: Admin) -> None:
     await admin.create_group(Group(name="billing", retries_max=3, is_ordered=True))
     found = (await admin.groups())["billing"]
     assert (found.retries_max, found.is_ordered) == (3, True)
@@ -154,7 +156,7 @@ async def test_groups_are_made_listed_and_dropped(admin: Admin) -> None:
         await admin.create_group(Group(name="no such name!"))
 
 
-async def test_progress_says_how_much_is_left_to_read(platform: Platform, admin: Admin, producer: Producer) -> None:
+async def test_progress_reports_the_lag(platform: Platform, admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 2)
     await producer.send_batch([Message("orders", b"x")] * 10, queue=queue(0))
     await producer.send_batch([Message("orders", b"x")] * 4, queue=queue(1))
@@ -169,7 +171,7 @@ async def test_progress_says_how_much_is_left_to_read(platform: Platform, admin:
     assert (await admin.progress("unknown")).queues == {}
 
 
-async def test_members_are_those_online(platform: Platform, admin: Admin) -> None:
+async def test_members_are_the_online_consumers(platform: Platform, admin: Admin) -> None:
     assert await admin.members("billing") == []
     async with channel_to(platform.address) as channel:
         await subscribe(channel, "billing", orders="*")
@@ -178,7 +180,7 @@ async def test_members_are_those_online(platform: Platform, admin: Admin) -> Non
     assert member.language == "PYTHON"
 
 
-async def test_a_group_that_is_not_online_is_reset_by_committing_for_it(
+async def test_reset_of_an_offline_group_commits_the_new_offsets(
     platform: Platform, admin: Admin, producer: Producer
 ) -> None:
     await admin.create_topic("orders", 2)
@@ -191,7 +193,7 @@ async def test_a_group_that_is_not_online_is_reset_by_committing_for_it(
     assert [await committed(platform, "billing", number) for number in (0, 1)] == [5, 5]
 
 
-async def test_a_group_that_never_committed_can_be_set_where_it_shall_begin(
+async def test_reset_sets_the_start_of_a_group_without_commits(
     platform: Platform, admin: Admin, producer: Producer
 ) -> None:
     await admin.create_topic("orders", 1)
@@ -200,7 +202,7 @@ async def test_a_group_that_never_committed_can_be_set_where_it_shall_begin(
     assert await committed(platform, "new", 0) == 5
 
 
-async def test_members_online_are_told_where_to_go_on(platform: Platform, admin: Admin, producer: Producer) -> None:
+async def test_reset_notifies_online_members(platform: Platform, admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
     await producer.send_batch([Message("orders", b"x")] * 5)
     await commit(platform, "billing", 0, 5)
@@ -212,7 +214,9 @@ async def test_members_online_are_told_where_to_go_on(platform: Platform, admin:
     assert await committed(platform, "billing", 0) == 5, "members commit for themselves"
 
 
-async def test_without_force_a_group_is_never_set_forward(platform: Platform, admin: Admin, producer: Producer) -> None:
+async def test_reset_without_force_never_moves_a_group_forward(
+    platform: Platform, admin: Admin, producer: Producer
+) -> None:
     await admin.create_topic("orders", 1)
     await producer.send_batch([Message("orders", b"x")] * 5)
     await commit(platform, "billing", 0, 2)
@@ -241,7 +245,7 @@ async def test_messages_are_found_by_key_on_every_broker(
         assert await admin.find_by_key("orders", "k1", end_ms=found[0].store_ms - 1) == []
 
 
-async def test_a_message_is_found_by_either_of_its_ids(admin: Admin, producer: Producer) -> None:
+async def test_message_is_found_by_unique_id_and_by_offset_id(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
     results = [await producer.send(Message("orders", b"%d" % number)) for number in range(3)]
     by_place = await admin.find_by_id(results[1].offset_id)
@@ -251,7 +255,7 @@ async def test_a_message_is_found_by_either_of_its_ids(admin: Admin, producer: P
     assert await admin.find_by_id(results[1].offset_id, topic="orders") == by_place
 
 
-async def test_ids_of_nothing_are_refused_with_the_reason(admin: Admin, producer: Producer) -> None:
+async def test_unknown_ids_are_refused_with_the_reason(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
     result = await producer.send(Message("orders", b"x"))
     beside = result.offset_id[:16] + f"{int(result.offset_id[16:], 16) + 1:016X}"

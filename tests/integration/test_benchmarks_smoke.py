@@ -1,4 +1,4 @@
-"""Every bench runs, at smoke scale, and writes figures that can be read."""
+"""Every benchmark runs at smoke scale and writes a valid report."""
 
 import json
 import os
@@ -13,7 +13,7 @@ BENCHES = sorted(path for path in (ROOT / "bench").glob("*.py") if not path.name
 
 
 LEFT_OUT = {"spark", "spark_kafka"}
-"""Benches that take long even at smoke scale. `make spark` runs them."""
+"""Benchmarks that take long even at smoke scale. `make spark` runs them."""
 
 
 @pytest.mark.parametrize(

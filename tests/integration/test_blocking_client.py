@@ -1,4 +1,4 @@
-"""The blocking client against a real broker: what it adds to the asyncio one, and that it leaves nothing out."""
+"""The blocking client against a real broker: additions to the asyncio client, and equal methods in both."""
 
 import asyncio
 import inspect
@@ -36,7 +36,7 @@ def producer(platform: RunningPlatform) -> Iterator[Producer]:
 
 @pytest.fixture
 def queue(platform: RunningPlatform) -> QueueRef:
-    """The one queue of the topic."""
+    """The only queue of the topic."""
     with Admin(platform.name_servers) as admin:
         (queue,) = admin.create_topic(TOPIC, queues=1).read_queues
         return queue
@@ -53,23 +53,23 @@ def consuming(platform: RunningPlatform, group: str = "billing") -> Consumer:
 
 
 def first_number(platform: RunningPlatform, group: str = "billing") -> int:
-    """Of the message the group would read next."""
+    """Return the number of the message that the group reads next."""
     with consuming(platform, group) as consumer:
         return int(next(consumer).body)
 
 
 def polled(consumer: Consumer, count: int) -> list[int]:
-    """Exactly so many, in as many polls as it takes. All but the last poll's are dealt with."""
+    """Poll exactly this many messages. Those of all polls but the last one count as handled."""
     found: list[int] = []
     while len(found) < count:
         found += [int(message.body) for message in consumer.poll(count - len(found), timeout_ms=10_000)]
     return found
 
 
-# -- sending ----------------------------------------------------------------------------------------------------------
+# -- produce ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_sent_is_received(platform: RunningPlatform, producer: Producer) -> None:
+def test_sent_message_is_received(platform: RunningPlatform, producer: Producer) -> None:
     sent = producer.send(Message(TOPIC, "a book", tags="paid", keys="order-7", properties={"city": "Lima"}))
     assert sent.status is SendStatus.OK
     with consuming(platform) as consumer:
@@ -79,9 +79,7 @@ def test_what_was_sent_is_received(platform: RunningPlatform, producer: Producer
     assert (message.unique_key, message.queue_offset) == (sent.message_id, sent.queue_offset)
 
 
-def test_messages_sent_soon_keep_their_order_and_their_futures_say_where_they_lie(
-    platform: RunningPlatform, queue: QueueRef
-) -> None:
+def test_send_soon_keeps_the_order_and_its_futures_have_the_offsets(platform: RunningPlatform, queue: QueueRef) -> None:
     with Producer(platform.name_servers, linger_ms=1) as producer:
         futures = [producer.send_soon(Message(TOPIC, str(number)), queue=queue) for number in range(500)]
         assert [future.result(10).queue_offset for future in futures] == list(range(500))
@@ -89,7 +87,7 @@ def test_messages_sent_soon_keep_their_order_and_their_futures_say_where_they_li
         assert [int(next(consumer).body) for _ in range(500)] == list(range(500))
 
 
-def test_a_sender_faster_than_the_broker_waits_and_is_never_told_busy(
+def test_send_soon_waits_instead_of_raising_busy_when_the_buffer_is_full(
     platform: RunningPlatform, queue: QueueRef
 ) -> None:
     with Producer(platform.name_servers, linger_ms=1, unsent_bytes_max=20_000) as producer:
@@ -98,8 +96,8 @@ def test_a_sender_faster_than_the_broker_waits_and_is_never_told_busy(
         assert [future.result(0).queue_offset for future in futures] == list(range(100))
 
 
-async def test_a_sender_that_never_pauses_does_not_keep_the_loop_from_its_sockets(tmp_path: Path) -> None:
-    # Servers in processes of their own: here they would wait for the interpreter as long as the loop does.
+async def test_sender_without_pauses_does_not_starve_the_event_loop(tmp_path: Path) -> None:
+    # Servers in other processes: in this one, they would compete with the loop for the interpreter.
     async with server_process("up", "--data", str(tmp_path / "data"), "--port", "0", "--name-server-port", "0") as said:
         name_servers = next(line.split()[-1] for line in said if line.startswith("name server"))
         assert await asyncio.to_thread(_send_without_pause, name_servers)
@@ -115,13 +113,13 @@ def _send_without_pause(name_servers: str) -> bool:
         return first.result().is_ok
 
 
-def test_closing_a_producer_sends_what_it_took(platform: RunningPlatform, queue: QueueRef) -> None:
+def test_close_sends_buffered_messages(platform: RunningPlatform, queue: QueueRef) -> None:
     with Producer(platform.name_servers, linger_ms=60_000) as producer:
         futures = [producer.send_soon(Message(TOPIC, b"x")) for _ in range(10)]
     assert sorted(future.result(0).queue_offset for future in futures) == list(range(10))
 
 
-def test_a_callback_may_send_more_soon_but_must_not_wait(producer: Producer) -> None:
+def test_callback_may_call_send_soon_but_not_send(producer: Producer) -> None:
     outcome: Future[tuple[str, Future[SendResult]]] = Future()
 
     def sent(_: Future[SendResult]) -> None:
@@ -136,8 +134,8 @@ def test_a_callback_may_send_more_soon_but_must_not_wait(producer: Producer) -> 
     assert second.result(10).is_ok
 
 
-def test_a_future_cancelled_in_time_sends_nothing(producer: Producer, queue: QueueRef) -> None:
-    with producer._space_freed:  # whoever passes messages on waits for this
+def test_future_cancelled_before_the_handover_sends_nothing(producer: Producer, queue: QueueRef) -> None:
+    with producer._space_freed:  # the handover to the loop waits for this lock
         producer._is_handing_over = True
     cancelled = producer.send_soon(Message(TOPIC, b"no"), queue=queue)
     kept = producer.send_soon(Message(TOPIC, b"yes"), queue=queue)
@@ -155,10 +153,10 @@ def test_an_error_is_raised_where_the_call_was_made_and_shows_its_road() -> None
     assert any("aio" in frame.filename for frame in frames)
 
 
-# -- taking messages --------------------------------------------------------------------------------------------------
+# -- consume ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_counts_as_dealt_with_when_the_next_is_asked_for(
+def test_message_counts_as_handled_when_the_next_one_is_requested(
     platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 10)
@@ -167,7 +165,7 @@ def test_a_message_counts_as_dealt_with_when_the_next_is_asked_for(
     assert first_number(platform) == 3
 
 
-def test_commit_counts_the_message_in_hand_and_none_that_only_wait_here(
+def test_commit_includes_the_current_message_and_no_buffered_ones(
     platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 10)
@@ -179,7 +177,9 @@ def test_commit_counts_the_message_in_hand_and_none_that_only_wait_here(
             assert admin.progress("billing", TOPIC).queues[queue].committed == 4
 
 
-def test_the_polls_before_count_as_dealt_with(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
+def test_messages_of_earlier_polls_count_as_handled(
+    platform: RunningPlatform, producer: Producer, queue: QueueRef
+) -> None:
     numbered(producer, 10)
     with consuming(platform) as consumer:
         assert polled(consumer, 4) == [0, 1, 2, 3]
@@ -187,7 +187,7 @@ def test_the_polls_before_count_as_dealt_with(platform: RunningPlatform, produce
     assert first_number(platform) == 4
 
 
-def test_iterating_and_polling_may_take_turns(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
+def test_iteration_and_poll_may_alternate(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     numbered(producer, 10)
     with consuming(platform) as consumer:
         assert int(next(consumer).body) == 0
@@ -195,7 +195,7 @@ def test_iterating_and_polling_may_take_turns(platform: RunningPlatform, produce
         assert int(next(consumer).body) == 4
 
 
-def test_a_poll_comes_back_with_nothing_when_its_time_is_up(platform: RunningPlatform, queue: QueueRef) -> None:
+def test_poll_returns_an_empty_list_after_its_timeout(platform: RunningPlatform, queue: QueueRef) -> None:
     with consuming(platform) as consumer:
         assert consumer.poll(timeout_ms=1) == []
 
@@ -211,7 +211,7 @@ def test_slow_messages_are_settled_without_another_fetch(
         assert consumer.positions(TOPIC) == {queue: 3}
 
 
-def test_after_a_seek_nothing_of_the_old_place_is_handed_out(
+def test_no_message_from_before_a_seek_is_returned_after_it(
     platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 10)
@@ -221,7 +221,7 @@ def test_after_a_seek_nothing_of_the_old_place_is_handed_out(
         assert [int(next(consumer).body) for _ in range(3)] == [7, 8, 9]
 
 
-def test_queues_can_be_assigned_paused_and_pulled_by_hand(
+def test_queues_can_be_assigned_paused_and_pulled(
     platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 3)
@@ -236,7 +236,7 @@ def test_queues_can_be_assigned_paused_and_pulled_by_hand(
         assert consumer.pull(queue, 0, count_max=2).next_offset == 2
 
 
-def test_a_handler_runs_in_as_many_threads_as_asked_for(
+def test_handler_runs_in_the_requested_number_of_threads(
     platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 4)
@@ -244,7 +244,7 @@ def test_a_handler_runs_in_as_many_threads_as_asked_for(
     names: list[str] = []
 
     def handle(_: Message) -> None:
-        all_here.wait()  # breaks unless four run at once
+        all_here.wait()  # breaks unless four handlers run at once
         names.append(threading.current_thread().name)
 
     with consuming(platform) as consumer:
@@ -253,7 +253,7 @@ def test_a_handler_runs_in_as_many_threads_as_asked_for(
     assert len(set(names)) == 4
 
 
-def test_a_handler_in_order_gets_a_queue_in_order_and_in_batches(
+def test_orderly_handler_gets_a_queue_in_order_and_in_batches(
     platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 100)
@@ -272,7 +272,7 @@ def test_a_handler_in_order_gets_a_queue_in_order_and_in_batches(
 
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt])
-def test_whatever_a_handler_raises_the_others_go_on(
+def test_failing_handler_does_not_stop_the_other_messages(
     platform: RunningPlatform, producer: Producer, queue: QueueRef, error: type[BaseException]
 ) -> None:
     numbered(producer, 5)
@@ -289,7 +289,7 @@ def test_whatever_a_handler_raises_the_others_go_on(
         assert producer.send(Message(TOPIC, b"5")).is_ok
 
 
-def test_a_handler_may_send(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
+def test_handler_may_send(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     numbered(producer, 3)
     results: list[SendResult] = []
     with consuming(platform) as consumer:
@@ -302,14 +302,14 @@ def test_a_handler_may_send(platform: RunningPlatform, producer: Producer, queue
 
 @pytest.fixture
 def minds_ctrl_c() -> Iterator[None]:
-    """A shell that runs us in the background has us ignore it."""
+    """Restore Ctrl-C, which a process in the background of a shell ignores."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("minds_ctrl_c")
-def test_ctrl_c_ends_the_wait_and_loses_no_message(
+def test_ctrl_c_interrupts_the_wait_and_loses_no_message(
     platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     main = threading.main_thread().ident
@@ -330,7 +330,7 @@ def test_ctrl_c_ends_the_wait_and_loses_no_message(
         assert [int(next(consumer).body) for _ in range(3)] == [0, 1, 2]
 
 
-def test_closing_from_another_thread_ends_the_iteration(platform: RunningPlatform, queue: QueueRef) -> None:
+def test_close_from_another_thread_ends_the_iteration(platform: RunningPlatform, queue: QueueRef) -> None:
     consumer = consuming(platform)
     bodies: list[bytes] = []
     reader = threading.Thread(target=lambda: bodies.extend(message.body for message in consumer))
@@ -342,7 +342,7 @@ def test_closing_from_another_thread_ends_the_iteration(platform: RunningPlatfor
     assert bodies == []
 
 
-def test_a_closed_client_stays_closed(producer: Producer) -> None:
+def test_closed_client_stays_closed(producer: Producer) -> None:
     producer.close()
     producer.close()
     with pytest.raises(Closed):
@@ -369,8 +369,8 @@ print(counted)
 """
 
 
-def test_all_clients_share_one_thread_that_goes_with_the_last(platform: RunningPlatform) -> None:
-    # A process of its own: in this one, clients of other tests may be open.
+def test_all_clients_share_one_thread_that_ends_with_the_last_client(platform: RunningPlatform) -> None:
+    # A new process: in this one, clients of other tests may be open.
     counting = [sys.executable, "-c", THREADS_OF_CLIENTS, platform.name_servers]
     counted = subprocess.run(counting, check=True, capture_output=True, text=True, timeout=60).stdout
     assert counted.strip() == "[0, 1, 1, 0]"
@@ -382,14 +382,14 @@ def in_child(producer: Producer, name_servers: str, answer: Connection) -> None:
         said = "sent"
     except Refused as error:
         said = str(error)
-    producer.close()  # the parent's connections stay as they are
+    producer.close()  # the parent's connections stay open
     with Producer(name_servers) as own:
         answer.send((said, own.send(Message(TOPIC, b"from the child")).is_ok))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_is_told_to_open_its_own_client(platform: RunningPlatform, producer: Producer) -> None:
+def test_client_used_in_a_forked_child_raises_with_the_remedy(platform: RunningPlatform, producer: Producer) -> None:
     fork = multiprocessing.get_context("fork")
     answer, asked = fork.Pipe()
     child = fork.Process(target=in_child, args=(producer, platform.name_servers, asked))
@@ -402,7 +402,7 @@ def test_a_forked_child_is_told_to_open_its_own_client(platform: RunningPlatform
     assert producer.send(Message(TOPIC, b"from the parent")).is_ok
 
 
-def test_what_takes_too_long_is_cancelled_before_the_caller_goes_on() -> None:
+def test_timeout_cancels_the_coroutine_before_the_caller_continues() -> None:
     loop = LoopThread("test")
     ended: list[str] = []
 
@@ -420,7 +420,7 @@ def test_what_takes_too_long_is_cancelled_before_the_caller_goes_on() -> None:
         loop.run(forever())
 
 
-def test_whoever_waits_when_a_loop_stops_is_told() -> None:
+def test_waiting_caller_raises_closed_when_the_loop_stops() -> None:
     loop = LoopThread("test")
     begun = threading.Event()
     outcome: Future[None] = Future()
@@ -441,10 +441,10 @@ def test_whoever_waits_when_a_loop_stops_is_told() -> None:
     assert isinstance(outcome.exception(10), Closed)
 
 
-# -- the rest of it ---------------------------------------------------------------------------------------------------
+# -- admin, tables, signatures ----------------------------------------------------------------------------------------
 
 
-def test_an_admin_answers(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
+def test_admin_methods_work(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     sent = producer.send(Message(TOPIC, b"x", keys="order-7"))
     with Admin(platform.name_servers) as admin:
         assert TOPIC in admin.topics()
@@ -457,7 +457,7 @@ def test_an_admin_answers(platform: RunningPlatform, producer: Producer, queue: 
             admin.route(TOPIC)
 
 
-def test_a_table_goes_and_comes_back(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
+def test_table_survives_the_round_trip(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     pa = pytest.importorskip("pyarrow")
     table = pa.table({"body": [b"1", b"2", b"3"], "tags": ["a", "b", "a"]})
     assert producer.send_table(TOPIC, table) == 3
@@ -467,7 +467,7 @@ def test_a_table_goes_and_comes_back(platform: RunningPlatform, producer: Produc
 
 
 @pytest.mark.parametrize("name", ["Admin", "Consumer", "PopConsumer", "Producer"])
-def test_both_flavours_have_the_same_names(name: str) -> None:
+def test_blocking_and_asyncio_clients_have_the_same_methods(name: str) -> None:
     def public(kind: type) -> dict[str, object]:
         return {
             name: member for name, member in inspect.getmembers(kind) if name == "__init__" or not name.startswith("_")

@@ -26,7 +26,7 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SPARROW, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_plain_sparrow_and_help_explain_themselves(tmp_path: Path) -> None:
+def test_sparrow_without_arguments_and_help_list_all_commands(tmp_path: Path) -> None:
     for words in ([], ["--help"]):
         done = run(*words, cwd=tmp_path)
         assert "Usage" in done.stdout + done.stderr
@@ -37,19 +37,19 @@ def test_plain_sparrow_and_help_explain_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [[verb] for verb in COMMAND_MODULES] + [["store", "info"], ["pipeline", "archive"]], ids=" ".join
 )
-def test_every_verb_has_help(words: list[str]) -> None:
+def test_every_command_has_help(words: list[str]) -> None:
     done = CliRunner().invoke(app, [*words, "--help"])
     assert done.exit_code == 0
     assert f"Usage: sparrow {' '.join(words)}" in done.output
 
 
-def test_a_verb_that_is_misspelt_is_guessed() -> None:
+def test_misspelt_command_gets_a_suggestion() -> None:
     done = CliRunner().invoke(app, ["piplin"])
     assert done.exit_code == 2
     assert "Did you mean 'pipeline'?" in done.output
 
 
-def test_a_verb_is_loaded_without_the_others(tmp_path: Path) -> None:
+def test_command_is_imported_without_the_others(tmp_path: Path) -> None:
     code = "import sys; from sparrow.cli.main import app; app(['token', '--help'], standalone_mode=False); "
     code += "print('LOADED', 'sparrow.cli.demo.commands' in sys.modules, 'sparrow.broker' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -61,7 +61,7 @@ FREE_PORTS = ("--port", "0", "--name-server-port", "0")
 
 @contextmanager
 def running(*words: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A server that has said that it is ready, and what it said until then."""
+    """Start a server; yield it, and its output up to the line that it is ready."""
     with subprocess.Popen([*SPARROW, *words], cwd=cwd, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
@@ -76,7 +76,7 @@ def running(*words: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], lis
             child.kill()
 
 
-def test_the_demo_sends_receives_and_leaves_the_store_in_order(tmp_path: Path) -> None:
+def test_demo_sends_and_receives_and_closes_its_store_cleanly(tmp_path: Path) -> None:
     done = run("demo", "--no-spark", "--seconds", "3", *FREE_PORTS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -104,7 +104,7 @@ def test_up_is_ready_within_a_second(tmp_path: Path) -> None:
         assert float(found.group(1)) < 1.0
 
 
-def test_a_port_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_port_in_use_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = run("up", "--port", port, "--name-server-port", "0", cwd=tmp_path)
@@ -113,14 +113,14 @@ def test_a_port_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_store_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_store_in_use_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     with running("up", *FREE_PORTS, cwd=tmp_path):
         done = run("up", *FREE_PORTS, cwd=tmp_path)
     assert done.returncode == 1
     assert "open in another process" in done.stderr
 
 
-def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
+def test_error_names_the_wrong_setting(tmp_path: Path) -> None:
     done = run("up", "--flush", "sometimes", *FREE_PORTS, cwd=tmp_path)
     assert done.returncode == 1
     assert "log.flush" in done.stderr
@@ -162,14 +162,14 @@ def test_shards_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert not (folder / "abort").exists(), "it stopped in order"
 
 
-def test_a_rocketmq_directory_can_be_looked_into(tmp_path: Path) -> None:
+def test_store_info_reads_a_rocketmq_directory(tmp_path: Path) -> None:
     extract(FIXTURE / "clean.tar.xz", tmp_path / "theirs")
     done = run("store", "info", "theirs", cwd=tmp_path)
     assert "TopicTest" in done.stdout
     assert "fixture_group 40" in done.stdout
 
 
-def test_what_is_no_store_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_directory_that_is_not_a_store_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run("store", "info", "empty", cwd=tmp_path)
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""A consumer on a real platform: three ways to take messages, and where it stands in its queues."""
+"""A consumer on a real platform: handlers, poll and iteration, subscriptions, prefetch limits, and offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 
 
 async def polled(consumer: Consumer, count: int) -> list[StoredMessage]:
-    """So many messages, taken one by one; the last of them is still in hand."""
+    """Poll this many messages one by one; the last one is not settled yet."""
     found: list[StoredMessage] = []
     async with asyncio.timeout(10):
         while len(found) < count:
@@ -45,7 +45,7 @@ async def polled(consumer: Consumer, count: int) -> list[StoredMessage]:
 # -- handlers ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_gets_every_message_once(stand):
+async def test_handler_gets_every_message_once(stand):
     await stand.topic("T", queues=4)
     every = await stand.spread("T", queues=4, each=100)
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -59,7 +59,7 @@ async def test_a_handler_gets_every_message_once(stand):
     assert [await stand.committed("readers", "T", n) for n in range(4)] == [101, 100, 100, 100]
 
 
-async def test_so_many_messages_are_handled_at_a_time_as_there_are_workers(stand):
+async def test_as_many_messages_are_handled_at_once_as_there_are_workers(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -72,7 +72,7 @@ async def test_so_many_messages_are_handled_at_a_time_as_there_are_workers(stand
         await eventually(lambda: sorted(gate.finished) == TEN)
 
 
-async def test_batches_are_lists_of_at_most_so_many(stand):
+async def test_batch_has_at_most_the_configured_size(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     batches: list[list[str]] = []
@@ -89,9 +89,7 @@ async def test_batches_are_lists_of_at_most_so_many(stand):
 
 
 @pytest.mark.parametrize("batch", [None, 3])
-async def test_in_order_one_message_of_a_queue_is_handled_after_the_other_also_when_one_fails(
-    stand, monkeypatch, batch
-):
+async def test_orderly_consumer_handles_a_queue_one_by_one_even_after_a_failure(stand, monkeypatch, batch):
     monkeypatch.setattr(handler_delivery, "ORDERLY_SUSPEND_S", 0.05)
     await stand.topic("T", queues=3)
     await stand.spread("T", queues=3, each=20)
@@ -123,8 +121,8 @@ async def test_in_order_one_message_of_a_queue_is_handled_after_the_other_also_w
         assert await stand.committed("readers", "T", queue_id) == 20
 
 
-async def test_a_message_whose_handler_raised_comes_again_and_holds_back_the_commit_until_then(stand, monkeypatch):
-    """In broadcast mode no broker keeps it, so it is the consumer that tries again."""
+async def test_failed_message_is_retried_and_holds_back_the_commit_in_broadcast_mode(stand, monkeypatch):
+    """In broadcast mode the broker has no retry topic for it, so the consumer itself retries."""
     monkeypatch.setattr(handler_delivery, "LOCAL_RETRY_S", 0.2)
     await stand.topic("T")
     await stand.put("T", TEN)
@@ -145,7 +143,7 @@ async def test_a_message_whose_handler_raised_comes_again_and_holds_back_the_com
     assert sorted(tried) == sorted([*TEN, "m3", "m3"])
 
 
-async def test_a_batch_whose_handler_raised_comes_again_whole(stand, monkeypatch):
+async def test_failed_batch_is_retried_whole(stand, monkeypatch):
     monkeypatch.setattr(handler_delivery, "LOCAL_RETRY_S", 0.05)
     await stand.topic("T")
     await stand.put("T", TEN)
@@ -167,7 +165,7 @@ async def test_a_batch_whose_handler_raised_comes_again_whole(stand, monkeypatch
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_handler_whose_own_task_was_cancelled_has_failed_like_any_other(stand, monkeypatch, orderly):
+async def test_handler_whose_own_task_was_cancelled_counts_as_failed(stand, monkeypatch, orderly):
     monkeypatch.setattr(handler_delivery, "LOCAL_RETRY_S", 0.01)
     monkeypatch.setattr(handler_delivery, "ORDERLY_SUSPEND_S", 0.01)
     await stand.topic("T")
@@ -191,7 +189,7 @@ async def test_a_handler_whose_own_task_was_cancelled_has_failed_like_any_other(
         await eventually(lambda: consumer.positions() == {queue_of("T"): 10})
 
 
-async def test_closing_finishes_and_commits_what_is_being_handled_and_begins_nothing_more(stand):
+async def test_close_finishes_and_commits_messages_in_progress_and_starts_no_others(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     gate = Gate()
@@ -207,7 +205,7 @@ async def test_closing_finishes_and_commits_what_is_being_handled_and_begins_not
     assert await stand.committed("readers", "T") == 3
 
 
-async def test_closing_waits_for_a_handler_only_so_long(stand):
+async def test_close_waits_for_a_handler_only_up_to_its_timeout(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     gate = Gate()
@@ -224,7 +222,7 @@ async def test_closing_waits_for_a_handler_only_so_long(stand):
 # -- poll and async for -----------------------------------------------------------------------------------------------
 
 
-async def test_async_for_gives_one_message_after_the_other(stand):
+async def test_async_for_yields_messages_one_by_one(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     found: list[str] = []
@@ -238,7 +236,7 @@ async def test_async_for_gives_one_message_after_the_other(stand):
     assert await stand.committed("readers", "T") == 9, "nobody asked for another, so the last is not dealt with"
 
 
-async def test_what_was_polled_counts_as_dealt_with_at_the_next_poll_and_not_before(stand):
+async def test_polled_messages_are_settled_by_the_next_poll_and_not_before(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -254,7 +252,7 @@ async def test_what_was_polled_counts_as_dealt_with_at_the_next_poll_and_not_bef
     assert await stand.committed("readers", "T") == 10
 
 
-async def test_a_poll_gives_nothing_when_its_time_is_up(stand):
+async def test_poll_returns_an_empty_list_after_its_timeout(stand):
     await stand.topic("T")
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
@@ -263,7 +261,7 @@ async def test_a_poll_gives_nothing_when_its_time_is_up(stand):
         assert texts(await consumer.poll(timeout_ms=10_000)) == TEN[:1]
 
 
-async def test_who_waits_for_a_message_is_let_go_when_the_consumer_is_closed(stand):
+async def test_close_ends_a_waiting_iteration(stand):
     await stand.topic("T")
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
@@ -280,12 +278,12 @@ async def test_who_waits_for_a_message_is_let_go_when_the_consumer_is_closed(sta
             await consumer.poll()
 
 
-async def test_a_wait_for_the_first_message_may_be_given_up(stand):
+async def test_waiting_first_poll_may_be_cancelled(stand):
     await stand.topic("T")
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         waiting = asyncio.create_task(consumer.poll())
-        await asyncio.sleep(0)  # it has begun to join the group, and not more
+        await asyncio.sleep(0)  # the poll has only begun to join the group
         waiting.cancel()
         await asyncio.wait([waiting])
         assert waiting.cancelled()
@@ -293,7 +291,7 @@ async def test_a_wait_for_the_first_message_may_be_given_up(stand):
         assert texts(await consumer.poll(timeout_ms=10_000)) == TEN[:1]
 
 
-async def test_one_way_of_taking_messages_is_for_a_consumers_life(stand):
+async def test_consumer_with_a_handler_refuses_poll_and_a_second_start(stand):
     await stand.topic("T")
     async with Consumer(stand.name_servers, group="readers") as consumer:
         with pytest.raises(Refused, match="subscribe first"):
@@ -306,10 +304,10 @@ async def test_one_way_of_taking_messages_is_for_a_consumers_life(stand):
             await consumer.start(Inbox())
 
 
-# -- where a new group begins, and what it wants ----------------------------------------------------------------------
+# -- start offsets and subscriptions ----------------------------------------------------------------------------------
 
 
-async def test_a_new_group_begins_where_it_is_told_to(stand):
+async def test_new_group_starts_at_the_configured_offset(stand):
     await stand.topic("T")
     await stand.put("T", TEN[:5])
     store = stand.platform.broker.broker.store
@@ -331,7 +329,7 @@ async def test_a_new_group_begins_where_it_is_told_to(stand):
     assert (await store.bounds(Queue("T", 0))).end == 13
 
 
-async def test_a_group_goes_on_where_it_stopped_whatever_its_start(stand):
+async def test_known_group_continues_at_its_committed_offset(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     for part in (TEN[:4], TEN[4:]):
@@ -345,7 +343,7 @@ async def test_a_group_goes_on_where_it_stopped_whatever_its_start(stand):
         assert texts(await consumer.poll(timeout_ms=10_000)) == ["late"]
 
 
-async def test_only_messages_with_the_tags_asked_for_come_also_when_hashes_collide(stand):
+async def test_tag_filter_is_exact_even_when_hashes_collide(stand):
     assert java_hash("Aa") == java_hash("BB")
     await stand.topic("T")
     for number, tags in enumerate(["Aa", "BB", "C", "", "BB", "Aa"]):
@@ -357,7 +355,7 @@ async def test_only_messages_with_the_tags_asked_for_come_also_when_hashes_colli
         assert await stand.committed("readers", "T") == 6
 
 
-async def test_what_no_tag_asks_for_is_passed_over_and_committed(stand):
+async def test_filtered_out_messages_are_skipped_and_committed(stand):
     await stand.topic("T")
     await stand.put("T", TEN, tags="other")
     async with Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer:
@@ -366,7 +364,7 @@ async def test_what_no_tag_asks_for_is_passed_over_and_committed(stand):
         await stand.commits(10, "readers", "T")
 
 
-async def test_another_subscription_to_a_topic_takes_the_place_of_the_first(stand):
+async def test_second_subscription_to_a_topic_replaces_the_first(stand):
     await stand.topic("T")
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T", "a")
@@ -381,7 +379,7 @@ async def test_another_subscription_to_a_topic_takes_the_place_of_the_first(stan
         assert inbox.texts == ["a1", "b2"]
 
 
-async def test_after_unsubscribing_nothing_of_the_topic_comes_and_others_do(stand):
+async def test_unsubscribe_stops_its_topic_and_no_other(stand):
     await stand.topic("T")
     await stand.topic("U")
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -400,7 +398,7 @@ async def test_after_unsubscribing_nothing_of_the_topic_comes_and_others_do(stan
         assert inbox.texts == ["t1", "u1"]
 
 
-async def test_a_topic_subscribed_to_before_it_exists_is_read_soon_after_its_creation(stand):
+async def test_topic_created_after_subscribe_is_read_soon(stand):
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("later")
         inbox = Inbox()
@@ -412,10 +410,10 @@ async def test_a_topic_subscribed_to_before_it_exists_is_read_soon_after_its_cre
         await eventually(lambda: set(inbox.texts) == every, within_s=3)
 
 
-async def test_a_session_shared_with_a_producer_finds_the_topic_that_its_first_message_makes(stand):
+async def test_consumer_finds_the_topic_that_a_producer_of_its_session_creates(stand):
     async with ClientSession(stand.name_servers) as session:
         async with Producer(session=session) as producer, Consumer(group="readers", session=session) as consumer:
-            await producer.send(Message("other", "x"))  # the broker is connected to, and knows of no consumer
+            await producer.send(Message("other", "x"))  # the broker is connected, and knows no consumer yet
             await consumer.subscribe("made")
             inbox = Inbox()
             await consumer.start(inbox)
@@ -424,17 +422,17 @@ async def test_a_session_shared_with_a_producer_finds_the_topic_that_its_first_m
             await eventually(lambda: inbox.texts == ["first"], within_s=5)
 
 
-async def test_a_first_message_is_sent_while_somebody_asks_for_its_topic_in_vain(stand):
+async def test_first_send_creates_its_topic_while_a_route_request_for_it_fails(stand):
     async with ClientSession(stand.name_servers) as session, Producer(session=session) as producer:
         asking = asyncio.create_task(session.route("new"))
-        await asyncio.sleep(0)  # the question is on its way
+        await asyncio.sleep(0)  # the route request is in progress
         sent = await producer.send(Message("new", "first"))
         assert sent.topic == "new"
         with pytest.raises(UnknownTopic):
             await asking
 
 
-async def test_a_session_takes_one_consumer_of_a_group(stand):
+async def test_session_refuses_a_second_consumer_of_a_group(stand):
     await stand.topic("T")
     async with ClientSession(stand.name_servers) as session:
         async with Consumer(group="readers", session=session) as one, Consumer(group="readers", session=session) as two:
@@ -452,7 +450,7 @@ async def test_a_session_takes_one_consumer_of_a_group(stand):
 @pytest.mark.parametrize(
     "prefetch", [Prefetch(count_max=50), Prefetch(bytes_max=50_000, pull_bytes_max=20_000)], ids=["count", "bytes"]
 )
-async def test_never_more_is_in_hand_than_the_appetite_allows(stand, prefetch):
+async def test_unsettled_messages_do_not_exceed_the_prefetch_limit(stand, prefetch):
     await stand.topic("T")
     await stand.put("T", ["x" * 1000 for _ in range(300)])
     counts: list[int] = []
@@ -468,7 +466,7 @@ async def test_never_more_is_in_hand_than_the_appetite_allows(stand, prefetch):
     assert 32 < max(counts) <= 50, "more than one pull, and not more than so many"
 
 
-async def test_an_appetite_smaller_than_a_pull_or_a_message_still_gets_through(stand):
+async def test_prefetch_smaller_than_a_pull_or_a_message_makes_progress(stand):
     await stand.topic("T")
     await stand.put("T", ["x" * 1000 for _ in range(20)])
     prefetch = Prefetch(count_max=3, bytes_max=10, pull_bytes_max=5)
@@ -479,10 +477,10 @@ async def test_an_appetite_smaller_than_a_pull_or_a_message_still_gets_through(s
         await eventually(lambda: len(inbox.messages) == 20)
 
 
-# -- positions --------------------------------------------------------------------------------------------------------
+# -- offsets ----------------------------------------------------------------------------------------------------------
 
 
-async def test_seek_goes_on_from_there_and_commits_it(stand):
+async def test_seek_continues_at_the_new_offset_and_commits_it(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -512,7 +510,7 @@ async def test_seek_to_time_finds_the_first_message_since(stand):
         assert texts(await polled(consumer, 5)) == TEN[5:]
 
 
-async def test_a_paused_queue_brings_nothing_until_it_is_resumed_also_after_a_seek(stand):
+async def test_paused_queue_delivers_nothing_until_resumed_even_after_a_seek(stand):
     await stand.topic("T", queues=2)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
@@ -532,7 +530,7 @@ async def test_a_paused_queue_brings_nothing_until_it_is_resumed_also_after_a_se
         await eventually(lambda: inbox.texts[3:] == ["first", "held"])
 
 
-async def test_an_assigned_consumer_reads_exactly_its_queues(stand):
+async def test_consumer_with_assigned_queues_reads_exactly_those(stand):
     await stand.topic("T", queues=4)
     await stand.spread("T", queues=4, each=5)
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -549,7 +547,7 @@ async def test_an_assigned_consumer_reads_exactly_its_queues(stand):
             await consumer.subscribe("T")
 
 
-async def test_a_queue_assigned_of_a_topic_that_is_not_there_keeps_no_other_from_being_read(stand):
+async def test_assigned_queue_of_a_missing_topic_does_not_block_the_others(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -557,7 +555,7 @@ async def test_a_queue_assigned_of_a_topic_that_is_not_there_keeps_no_other_from
         assert texts(await polled(consumer, 10)) == TEN
 
 
-async def test_one_pull_by_hand_asks_for_no_group_and_moves_nothing(stand):
+async def test_pull_needs_no_group_and_commits_nothing(stand):
     await stand.topic("T")
     await stand.put("T", TEN)
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -569,13 +567,13 @@ async def test_one_pull_by_hand_asks_for_no_group_and_moves_nothing(stand):
 # -- damage -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_damaged_record_is_left_out_and_the_rest_is_read(stand, tmp_path):
+async def test_damaged_record_is_skipped_and_the_rest_is_read(stand, tmp_path):
     await stand.topic("T")
     await stand.put("T", TEN)
     async with Consumer(stand.name_servers, group="inspectors") as consumer:
         await consumer.subscribe("T")
         fifth = (await polled(consumer, 5))[4]
-    # 88 bytes of fields lie before an IPv4 record's body.
+    # In an IPv4 record, 88 bytes of fields precede the body.
     damage(tmp_path / "store", fifth.physical_offset + 88, SMALL_LOG.segment_bytes)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
@@ -584,7 +582,7 @@ async def test_a_damaged_record_is_left_out_and_the_rest_is_read(stand, tmp_path
         assert await stand.committed("readers", "T") == 10
 
 
-async def test_a_broadcasters_file_that_makes_no_sense_is_refused_by_name(tmp_path):
+async def test_invalid_offset_file_of_a_broadcast_consumer_is_refused_by_name(tmp_path):
     path = tmp_path / "offsets.json"
     path.write_text("[1, 2")
     with pytest.raises(SparrowError, match=r"offsets\.json"):

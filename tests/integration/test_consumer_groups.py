@@ -1,4 +1,4 @@
-"""Consumers of one group on a real platform: how they share queues, hand them over, and do as operators say."""
+"""Consumers of one group on a real platform: rebalance, queue locks, broadcast, and requests of operators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def queue_ids(consumer: Consumer, topic: str = "T") -> list[int]:
 
 
 async def joined(stack: AsyncExitStack, stand: Stand, inbox: Inbox, **options: object) -> Consumer:
-    """Another member, with a handler."""
+    """Add a member with a handler."""
     orderly = bool(options.pop("orderly", False))
     consumer = await stack.enter_async_context(Consumer(stand.name_servers, group="readers", **options))  # type: ignore[arg-type]
     await consumer.subscribe("T")
@@ -47,7 +47,7 @@ async def joined(stack: AsyncExitStack, stand: Stand, inbox: Inbox, **options: o
 
 
 async def even(*consumers: Consumer, within_s: float = 10.0) -> None:
-    """Returns once every queue has exactly one reader, and none reads more than it must."""
+    """Wait until every queue has exactly one reader and the queues are shared evenly."""
 
     def is_even() -> bool:
         shares = [queue_ids(consumer) for consumer in consumers]
@@ -57,7 +57,7 @@ async def even(*consumers: Consumer, within_s: float = 10.0) -> None:
     await eventually(is_even, within_s=within_s)
 
 
-# -- sharing ----------------------------------------------------------------------------------------------------------
+# -- rebalance --------------------------------------------------------------------------------------------------------
 
 
 async def test_members_share_the_queues_evenly_and_each_message_is_delivered_once(stand):
@@ -73,7 +73,7 @@ async def test_members_share_the_queues_evenly_and_each_message_is_delivered_onc
         assert all(inbox.messages for inbox in inboxes)
 
 
-async def test_a_member_that_leaves_hands_over_its_queues_at_once_and_nothing_comes_twice(stand):
+async def test_leaving_member_hands_over_its_queues_at_once_without_duplicates(stand):
     await stand.topic("T", QUEUES)
     inboxes = [Inbox(), Inbox()]
     async with AsyncExitStack() as stack:
@@ -89,7 +89,7 @@ async def test_a_member_that_leaves_hands_over_its_queues_at_once_and_nothing_co
         assert counts == dict.fromkeys(early | late, 1)
 
 
-async def test_a_member_that_joins_gets_its_share_at_once(stand):
+async def test_joining_member_gets_its_share_at_once(stand):
     await stand.topic("T", QUEUES)
     async with AsyncExitStack() as stack:
         one = await joined(stack, stand, Inbox())
@@ -98,7 +98,7 @@ async def test_a_member_that_joins_gets_its_share_at_once(stand):
         await even(one, two, within_s=1)
 
 
-async def test_when_members_come_and_go_in_the_midst_of_it_nothing_is_lost(stand):
+async def test_no_message_is_lost_when_members_join_and_leave_during_consumption(stand):
     await stand.topic("T", QUEUES)
     inboxes = [Inbox() for _ in range(4)]
     async with AsyncExitStack() as stack:
@@ -113,7 +113,7 @@ async def test_when_members_come_and_go_in_the_midst_of_it_nothing_is_lost(stand
 
 
 class Overlaps:
-    """A slow handler of several members that notices when two have messages of one queue in hand."""
+    """A slow handler, shared by several members, that records when two of them handle one queue at once."""
 
     def __init__(self) -> None:
         self.in_hand: Counter[int] = Counter()
@@ -133,7 +133,7 @@ class Overlaps:
         return sum(map(len, self.order.values()))
 
 
-async def test_in_order_a_queue_that_moves_to_another_member_is_never_in_two_hands_and_keeps_its_order(stand):
+async def test_moved_queue_of_orderly_consumers_is_read_by_one_member_at_a_time_in_order(stand):
     await stand.topic("T", QUEUES)
     await stand.spread("T", QUEUES, each=30)
     handler = Overlaps()
@@ -146,12 +146,12 @@ async def test_in_order_a_queue_that_moves_to_another_member_is_never_in_two_han
     assert handler.order == {queue_id: list(range(30)) for queue_id in range(QUEUES)}, "each once, and in order"
 
 
-async def test_in_order_a_queue_is_not_handed_over_before_its_slow_handler_is_done(stand, monkeypatch):
+async def test_queue_of_orderly_consumers_moves_only_after_its_slow_handler_has_finished(stand, monkeypatch):
     monkeypatch.setattr(handler_delivery, "RELEASE_WAIT_S", 0.02)
     monkeypatch.setattr(membership, "MISSING_TOPIC_INTERVAL_S", 0.05)
     await stand.topic("T", QUEUES)
     handler = Overlaps()
-    handler.step_s = 0.5  # longer than anybody waits before sharing goes on
+    handler.step_s = 0.5  # longer than a rebalance waits
     async with AsyncExitStack() as stack:
         one = await joined(stack, stand, handler, orderly=True)
         await even(one)
@@ -169,7 +169,7 @@ async def test_in_order_a_queue_is_not_handed_over_before_its_slow_handler_is_do
 # -- broadcast --------------------------------------------------------------------------------------------------------
 
 
-async def test_in_broadcast_mode_every_member_gets_everything_and_goes_on_where_its_file_says(stand, tmp_path):
+async def test_broadcast_member_gets_all_messages_and_continues_at_its_stored_offsets(stand, tmp_path):
     await stand.topic("T", QUEUES)
     early = await stand.spread("T", QUEUES, each=5, prefix="early")
     paths = [tmp_path / "one" / "offsets.json", None]
@@ -198,7 +198,7 @@ async def done(channel: Channel, code: int, header: headers.Header) -> RemotingC
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_group_that_an_operator_resets_reads_again(stand, orderly):
+async def test_group_reads_again_after_an_operator_reset_its_offsets(stand, orderly):
     await stand.topic("T", QUEUES)
     every = await stand.spread("T", QUEUES, each=5)
     inboxes = [Inbox(), Inbox()]
@@ -217,7 +217,7 @@ async def test_a_group_that_an_operator_resets_reads_again(stand, orderly):
             await stand.commits(5, "readers", "T", queue_id)
 
 
-async def test_a_consumer_says_where_it_is_and_how_it_is_doing(stand):
+async def test_consumer_reports_its_offsets_and_its_running_info(stand):
     await stand.topic("T", QUEUES)
     await stand.spread("T", QUEUES, each=5)
     inbox = Inbox()
@@ -242,7 +242,7 @@ async def test_a_consumer_says_where_it_is_and_how_it_is_doing(stand):
         assert said.mq_table[queue_of("T")].commit_offset == 5
 
 
-async def test_a_consumer_handles_one_message_out_of_turn_and_says_what_came_of_it(stand):
+async def test_consumer_handles_a_message_directly_and_reports_the_result(stand):
     await stand.topic("T", QUEUES)
     await stand.put("T", ["good"])
     await stand.put("T", ["bad"], queue_id=1)
@@ -275,7 +275,7 @@ async def test_a_consumer_handles_one_message_out_of_turn_and_says_what_came_of_
     assert handled.count("bad") == 2
 
 
-async def test_a_consumer_without_a_handler_refuses_to_handle_a_message(stand):
+async def test_consumer_without_a_handler_refuses_to_consume_directly(stand):
     await stand.topic("T")
     await stand.put("T", ["x"])
     async with Consumer(stand.name_servers, group="readers") as consumer:

@@ -1,4 +1,4 @@
-"""Messages for later, sent by the client and taken back by it."""
+"""Delayed messages of the client, and their recall."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ async def inbox(stand: Stand) -> AsyncIterator[Inbox]:
         yield inbox
 
 
-async def test_a_message_comes_after_its_while_and_not_before(producer: Producer, inbox: Inbox) -> None:
+async def test_message_is_delivered_after_its_delay_and_not_before(producer: Producer, inbox: Inbox) -> None:
     begun = time.monotonic()
     await producer.send(Message("T", "late"), deliver_after_ms=300)
     await producer.send(Message("T", "at once"))
@@ -47,7 +47,7 @@ async def test_a_message_comes_after_its_while_and_not_before(producer: Producer
     assert time.monotonic() - begun >= 0.3
 
 
-async def test_a_message_comes_at_its_moment(producer: Producer, inbox: Inbox) -> None:
+async def test_message_is_delivered_at_its_time(producer: Producer, inbox: Inbox) -> None:
     moment = datetime.now(UTC) + timedelta(milliseconds=300)
     await producer.send(Message("T", "late"), deliver_at=moment)
     await eventually(lambda: inbox.texts == ["late"])
@@ -55,13 +55,13 @@ async def test_a_message_comes_at_its_moment(producer: Producer, inbox: Inbox) -
     assert inbox.messages[0].store_ms >= int(moment.timestamp() * 1000)
 
 
-async def test_a_moment_in_the_past_is_now(producer: Producer, inbox: Inbox) -> None:
+async def test_message_with_a_time_in_the_past_is_delivered_at_once(producer: Producer, inbox: Inbox) -> None:
     sent = await producer.send(Message("T", "old"), deliver_at=1)
     assert sent.recall_handle is None
     await eventually(lambda: inbox.texts == ["old"])
 
 
-async def test_a_message_of_level_1_comes_after_a_second(producer: Producer, inbox: Inbox) -> None:
+async def test_message_of_delay_level_1_is_delivered_after_a_second(producer: Producer, inbox: Inbox) -> None:
     begun = time.monotonic()
     sent = await producer.send(Message("T", "late"), delay_level=1)
     assert sent.recall_handle is None
@@ -69,7 +69,7 @@ async def test_a_message_of_level_1_comes_after_a_second(producer: Producer, inb
     assert time.monotonic() - begun >= 1
 
 
-async def test_a_batching_producer_delays_single_messages(stand: Stand, inbox: Inbox) -> None:
+async def test_batching_producer_delays_single_messages(stand: Stand, inbox: Inbox) -> None:
     async with Producer(stand.name_servers, linger_ms=1) as producer:
         late = producer.send_soon(Message("T", "late"), deliver_after_ms=300)
         soon = [producer.send_soon(Message("T", str(number))) for number in range(5)]
@@ -77,7 +77,7 @@ async def test_a_batching_producer_delays_single_messages(stand: Stand, inbox: I
         await eventually(lambda: inbox.texts == [*"01234", "late"])
 
 
-async def test_a_recalled_message_never_comes(producer: Producer, inbox: Inbox) -> None:
+async def test_recalled_message_is_never_delivered(producer: Producer, inbox: Inbox) -> None:
     recalled = await producer.send(Message("T", "recalled"), deliver_after_ms=400)
     by_handle = await producer.send(Message("T", "recalled by its handle"), deliver_after_ms=400)
     await producer.send(Message("T", "later than both"), deliver_after_ms=500)
@@ -88,20 +88,20 @@ async def test_a_recalled_message_never_comes(producer: Producer, inbox: Inbox) 
     assert inbox.texts == ["later than both"]
 
 
-async def test_a_message_that_has_come_cannot_be_recalled(producer: Producer, inbox: Inbox) -> None:
+async def test_delivered_message_cannot_be_recalled(producer: Producer, inbox: Inbox) -> None:
     sent = await producer.send(Message("T", "late"), deliver_after_ms=50)
     await eventually(lambda: inbox.texts == ["late"])
     with pytest.raises(SparrowError, match="too late"):
         await producer.recall(sent)
 
 
-async def test_a_message_that_was_not_for_later_cannot_be_recalled(producer: Producer) -> None:
+async def test_message_without_a_delay_cannot_be_recalled(producer: Producer) -> None:
     sent = await producer.send(Message("T", "now"))
     with pytest.raises(Refused, match="no recall handle"):
         await producer.recall(sent)
 
 
-def test_the_blocking_producer_delays_and_recalls_too(platform: RunningPlatform) -> None:
+def test_blocking_producer_delays_and_recalls(platform: RunningPlatform) -> None:
     with (
         client.Producer(platform.name_servers) as producer,
         client.Consumer(platform.name_servers, group="readers") as consumer,

@@ -1,4 +1,4 @@
-"""Every program under examples/ runs as it stands, and the README's example is one of them."""
+"""Every program under examples/ runs unchanged, and so does the example in the README."""
 
 import re
 import runpy
@@ -14,7 +14,7 @@ EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - set(SPARK_EXAMPLES))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+def test_example_runs(example: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
@@ -24,8 +24,8 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("example", SPARK_EXAMPLES, ids=lambda path: path.stem)
-def test_a_spark_example_runs(example: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Here, where `spark_session` finds the one that runs: each start of Spark costs ten seconds."""
+def test_spark_example_runs(example: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Run in this process, where `spark_session` finds the running session: each start of Spark takes ten seconds."""
     runpy.run_path(str(example), run_name="__main__")
     assert EXAMPLE_SAYS[example.stem] in capfd.readouterr().out
 
@@ -36,7 +36,7 @@ EXAMPLE_SAYS = {
 }
 
 
-def test_the_repeat_in_the_idempotent_example_is_answered_with_the_first_and_not_stored(tmp_path: Path) -> None:
+def test_repeated_send_of_the_idempotent_example_returns_the_first_result_and_stores_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "idempotent.py")],
         cwd=tmp_path,
@@ -51,7 +51,7 @@ def test_the_repeat_in_the_idempotent_example_is_answered_with_the_first_and_not
 
 
 @pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
-def test_the_readme_example_runs(readme: str, tmp_path: Path) -> None:
+def test_readme_example_runs(readme: str, tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / readme).read_text(), re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False

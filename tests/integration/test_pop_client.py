@@ -1,4 +1,4 @@
-"""Messages taken for a time, through Sparrow's own client."""
+"""The pop consumer of Sparrow's own client."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def filled(platform, count: int, **properties: str) -> None:
             await producer.send(Message("orders", b"%d" % number, properties=properties))
 
 
-async def test_what_is_received_and_acknowledged_does_not_come_again(platform):
+async def test_acknowledged_message_is_not_delivered_again(platform):
     await filled(platform, 20)
     async with PopConsumer(platform.name_servers, group="g", invisible_ms=1_000) as consumer:
         seen: list[bytes] = []
@@ -36,7 +36,7 @@ async def test_what_is_received_and_acknowledged_does_not_come_again(platform):
         assert await consumer.receive("orders", wait_ms=1_500) == [], "longer than the time they were taken for"
 
 
-async def test_what_is_not_acknowledged_comes_again(platform):
+async def test_unacknowledged_message_returns_after_its_invisible_time(platform):
     await filled(platform, 1)
     async with PopConsumer(platform.name_servers, group="g", invisible_ms=300) as consumer:
         (first,) = await consumer.receive("orders")
@@ -48,7 +48,7 @@ async def test_what_is_not_acknowledged_comes_again(platform):
         await consumer.ack(again)
 
 
-async def test_a_message_may_be_kept_for_longer(platform):
+async def test_invisible_time_can_be_extended(platform):
     await filled(platform, 1)
     async with PopConsumer(platform.name_servers, group="g", invisible_ms=1_000) as consumer:
         (receipt,) = await consumer.receive("orders")
@@ -59,7 +59,7 @@ async def test_a_message_may_be_kept_for_longer(platform):
         await consumer.ack(kept)
 
 
-async def test_several_consumers_take_from_all_queues_and_nobody_gets_the_same(platform):
+async def test_several_consumers_pop_all_queues_without_duplicates(platform):
     await filled(platform, 40)
     consumers = [PopConsumer(platform.name_servers, group="g") for _ in range(4)]
     for consumer in consumers:
@@ -72,7 +72,7 @@ async def test_several_consumers_take_from_all_queues_and_nobody_gets_the_same(p
         await consumer.close()
 
 
-async def test_a_waiting_receive_gets_what_is_sent(platform):
+async def test_waiting_receive_gets_a_new_message(platform):
     await filled(platform, 1)
     async with PopConsumer(platform.name_servers, group="g") as consumer:
         await consumer.ack(await consumer.receive("orders"))
@@ -83,7 +83,7 @@ async def test_a_waiting_receive_gets_what_is_sent(platform):
         assert receipt.message.body == b"0"
 
 
-async def test_filters_hold_for_pop_too(platform):
+async def test_filters_apply_to_pop(platform):
     async with Producer(platform.name_servers) as producer:
         for number in range(10):
             await producer.send(Message("priced", b"%d" % number, properties={"price": str(number)}))
@@ -95,7 +95,7 @@ async def test_filters_hold_for_pop_too(platform):
         assert sorted(found) == [b"7", b"8", b"9"]
 
 
-async def test_more_than_a_broker_gives_is_refused(platform):
+async def test_batch_larger_than_the_limit_of_the_broker_is_refused(platform):
     async with PopConsumer(platform.name_servers, group="g") as consumer:
         with pytest.raises(Refused, match="32"):
             await consumer.receive("orders", count_max=33)

@@ -1,4 +1,4 @@
-"""Priorities through the client: what waits in three lanes is handed out high first, and no lane starves."""
+"""Priorities in the client: messages of three lanes are delivered high first, and no lane starves."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ async def put(stand: Stand, word: str, bodies: list[str], topic: str = "T") -> N
 
 
 async def put_waiting(stand: Stand) -> None:
-    """The worst first: 9 low, 4 middle, 3 high."""
+    """Send the lowest priority first: 9 low, 4 middle, 3 high."""
     for word, count in WAITING.items():
         await put(stand, word, [f"{word}{number}" for number in range(count)])
 
 
 def in_hand(consumer: Consumer) -> dict[str, int]:
-    """Messages fetched and not dealt with, by priority."""
+    """Return the number of fetched and unsettled messages, by priority."""
     counts = {"high": 0, "middle": 0, "low": 0}
     for queue, (_, count) in consumer._membership.queue_states().items():
         if queue.topic == "T":
@@ -67,7 +67,7 @@ def in_hand(consumer: Consumer) -> dict[str, int]:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_poll_is_filled_high_first_then_middle_then_low(stand):
+async def test_poll_returns_high_then_middle_then_low(stand):
     await put_waiting(stand)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
@@ -77,7 +77,7 @@ async def test_a_poll_is_filled_high_first_then_middle_then_low(stand):
     assert [await stand.committed("readers", "T", lane) for lane in Priority] == [3, 4, 9]
 
 
-async def test_a_batch_for_a_handler_is_filled_high_first_then_middle_then_low(stand):
+async def test_batch_of_a_handler_has_high_then_middle_then_low(stand):
     await put_waiting(stand)
     batches: list[list[str]] = []
 
@@ -92,7 +92,7 @@ async def test_a_batch_for_a_handler_is_filled_high_first_then_middle_then_low(s
     assert [await stand.committed("readers", "T", lane) for lane in Priority] == [3, 4, 9]
 
 
-async def test_handlers_of_single_messages_get_them_in_the_order_of_priority(stand):
+async def test_handler_of_single_messages_gets_them_by_priority(stand):
     await put_waiting(stand)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
@@ -102,7 +102,7 @@ async def test_handlers_of_single_messages_get_them_in_the_order_of_priority(sta
     assert inbox.texts == IN_ORDER
 
 
-async def test_what_is_urgent_comes_first_although_its_lane_answers_last(stand, monkeypatch):
+async def test_high_lane_comes_first_even_if_its_pull_ends_last(stand, monkeypatch):
     await put_waiting(stand)
     others_answered = asyncio.Event()
 
@@ -120,7 +120,7 @@ async def test_what_is_urgent_comes_first_although_its_lane_answers_last(stand, 
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
 
 
-async def test_lanes_do_not_wait_for_long_for_one_that_does_not_answer(stand, monkeypatch):
+async def test_lanes_wait_only_briefly_for_a_lane_that_does_not_respond(stand, monkeypatch):
     await put_waiting(stand)
     never = asyncio.Event()
 
@@ -136,7 +136,7 @@ async def test_lanes_do_not_wait_for_long_for_one_that_does_not_answer(stand, mo
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]
 
 
-async def test_what_is_urgent_overtakes_what_waits_already(stand):
+async def test_high_message_overtakes_prefetched_low_ones(stand):
     await put(stand, "low", ["l0", "l1", "l2"])
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
@@ -147,7 +147,7 @@ async def test_what_is_urgent_overtakes_what_waits_already(stand):
         assert [(await anext(consumer)).body for _ in range(3)] == [b"h0", b"l1", b"l2"]
 
 
-async def test_a_message_that_comes_again_has_its_priority_still(stand):
+async def test_retried_message_keeps_its_priority(stand):
     await put(stand, "low", ["l0", "l1", "l2"])
     await put(stand, "high", ["h0"])
     gate, failed = Gate(), list[str]()
@@ -168,7 +168,7 @@ async def test_a_message_that_comes_again_has_its_priority_still(stand):
     assert gate.finished == ["l0", "h0", "l1", "l2"]
 
 
-async def test_in_order_every_lane_is_in_order(stand):
+async def test_orderly_consumer_keeps_the_order_of_every_lane(stand):
     await put_waiting(stand)
     handled: dict[str, list[str]] = defaultdict(list)
 
@@ -182,7 +182,7 @@ async def test_in_order_every_lane_is_in_order(stand):
     assert handled == {word: [f"{word}{number}" for number in range(count)] for word, count in WAITING.items()}
 
 
-async def test_who_goes_back_in_one_lane_gets_it_again_and_nothing_of_the_others(stand):
+async def test_seek_in_one_lane_redelivers_nothing_of_the_others(stand):
     await put(stand, "low", ["l0", "l1", "l2"])
     await put(stand, "middle", ["m0", "m1"])
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -197,7 +197,7 @@ async def test_who_goes_back_in_one_lane_gets_it_again_and_nothing_of_the_others
         assert await consumer.poll(10, timeout_ms=50) == []
 
 
-async def test_a_batch_is_of_one_topic_and_topics_take_turns(stand):
+async def test_batch_has_one_topic_and_topics_alternate(stand):
     await made(stand, "U")
     await put(stand, "high", ["T"] * 30)
     await put(stand, "low", ["U"] * 30, "U")
@@ -214,7 +214,7 @@ async def test_a_batch_is_of_one_topic_and_topics_take_turns(stand):
     assert sorted(map(sorted, batches)) == [["T"]] * 3 + [["U"]] * 3
 
 
-async def test_members_of_a_group_read_every_lane_of_every_part_once(stand):
+async def test_members_of_a_group_read_every_lane_of_every_queue_once(stand):
     await made(stand, "P", parts=4)
     every = {f"{word}{number}" for word in ("high", "middle", "low") for number in range(40)}
     async with (
@@ -232,7 +232,7 @@ async def test_members_of_a_group_read_every_lane_of_every_part_once(stand):
     assert sorted(inbox.texts) == sorted(every)
 
 
-async def test_a_topic_without_lanes_takes_no_notice_of_priorities(stand):
+async def test_topic_without_lanes_ignores_priorities(stand):
     await stand.topic("plain")
     await put(stand, "low", ["l"], "plain")
     await put(stand, "high", ["h"], "plain")
@@ -245,7 +245,7 @@ async def test_a_topic_without_lanes_takes_no_notice_of_priorities(stand):
 
 
 async def flooded(stand: Stand, consumer: Consumer, starvation_ms: int, handled: int) -> list[str]:
-    """What one worker is given first, with a low message that is old enough, and many more high ones than that."""
+    """Return the first messages of one worker, with a low message that is old enough and hundreds of high ones."""
     await put(stand, "low", ["low"])
     stored_ms = clock.now_ms()
     async with Producer(stand.name_servers) as producer:
@@ -261,19 +261,19 @@ async def flooded(stand: Stand, consumer: Consumer, starvation_ms: int, handled:
     return gate.texts[:handled]
 
 
-async def test_under_endless_high_traffic_a_low_message_comes_when_it_has_waited_long_enough(stand):
+async def test_low_message_is_delivered_after_its_starvation_time_under_high_traffic(stand):
     async with Consumer(stand.name_servers, group="readers", starvation_ms=200) as consumer:
         seen = await flooded(stand, consumer, starvation_ms=200, handled=12)
     assert seen.count("low") == 1
 
 
-async def test_without_the_guard_a_low_message_waits_as_long_as_there_are_high_ones(stand):
+async def test_low_message_waits_for_all_high_ones_without_a_starvation_time(stand):
     async with Consumer(stand.name_servers, group="readers", starvation_ms=0) as consumer:
         seen = await flooded(stand, consumer, starvation_ms=200, handled=500)
     assert "low" not in seen
 
 
-async def test_what_waits_in_one_lane_takes_no_room_from_another(stand):
+async def test_full_lane_takes_no_prefetch_space_from_another(stand):
     await put(stand, "high", ["h"] * 50)
     async with Consumer(stand.name_servers, group="readers", prefetch=Prefetch(count_max=10)) as consumer:
         await consumer.subscribe("T")
@@ -285,10 +285,10 @@ async def test_what_waits_in_one_lane_takes_no_room_from_another(stand):
         gate.opened.set()
 
 
-# -- sending ----------------------------------------------------------------------------------------------------------
+# -- produce ----------------------------------------------------------------------------------------------------------
 
 
-async def test_messages_that_linger_together_go_to_their_own_lanes(stand):
+async def test_lingering_messages_go_to_their_own_lanes(stand):
     async with Producer(stand.name_servers, linger_ms=20) as producer:
         sent = [
             producer.send_soon(Message("T", f"{word}{number}", priority=word))
@@ -302,24 +302,24 @@ async def test_messages_that_linger_together_go_to_their_own_lanes(stand):
     assert [end for _, end in bounds] == [5, 6, 5]
 
 
-async def test_in_a_queue_without_lanes_messages_that_linger_keep_their_order_whatever_their_priorities(stand):
+async def test_lingering_messages_of_a_queue_without_lanes_keep_their_order(stand):
     await stand.topic("plain")
     queue = queue_of("plain")
     async with Producer(stand.name_servers, linger_ms=20) as producer:
-        await producer.send(Message("plain", "first"))  # from now on it is known that there are no lanes
+        await producer.send(Message("plain", "first"))  # from now on the route is known: no lanes
         words = ["low", "high", None, "middle"] * 5
         sent = [producer.send_soon(Message("plain", "x", priority=word), queue=queue) for word in words]
         offsets = [result.queue_offset for result in await asyncio.gather(*sent)]
     assert offsets == list(range(1, 21))
 
 
-async def test_a_batch_of_different_priorities_is_refused(stand):
+async def test_batch_of_different_priorities_is_refused(stand):
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(Refused, match="one lane"):
             await producer.send_batch([Message("T", "x", priority=word) for word in ("high", "low")])
 
 
-async def test_what_is_delayed_or_in_a_transaction_arrives_in_its_lane(stand):
+async def test_delayed_and_transactional_messages_arrive_in_their_lane(stand):
     async with Producer(stand.name_servers, group="tellers") as producer:
         await producer.send(Message("T", "later", priority="high"), deliver_after_ms=50)
         async with producer.transaction(Message("T", "sure", priority="low")):
@@ -333,7 +333,7 @@ async def test_what_is_delayed_or_in_a_transaction_arrives_in_its_lane(stand):
 # -- blocking ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_blocking_client_takes_high_first_too(tmp_path):
+def test_blocking_client_delivers_high_first(tmp_path):
     from sparrow.client import Admin, Producer
 
     with run_platform(tmp_path) as platform:
@@ -357,7 +357,7 @@ def test_the_blocking_client_takes_high_first_too(tmp_path):
         assert handled == IN_ORDER
 
 
-def test_a_blocking_loop_brings_few_messages_over_where_others_may_overtake(tmp_path):
+def test_blocking_iteration_buffers_few_messages_of_a_topic_with_lanes(tmp_path):
     from sparrow.client import Admin, Producer
 
     with run_platform(tmp_path) as platform:

@@ -1,4 +1,4 @@
-"""The asyncio producer against a real name server and real brokers; scripted ones only for what real ones do not do."""
+"""The asyncio producer against a real name server and real brokers; scripted brokers only for rare responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -50,7 +50,7 @@ async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
 
 
 async def stored(platform: Platform, topic: str, queue_id: int, *, expand: bool = True) -> list[StoredMessage]:
-    """All messages of a queue, in order."""
+    """Return all messages of a queue, in order."""
     found = await platform.broker.broker.store.read(Queue(topic, queue_id), 0, count_max=1 << 20, bytes_max=1 << 30)
     return record.decode_all(found.tobytes(), expand=expand) if isinstance(found, Slice) else []
 
@@ -67,7 +67,7 @@ async def scripted_broker(
     *,
     name: str = "scripted",
 ) -> AsyncIterator[list[SendMessage]]:
-    """A broker that answers sends as told (None: never), and is in the topic's route. Gives the sends it was asked."""
+    """Run a broker in the topic's route that responds to sends by script (None: never). Yield the sends it got."""
     asked: list[SendMessage] = []
 
     def serve(command: RemotingCommand, channel: Channel) -> None:
@@ -92,8 +92,8 @@ async def scripted_broker(
 
 @asynccontextmanager
 async def registered(platform: Platform, address: Address, name: str, topic: str) -> AsyncIterator[None]:
-    """The name server believes that this broker has the topic, with one queue. (It takes a single topic of an unknown
-    broker for a part of the truth: hence the second.)"""
+    """Register a broker that has the topic, with one queue. The second topic is needed because the name server takes a
+    registration of an unknown broker with a single topic for an incomplete one."""
     table = TopicTable(topic_config_table={name: TopicConfig(name, 1, 1) for name in (topic, "another")})
     body = bodies.write_registration(bodies.BrokerRegistration(table), is_compressed=False)
     header = RegisterBroker(name, str(address), "DefaultCluster", "127.0.0.1:1", 0)
@@ -114,10 +114,10 @@ def stored_saying(code: int) -> Callable[[SendMessage, RemotingCommand], Remotin
     )
 
 
-# -- one message ------------------------------------------------------------------------------------------------------
+# -- single messages --------------------------------------------------------------------------------------------------
 
 
-async def test_a_sent_message_lies_where_the_result_says(platform: Platform) -> None:
+async def test_send_result_locates_the_stored_message(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         result = await producer.send(
             Message("orders", b"hello", tags="A", keys=["k1", "k2"], properties={"colour": "red"})
@@ -132,14 +132,14 @@ async def test_a_sent_message_lies_where_the_result_says(platform: Platform) -> 
     assert result.offset_id.endswith(f"{message.physical_offset:016X}")
 
 
-async def test_sends_take_the_queues_in_turn(platform: Platform) -> None:
+async def test_sends_use_the_queues_in_turn(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         await producer.send(Message("orders", b"makes the topic"))
         results = [await producer.send(Message("orders", b"x")) for _ in range(8)]
     assert sorted(result.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-async def test_a_given_queue_a_selector_and_a_sharding_key_say_where_to(platform: Platform) -> None:
+async def test_queue_selector_or_sharding_key_chooses_the_queue(platform: Platform) -> None:
     async with Producer(platform.name_servers, selector=lambda queues, _: queues[1]) as producer:
         given = await producer.send(Message("orders", b"x"), queue=QueueRef("orders", "sparrow", 2))
         own = await producer.send(Message("orders", b"x"), selector=lambda queues, _: queues[3])
@@ -152,7 +152,7 @@ async def test_a_given_queue_a_selector_and_a_sharding_key_say_where_to(platform
     assert len({result.queue_id for result in sharded}) == 1
 
 
-async def test_a_long_body_travels_compressed(platform: Platform) -> None:
+async def test_long_body_is_compressed(platform: Platform) -> None:
     body = b"sparrow " * 100_000
     async with Producer(platform.name_servers) as producer:
         result = await producer.send(Message("orders", body))
@@ -163,7 +163,7 @@ async def test_a_long_body_travels_compressed(platform: Platform) -> None:
     assert message.body == body
 
 
-async def test_a_one_way_message_arrives(platform: Platform) -> None:
+async def test_oneway_message_arrives(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         await producer.send(Message("orders", b"makes the topic"))
         await producer.send_one_way(Message("orders", b"one way"), queue=QueueRef("orders", "sparrow", 0))
@@ -171,7 +171,7 @@ async def test_a_one_way_message_arrives(platform: Platform) -> None:
     assert b"one way" in [message.body for message in await stored(platform, "orders", 0)]
 
 
-async def test_many_sends_soon_without_lingering_are_all_stored(platform: Platform) -> None:
+async def test_many_concurrent_sends_without_linger_are_all_stored(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         futures = [producer.send_soon(Message("orders", b"%d" % number)) for number in range(500)]
         await producer.flush()
@@ -187,19 +187,19 @@ async def test_many_sends_soon_without_lingering_are_all_stored(platform: Platfo
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), SparrowError),
     ],
 )
-async def test_what_no_broker_takes_is_refused(platform: Platform, message: Message, error: type[Exception]) -> None:
+async def test_illegal_message_is_refused(platform: Platform, message: Message, error: type[Exception]) -> None:
     async with Producer(platform.name_servers) as producer:
         with pytest.raises(error):
             await producer.send(message)
 
 
-async def test_an_unknown_topic_that_nobody_may_create_is_unknown(tmp_path: Path) -> None:
+async def test_unknown_topic_raises_where_topics_are_not_created_automatically(tmp_path: Path) -> None:
     async with running_platform(tmp_path, auto_create_topics=False) as platform, Producer(platform.name_servers) as one:
         with pytest.raises(UnknownTopic, match="orders"):
             await one.send(Message("orders", b"x"))
 
 
-async def test_a_producer_is_known_to_brokers_until_it_closes(platform: Platform) -> None:
+async def test_producer_is_registered_at_brokers_until_it_closes(platform: Platform) -> None:
     members = platform.broker.broker.clients
     async with Producer(platform.name_servers, group="payments") as producer:
         await producer.send(Message("orders", b"makes the topic"))
@@ -208,7 +208,7 @@ async def test_a_producer_is_known_to_brokers_until_it_closes(platform: Platform
     assert not members.producers("payments")
 
 
-async def test_a_closed_producer_says_so(platform: Platform) -> None:
+async def test_closed_producer_raises_closed(platform: Platform) -> None:
     producer = Producer(platform.name_servers)
     with pytest.raises(Closed):
         await producer.send(Message("orders", b"x"))
@@ -221,7 +221,7 @@ async def test_a_closed_producer_says_so(platform: Platform) -> None:
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_is_stored_in_one_queue_one_after_the_other(platform: Platform) -> None:
+async def test_batch_is_stored_in_one_queue_in_order(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         results = await producer.send_batch([Message("orders", b"%d" % number) for number in range(10)])
     messages = await stored(platform, "orders", results[0].queue_id)
@@ -231,7 +231,7 @@ async def test_a_batch_is_stored_in_one_queue_one_after_the_other(platform: Plat
     assert [int(result.offset_id[-16:], 16) for result in results] == [each.physical_offset for each in messages]
 
 
-async def test_lingering_messages_share_requests_and_each_hears_of_its_own(platform: Platform) -> None:
+async def test_lingering_messages_share_requests_and_each_gets_its_own_result(platform: Platform) -> None:
     async with Producer(platform.name_servers, linger_ms=20, batch_count_max=64) as producer:
         futures = [producer.send_soon(Message("orders", b"%d" % number)) for number in range(1000)]
         results = await asyncio.gather(*futures)
@@ -244,18 +244,18 @@ async def test_lingering_messages_share_requests_and_each_hears_of_its_own(platf
     assert all(neighbours), "those of one lot went to one queue"
 
 
-async def test_send_lingers_too_and_together_with_others(platform: Platform) -> None:
+async def test_send_lingers_together_with_other_sends(platform: Platform) -> None:
     async with Producer(platform.name_servers, linger_ms=1) as producer:
         results = await asyncio.gather(*(producer.send(Message("orders", b"x")) for _ in range(50)))
     assert len({result.queue_id for result in results}) == 1
     assert sorted(result.queue_offset for result in results) == list(range(50))
 
 
-async def test_lots_for_one_queue_keep_the_order_of_their_messages(platform: Platform) -> None:
+async def test_batches_for_one_queue_keep_the_order_of_their_messages(platform: Platform) -> None:
     queue = QueueRef("orders", "sparrow", 2)
     async with Producer(platform.name_servers, linger_ms=1, batch_count_max=7, compress_above_bytes=100) as producer:
         for number in range(200):
-            # Every ninth is compressed and every tenth does not wait for the disk: those travel alone.
+            # Every ninth is compressed and every tenth does not wait for the disk: those are sent alone.
             body = b"%d" % number + (b" " * 200 if number % 9 == 0 else b"")
             said = {"WAIT": "false"} if number % 10 == 0 else {}
             producer.send_soon(Message(topic="orders", body=body, properties=said), queue=queue)
@@ -265,7 +265,7 @@ async def test_lots_for_one_queue_keep_the_order_of_their_messages(platform: Pla
     assert [int(message.body) for message in messages] == list(range(200))
 
 
-async def test_a_sharding_key_keeps_its_order_from_before_the_route_is_known(platform: Platform) -> None:
+async def test_sharding_key_keeps_its_order_from_before_the_route_is_known(platform: Platform) -> None:
     async with Producer(platform.name_servers, linger_ms=1, batch_count_max=8) as producer:
         await producer.send(Message("orders", b"makes the topic"))
     async with Producer(platform.name_servers, linger_ms=1, batch_count_max=8) as producer:
@@ -281,33 +281,33 @@ async def test_a_sharding_key_keeps_its_order_from_before_the_route_is_known(pla
 
 
 @pytest.mark.parametrize("linger_ms", [None, 1])
-async def test_a_queue_of_another_topic_is_refused(platform: Platform, linger_ms: int | None) -> None:
+async def test_queue_of_another_topic_is_refused(platform: Platform, linger_ms: int | None) -> None:
     async with Producer(platform.name_servers, linger_ms=linger_ms) as producer:
         with pytest.raises(Refused, match="'orders' cannot go to a queue of 'payments'"):
             await producer.send(Message("orders", b"x"), queue=QueueRef("payments", "sparrow", 0))
 
 
-async def test_closing_sends_what_still_lingers(platform: Platform) -> None:
+async def test_close_sends_lingering_messages(platform: Platform) -> None:
     async with Producer(platform.name_servers, linger_ms=60_000) as producer:
         future = producer.send_soon(Message("orders", b"at last"))
     assert future.done()
     assert (await future).is_ok
 
 
-async def test_a_selector_that_raises_harms_only_its_own_message(platform: Platform) -> None:
+async def test_failing_selector_fails_only_its_own_message(platform: Platform) -> None:
     def broken(*_: object) -> QueueRef:
         raise LookupError("no queue pleases me")
 
     async with Producer(platform.name_servers, linger_ms=1, unsent_bytes_max=10_000) as producer:
         with pytest.raises(LookupError):
             await producer.send_soon(Message("orders", b"x"), selector=broken)
-        for _ in range(100):  # the allowance would be used up if it were not given back
+        for _ in range(100):  # the unsent bytes would reach their limit if they were not released
             await producer.send(Message("orders", b"x"))
             with pytest.raises(LookupError):
                 await producer.send_soon(Message("orders", b"x" * 100), selector=broken)
 
 
-async def test_too_much_unsent_is_busy_for_one_and_a_wait_for_the_other(platform: Platform) -> None:
+async def test_full_buffer_raises_busy_in_send_soon_and_makes_send_wait(platform: Platform) -> None:
     async with Producer(platform.name_servers, linger_ms=60_000, unsent_bytes_max=100_000) as producer:
         first = producer.send_soon(Message("orders", b"x" * 60_000), timeout_ms=3_000)
         lingering = producer.send_soon(Message("orders", b"x" * 3_000))
@@ -321,10 +321,10 @@ async def test_too_much_unsent_is_busy_for_one_and_a_wait_for_the_other(platform
         assert not lingering.done()
 
 
-# -- brokers that fail ------------------------------------------------------------------------------------------------
+# -- failing brokers --------------------------------------------------------------------------------------------------
 
 
-async def test_when_a_broker_stops_all_sends_go_to_the_other(platform: Platform, tmp_path: Path) -> None:
+async def test_all_sends_go_to_the_other_broker_when_one_stops(platform: Platform, tmp_path: Path) -> None:
     async with Producer(platform.name_servers) as producer:
         async with running_broker(tmp_path / "b", name="second", name_servers=platform.name_servers):
             await Admin(session=producer.session).create_topic("orders", 4)
@@ -338,7 +338,7 @@ async def test_when_a_broker_stops_all_sends_go_to_the_other(platform: Platform,
 
 
 async def send_many(producer: Producer, until: asyncio.Event) -> list:  # type: ignore[type-arg]
-    """Sends until told to stop, then a few more; every one of them must succeed."""
+    """Send until the event is set, then a few more; every send must succeed."""
     results = []
     while not until.is_set():
         results += await asyncio.gather(*(producer.send(Message("orders", b"x")) for _ in range(10)))
@@ -347,10 +347,10 @@ async def send_many(producer: Producer, until: asyncio.Event) -> list:  # type: 
     return results
 
 
-async def test_a_broker_that_is_not_there_is_tried_once_and_then_left_alone(platform: Platform) -> None:
+async def test_unreachable_broker_is_tried_once_and_then_avoided(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         await producer.send(Message("orders", b"makes the topic"))
-        # A port nobody listens on, in the route all the same: what a crash leaves behind for two minutes.
+        # A port without a listener that is still in the route, as after a crash, for two minutes.
         listener = Listener(lambda *_: None, NetSettings())
         dead = Address("127.0.0.1", listener.bind("127.0.0.1", 0))
         listener.stop_accepting()
@@ -363,7 +363,9 @@ async def test_a_broker_that_is_not_there_is_tried_once_and_then_left_alone(plat
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])
-async def test_a_broker_that_says_not_now_sends_us_elsewhere_with_the_same_id(platform: Platform, code: int) -> None:
+async def test_retryable_response_makes_the_producer_use_another_broker_with_the_same_id(
+    platform: Platform, code: int
+) -> None:
     async with Producer(platform.name_servers) as producer:
         await producer.send(Message("orders", b"makes the topic"))
         async with scripted_broker(platform, "orders", saying(code)) as asked:
@@ -374,7 +376,7 @@ async def test_a_broker_that_says_not_now_sends_us_elsewhere_with_the_same_id(pl
     assert property_value(asked[0].properties.encode(), "UNIQ_KEY") in {result.message_id for result in results}
 
 
-async def test_a_message_for_one_queue_is_tried_only_there(platform: Platform) -> None:
+async def test_message_for_a_fixed_queue_is_retried_only_there(platform: Platform) -> None:
     async with Producer(platform.name_servers, retries=2) as producer:
         await producer.send(Message("orders", b"makes the topic"))
         async with scripted_broker(platform, "orders", saying(ResponseCode.SYSTEM_BUSY)) as asked:
@@ -387,7 +389,7 @@ async def test_a_message_for_one_queue_is_tried_only_there(platform: Platform) -
     assert len({property_value(each.properties.encode(), "UNIQ_KEY") for each in asked}) == 2
 
 
-async def test_a_message_that_is_illegal_is_not_tried_again(platform: Platform) -> None:
+async def test_illegal_message_is_not_retried(platform: Platform) -> None:
     async with scripted_broker(platform, "orders", saying(ResponseCode.MESSAGE_ILLEGAL)) as asked:
         async with Producer(platform.name_servers) as producer:
             with pytest.raises(Refused, match="as told"):
@@ -403,7 +405,7 @@ async def test_a_message_that_is_illegal_is_not_tried_again(platform: Platform) 
         (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-async def test_a_weaker_success_is_a_success(platform: Platform, code: int, status: SendStatus) -> None:
+async def test_flush_and_replica_timeouts_count_as_stored(platform: Platform, code: int, status: SendStatus) -> None:
     async with scripted_broker(platform, "orders", stored_saying(code)) as asked:
         async with Producer(platform.name_servers) as producer:
             result = await producer.send(Message("orders", b"x"))
@@ -411,7 +413,7 @@ async def test_a_weaker_success_is_a_success(platform: Platform, code: int, stat
     assert len(asked) == 1
 
 
-async def test_a_broker_that_never_answers_is_given_up_in_time(platform: Platform) -> None:
+async def test_send_to_a_silent_broker_times_out(platform: Platform) -> None:
     async with scripted_broker(platform, "orders", lambda *_: None), Producer(platform.name_servers) as producer:
         begun = asyncio.get_running_loop().time()
         with pytest.raises(RequestTimeout):
@@ -419,7 +421,7 @@ async def test_a_broker_that_never_answers_is_given_up_in_time(platform: Platfor
         assert asyncio.get_running_loop().time() - begun < 2
 
 
-async def test_a_broker_that_hangs_leaves_time_for_another(platform: Platform) -> None:
+async def test_hanging_broker_leaves_time_to_retry_on_another(platform: Platform) -> None:
     async with Producer(platform.name_servers, timeout_ms=1_500) as producer:
         await producer.send(Message("orders", b"makes the topic"))
         async with scripted_broker(platform, "orders", lambda *_: None) as asked:
@@ -429,7 +431,7 @@ async def test_a_broker_that_hangs_leaves_time_for_another(platform: Platform) -
     assert {result.broker_name for result in results} == {"sparrow"}
 
 
-async def test_a_lot_that_fails_fails_each_of_its_messages_and_the_next_goes_on(platform: Platform) -> None:
+async def test_failed_batch_fails_each_of_its_messages_and_not_the_next_batch(platform: Platform) -> None:
     def refuse_first(header: SendMessage, command: RemotingCommand) -> RemotingCommand:
         say = saying(ResponseCode.NO_MESSAGE) if b"refuse" in command.body else stored_saying(0)
         return say(header, command)
@@ -443,7 +445,7 @@ async def test_a_lot_that_fails_fails_each_of_its_messages_and_the_next_goes_on(
     assert [isinstance(outcome, Refused) for outcome in outcomes] == [True, True, False, False]
 
 
-async def test_a_lot_that_is_tried_again_is_not_overtaken_by_the_next(platform: Platform) -> None:
+async def test_retried_batch_is_not_overtaken_by_the_next(platform: Platform) -> None:
     stored_bodies: list[bytes] = []
     turns = count()
 
@@ -483,7 +485,7 @@ async def test_every_row_of_a_table_is_a_message(platform: Platform) -> None:
     )
 
 
-async def test_a_record_batch_goes_to_one_queue_in_order_if_one_is_given(platform: Platform) -> None:
+async def test_record_batch_with_a_given_queue_is_stored_there_in_order(platform: Platform) -> None:
     texts = [f"row {number}, and enough text for several batches" for number in range(40_000)]
     async with Producer(platform.name_servers) as producer:
         rows = pa.record_batch({"text": texts, "keys": texts})
@@ -494,12 +496,12 @@ async def test_a_record_batch_goes_to_one_queue_in_order_if_one_is_given(platfor
     assert messages[7].properties["KEYS"] == texts[7]
 
 
-async def test_an_empty_table_sends_nothing(platform: Platform) -> None:
+async def test_empty_table_sends_nothing(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         assert await producer.send_table("orders", pa.table({"body": pa.array([], pa.binary())})) == 0
 
 
-async def test_a_table_without_bodies_is_refused_by_the_names_it_has(platform: Platform) -> None:
+async def test_table_without_a_body_column_is_refused_with_its_column_names(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         with pytest.raises(Refused, match="no column 'body' for the bodies, only 'payload', 'keys'"):
             await producer.send_table("orders", pa.table({"payload": [b"x"], "keys": ["k"]}))
@@ -507,7 +509,7 @@ async def test_a_table_without_bodies_is_refused_by_the_names_it_has(platform: P
             await producer.send_table("orders", [b"x"])
 
 
-async def test_a_table_cut_short_says_how_many_rows_were_stored(platform: Platform) -> None:
+async def test_partly_sent_table_reports_how_many_rows_were_stored(platform: Platform) -> None:
     def take_two(_: SendMessage, command: RemotingCommand) -> RemotingCommand:
         taken.append(command)
         return stored_saying(0)(_, command) if len(taken) <= 2 else saying(ResponseCode.MESSAGE_ILLEGAL)(_, command)
@@ -523,15 +525,15 @@ async def test_a_table_cut_short_says_how_many_rows_were_stored(platform: Platfo
     assert len(taken) == 3
 
 
-async def test_a_topic_one_may_not_write_is_not_permitted(platform: Platform) -> None:
+async def test_topic_without_write_permission_raises(platform: Platform) -> None:
     async with scripted_broker(platform, "orders", saying(ResponseCode.NO_PERMISSION)):
         async with Producer(platform.name_servers, retries=0) as producer:
             with pytest.raises((NotPermitted, Refused)):
                 await producer.send(Message("orders", b"x"))
 
 
-async def test_a_send_that_is_tried_again_is_stored_once(platform: Platform) -> None:
-    """The answer to the first attempt is lost: the connection is cut when the broker has stored the message."""
+async def test_retried_send_is_stored_once(platform: Platform) -> None:
+    """The response to the first attempt is lost: the connection is cut after the broker has stored the message."""
     async with Producer(platform.name_servers, idempotent=True, timeout_ms=10_000) as producer:
         first = await producer.send(Message("orders", b"first"))
         broker = platform.broker.broker
@@ -540,7 +542,7 @@ async def test_a_send_that_is_tried_again_is_stored_once(platform: Platform) -> 
         before = broker.store.bounds_nowait(Queue("orders", first.queue_id)).end
         await eventually(lambda: broker.store.bounds_nowait(Queue("orders", first.queue_id)).end > before)
         for channel in list(platform.broker._listener.channels):
-            channel.abort()  # with the answer on its way, or not yet
+            channel.abort()  # before or after the response was written
         second = await sending
         assert second.queue_offset == before
         assert broker.store.bounds_nowait(Queue("orders", first.queue_id)).end == before + 1

@@ -1,4 +1,4 @@
-"""A topic read as an Arrow table: exactly what was sent, in one piece or in parts."""
+"""A topic read as an Arrow table: complete, filtered by columns, tags and time."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def rows(table: pa.Table) -> list[tuple[int, int, str]]:
     ]
 
 
-async def test_the_table_of_a_topic_is_what_was_sent(stand, monkeypatch):
+async def test_table_of_a_topic_equals_the_sent_messages(stand, monkeypatch):
     await stand.topic("T", queues=3)
     await stand.spread("T", queues=3, each=400)
     expected = [(queue, number, f"{queue}-{number}") for queue in range(3) for number in range(400)]
     async with Consumer(stand.name_servers, group="readers") as consumer:
         assert rows(await consumer.read_table("T")) == expected
-        monkeypatch.setattr(table_reader, "PULL_COUNT_MAX", 7)  # as from a broker that gives little at a time
+        monkeypatch.setattr(table_reader, "PULL_COUNT_MAX", 7)  # as from a broker that returns few messages per pull
         assert rows(await consumer.read_table("T")) == expected
     assert await stand.committed("readers", "T") is None, "reading a table is no group's progress"
 
 
-async def test_a_table_has_the_columns_asked_for(stand):
+async def test_table_has_the_requested_columns(stand):
     await stand.topic("T")
     await stand.put("T", ["a", "b"], tags="t")
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -52,7 +52,7 @@ async def test_a_table_has_the_columns_asked_for(stand):
         assert only.to_pydict() == {"body": [b"a", b"b"]}
 
 
-async def test_a_table_of_tags_has_exactly_those_also_when_hashes_collide(stand):
+async def test_tag_filter_is_exact_even_when_hashes_collide(stand):
     await stand.topic("T", queues=2)
     for number in range(12):
         await stand.put("T", [str(number)], number % 2, tags=["Aa", "BB", "C"][number % 3])
@@ -64,7 +64,7 @@ async def test_a_table_of_tags_has_exactly_those_also_when_hashes_collide(stand)
 
 
 @pytest.mark.parametrize("expression", ["*", "even"])
-async def test_a_table_of_a_time_range_ends_before_its_end(stand, expression):
+async def test_time_range_excludes_its_end(stand, expression):
     await stand.topic("T")
     broker = stand.platform.broker.broker
     times: list[int] = []
@@ -92,7 +92,7 @@ async def test_a_table_of_a_time_range_ends_before_its_end(stand, expression):
         assert await bodies_of("last", "first") == []
 
 
-async def test_an_empty_topic_is_an_empty_table_and_an_unknown_one_is_refused(stand):
+async def test_empty_topic_gives_an_empty_table_and_an_unknown_one_is_refused(stand):
     await stand.topic("T", queues=2)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         table = await consumer.read_table("T")
@@ -102,7 +102,7 @@ async def test_an_empty_topic_is_an_empty_table_and_an_unknown_one_is_refused(st
             await consumer.read_table("nowhere")
 
 
-async def test_a_column_that_does_not_exist_is_named(stand):
+async def test_unknown_column_is_refused_by_name(stand):
     await stand.topic("T")
     await stand.put("T", ["a"])
     async with Consumer(stand.name_servers, group="readers") as consumer:

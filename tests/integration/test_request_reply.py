@@ -1,4 +1,4 @@
-"""Requests and their replies, through a real broker."""
+"""Requests and replies through a real broker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,7 +36,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 async def answering(
     stand: Stand, answer: Callable[[Producer, StoredMessage], Awaitable[object]]
 ) -> AsyncIterator[Producer]:
-    """A consumer that answers, and a producer to ask with."""
+    """Start a consumer that replies, and yield a producer for requests."""
     async with Consumer(stand.name_servers, group="answerers") as consumer:
         async with Producer(session=consumer.session, group="answers") as answers:
 
@@ -54,7 +54,7 @@ async def upper(answers: Producer, message: StoredMessage) -> None:
     await answers.reply(message, message.body.upper())
 
 
-async def test_a_request_gets_the_reply_to_it(stand: Stand) -> None:
+async def test_request_gets_its_reply(stand: Stand) -> None:
     async with answering(stand, upper) as producer:
         texts = [f"question {number}" for number in range(50)]
         replies = await asyncio.gather(*(producer.request(Message("T", text), timeout_ms=10_000) for text in texts))
@@ -63,13 +63,13 @@ async def test_a_request_gets_the_reply_to_it(stand: Stand) -> None:
         assert producer.session.pending_replies == {}
 
 
-async def test_a_long_reply_comes_back_whole(stand: Stand) -> None:
+async def test_long_reply_is_received_whole(stand: Stand) -> None:
     async with answering(stand, upper) as producer:
         reply = await producer.request(Message("T", "x" * 100_000), timeout_ms=10_000)
         assert reply.body == b"X" * 100_000
 
 
-async def test_a_reply_is_kept_in_the_reply_topic(stand: Stand) -> None:
+async def test_reply_is_stored_in_the_reply_topic(stand: Stand) -> None:
     async with answering(stand, upper) as producer:
         await producer.request(Message("T", "question"), timeout_ms=10_000)
     kept = await pull(stand.channel, REPLIES)
@@ -77,14 +77,14 @@ async def test_a_reply_is_kept_in_the_reply_topic(stand: Stand) -> None:
     assert kept.messages[0].properties["MSG_TYPE"] == "reply"
 
 
-async def test_a_request_nobody_answers_is_over_in_time(stand: Stand) -> None:
+async def test_request_without_a_reply_times_out(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(RequestTimeout, match="consumer of topic 'T' did not respond to the request within 100 ms"):
             await producer.request(Message("T", "anybody?"), timeout_ms=100)
         assert producer.session.pending_replies == {}
 
 
-async def test_a_reply_that_comes_too_late_harms_nobody(stand: Stand) -> None:
+async def test_late_reply_is_ignored(stand: Stand) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
     told: list[object] = []
 
@@ -103,7 +103,7 @@ async def test_a_reply_that_comes_too_late_harms_nobody(stand: Stand) -> None:
         assert (await producer.request(Message("T", "quick"), timeout_ms=10_000)).body == b"answer"
 
 
-async def test_who_answers_is_told_that_the_asker_is_gone(stand: Stand) -> None:
+async def test_reply_raises_when_the_requester_is_offline(stand: Stand) -> None:
     inbox = Inbox()
     async with Consumer(stand.name_servers, group="answerers") as consumer:
         await consumer.subscribe("T")
@@ -117,7 +117,7 @@ async def test_who_answers_is_told_that_the_asker_is_gone(stand: Stand) -> None:
                 await answers.reply(inbox.messages[0], b"too late")
 
 
-def test_the_blocking_flavour_asks_and_answers_too(platform: RunningPlatform) -> None:
+def test_blocking_client_requests_and_replies(platform: RunningPlatform) -> None:
     with (
         client.Producer(platform.name_servers, group="askers") as producer,
         client.Producer(platform.name_servers, group="answers") as answers,
@@ -128,14 +128,14 @@ def test_the_blocking_flavour_asks_and_answers_too(platform: RunningPlatform) ->
         assert producer.request(Message("T", "abc"), timeout_ms=10_000).body == b"cba"
 
 
-# -- the broker's part ------------------------------------------------------------------------------------------------
+# -- broker -----------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def asker(
     address: Address, say: ResponseCode = ResponseCode.SUCCESS
 ) -> AsyncIterator[list[tuple[PushReply, bytes]]]:
-    """A client known to the broker as a producer, which takes replies, or says it does not."""
+    """Connect a client that the broker knows as a producer, and that accepts or refuses replies."""
     pushed: list[tuple[PushReply, bytes]] = []
 
     async def take(header: PushReply, _: None, call: RequestContext) -> HandlerResponse:
@@ -159,7 +159,7 @@ async def reply(channel: Channel, code: RequestCode, **words: str) -> tuple[int,
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
-async def test_a_reply_in_either_spelling_is_pushed_and_stored(tmp_path: Path, code: RequestCode) -> None:
+async def test_reply_in_both_request_versions_is_pushed_and_stored(tmp_path: Path, code: RequestCode) -> None:
     async with running_broker(tmp_path) as server, asker(server.address) as pushed:
         channel = await connect(server.address)
         assert (await reply(channel, code, REPLY_TO_CLIENT="me@1", CORRELATION_ID="C1"))[0] == ResponseCode.SUCCESS
@@ -172,7 +172,7 @@ async def test_a_reply_in_either_spelling_is_pushed_and_stored(tmp_path: Path, c
         channel.close()
 
 
-async def test_a_reply_that_cannot_be_pushed_is_stored_and_its_sender_told(tmp_path: Path) -> None:
+async def test_reply_that_cannot_be_pushed_is_stored_and_its_sender_gets_an_error(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as server, asker(server.address, ResponseCode.SYSTEM_ERROR):
         channel = await connect(server.address)
         for words, why in (
@@ -191,7 +191,7 @@ async def test_a_reply_that_cannot_be_pushed_is_stored_and_its_sender_told(tmp_p
     ("topic", "queue_id", "code"),
     [("nowhere", 0, ResponseCode.TOPIC_NOT_EXIST), (REPLIES, 9, ResponseCode.INVALID_PARAMETER)],
 )
-async def test_a_reply_is_checked_like_a_message(tmp_path: Path, topic: str, queue_id: int, code: ResponseCode) -> None:
+async def test_reply_is_validated_like_a_message(tmp_path: Path, topic: str, queue_id: int, code: ResponseCode) -> None:
     async with running_broker(tmp_path) as server:
         channel = await connect(server.address)
         answer = await channel.request(RequestCode.SEND_REPLY_MESSAGE_V2, send_header(topic, queue_id), b"42")

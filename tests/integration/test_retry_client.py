@@ -1,4 +1,4 @@
-"""Messages a handler does not take: brought again, buried, looked at by an operator, and sent again."""
+"""Messages whose handler fails: retry, dead letters, redrive, and direct consumption by an operator."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ from sparrow.model.queue import PhysicalOffset
 from sparrow.testing import RunningPlatform
 
 QUICK_MS = 10
-"""Between commits: the tests wait for them."""
+"""The commit interval. It is short because the tests wait for commits."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def admin(stand: Stand) -> AsyncIterator[Admin]:
 
 
 class Choosy(Inbox):
-    """Keeps what it is given, and then does what it is told to."""
+    """A handler that stores each message and then calls a function, which may raise."""
 
     def __init__(self, choose: Callable[[StoredMessage], None]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def later_once(message: StoredMessage) -> None:
 
 
 async def buried(stand: Stand, admin: Admin, *bodies: str, group: str = "readers") -> list[StoredMessage]:
-    """The dead letters of a group that wanted none of these."""
+    """Return the dead letters of a group whose handler rejects these messages."""
     async with Producer(stand.name_servers) as producer:
         await producer.send_batch([Message("T", body) for body in bodies])
     async with Consumer(stand.name_servers, group=group, commit_interval_ms=QUICK_MS) as consumer:
@@ -66,10 +66,10 @@ async def buried(stand: Stand, admin: Admin, *bodies: str, group: str = "readers
     return await admin.dead_letters(group)
 
 
-# -- what a handler chooses -------------------------------------------------------------------------------------------
+# -- handler outcomes -------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_comes_again_when_its_handler_says_and_under_its_own_topic(stand: Stand) -> None:
+async def test_retry_later_redelivers_after_the_delay_under_the_original_topic(stand: Stand) -> None:
     async with Consumer(stand.name_servers, group="readers", commit_interval_ms=QUICK_MS) as consumer:
         inbox = Choosy(later_once)
         await consumer.subscribe("T")
@@ -85,14 +85,14 @@ async def test_a_message_comes_again_when_its_handler_says_and_under_its_own_top
         assert inbox.messages[0].unique_key == inbox.messages[1].unique_key
 
 
-async def test_a_buried_message_is_a_dead_letter_at_once(stand: Stand, admin: Admin) -> None:
+async def test_dead_letter_raised_by_a_handler_takes_effect_at_once(stand: Stand, admin: Admin) -> None:
     assert await admin.dead_letters("readers") == []
     letters = await buried(stand, admin, "one", "two")
     assert texts(letters) == ["one", "two"]
     assert {(letter.topic, letter.reconsume_times) for letter in letters} == {("T", 1)}
 
 
-async def test_a_message_that_failed_too_often_is_a_dead_letter(stand: Stand, admin: Admin) -> None:
+async def test_message_with_used_up_retries_is_a_dead_letter(stand: Stand, admin: Admin) -> None:
     def always_later(message: StoredMessage) -> None:
         raise RetryLater(1)
 
@@ -107,7 +107,7 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter(stand: Stand, ad
     assert [(letter.topic, letter.body, letter.reconsume_times) for letter in letters] == [("T", b"never", 2)]
 
 
-async def test_no_retries_at_all_make_the_first_failure_a_dead_letter(stand: Stand, admin: Admin) -> None:
+async def test_first_failure_is_a_dead_letter_when_no_retries_are_allowed(stand: Stand, admin: Admin) -> None:
     def fails(message: StoredMessage) -> None:
         raise ValueError("oh")
 
@@ -119,7 +119,7 @@ async def test_no_retries_at_all_make_the_first_failure_a_dead_letter(stand: Sta
     assert texts(await admin.dead_letters("readers")) == ["never"]
 
 
-async def test_a_broadcaster_drops_what_it_buries(stand: Stand, admin: Admin) -> None:
+async def test_broadcast_consumer_drops_dead_letters(stand: Stand, admin: Admin) -> None:
     async with Consumer(stand.name_servers, group="readers", mode="broadcast") as consumer:
         inbox = Choosy(burying)
         await consumer.subscribe("T")
@@ -130,7 +130,7 @@ async def test_a_broadcaster_drops_what_it_buries(stand: Stand, admin: Admin) ->
     assert await admin.dead_letters("readers") == []
 
 
-async def test_a_message_whose_record_is_gone_is_sent_again_from_here(stand: Stand, admin: Admin) -> None:
+async def test_message_whose_record_is_deleted_is_sent_back_by_the_consumer(stand: Stand, admin: Admin) -> None:
     await stand.put("T", ["old"])
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
@@ -148,10 +148,10 @@ async def test_a_message_whose_record_is_gone_is_sent_again_from_here(stand: Sta
     assert (letter.topic, letter.body, letter.reconsume_times) == ("T", b"old", 4)
 
 
-# -- in order ---------------------------------------------------------------------------------------------------------
+# -- orderly consumers ------------------------------------------------------------------------------------------------
 
 
-async def test_in_order_a_queue_waits_as_long_as_its_handler_says(stand: Stand) -> None:
+async def test_orderly_queue_waits_for_the_delay_of_its_handler(stand: Stand) -> None:
     await stand.put("T", ["one", "two"])
     async with Consumer(stand.name_servers, group="readers", commit_interval_ms=QUICK_MS) as consumer:
         inbox = Choosy(later_once)
@@ -162,7 +162,7 @@ async def test_in_order_a_queue_waits_as_long_as_its_handler_says(stand: Stand) 
         assert time.monotonic() - begun >= 2
 
 
-async def test_in_order_a_message_is_buried_when_its_retries_are_used_up_and_the_queue_goes_on(
+async def test_orderly_message_becomes_a_dead_letter_after_its_retries_and_the_queue_continues(
     stand: Stand, admin: Admin
 ) -> None:
     def bad_fails(message: StoredMessage) -> None:
@@ -181,7 +181,7 @@ async def test_in_order_a_message_is_buried_when_its_retries_are_used_up_and_the
     assert letter.properties["RETRY_TOPIC"] == "T"
 
 
-async def test_in_order_a_handler_may_bury_at_once_also_in_a_batch(stand: Stand, admin: Admin) -> None:
+async def test_orderly_handler_may_make_a_batch_dead_letters_at_once(stand: Stand, admin: Admin) -> None:
     seen: list[list[str]] = []
 
     async def handle(messages: list[StoredMessage]) -> None:
@@ -198,7 +198,7 @@ async def test_in_order_a_handler_may_bury_at_once_also_in_a_batch(stand: Stand,
     assert texts(await admin.dead_letters("readers")) == ["0", "1", "2"]
 
 
-async def test_in_order_a_queue_that_waits_is_let_go_of_at_once(stand: Stand) -> None:
+async def test_orderly_queue_in_its_retry_delay_is_released_at_once(stand: Stand) -> None:
     def much_later(message: StoredMessage) -> None:
         raise RetryLater(18)
 
@@ -217,7 +217,7 @@ async def test_in_order_a_queue_that_waits_is_let_go_of_at_once(stand: Stand) ->
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
-async def test_dead_letters_are_a_table_too(stand: Stand, admin: Admin) -> None:
+async def test_dead_letters_can_be_read_as_a_table(stand: Stand, admin: Admin) -> None:
     with pytest.raises(UnknownTopic):
         await admin.dead_letter_table("readers")
     await buried(stand, admin, "one", "two")
@@ -225,7 +225,7 @@ async def test_dead_letters_are_a_table_too(stand: Stand, admin: Admin) -> None:
     assert table.to_pydict() == {"body": [b"one", b"two"], "reconsume_times": [1, 1]}
 
 
-async def test_redriven_letters_come_again_to_every_reader_of_their_topic(stand: Stand, admin: Admin) -> None:
+async def test_redriven_letters_reach_every_group_of_their_topic(stand: Stand, admin: Admin) -> None:
     letters = await buried(stand, admin, "one", "two")
     async with (
         Consumer(stand.name_servers, group="readers") as readers,
@@ -257,7 +257,7 @@ async def test_letters_may_be_redriven_for_one_group_only(stand: Stand, admin: A
     assert (await admin.topic_bounds("T"))[queue_of("T")].end == end
 
 
-async def test_letters_are_chosen_by_id_or_by_time(stand: Stand, admin: Admin) -> None:
+async def test_letters_are_selected_by_id_or_by_time(stand: Stand, admin: Admin) -> None:
     letters = await buried(stand, admin, "one", "two", "three")
     ids = [letter.unique_key or "" for letter in letters]
     assert await admin.redrive("readers", ids=[ids[0], ids[2]]) == 2
@@ -267,14 +267,14 @@ async def test_letters_are_chosen_by_id_or_by_time(stand: Stand, admin: Admin) -
     assert await admin.redrive("readers", since=clock.now_ms() + 1_000) == 0
 
 
-async def test_which_letters_must_be_said_once(admin: Admin) -> None:
+async def test_redrive_needs_exactly_one_selection(admin: Admin) -> None:
     with pytest.raises(Refused, match="select the dead letters"):
         await admin.redrive("readers")
     with pytest.raises(Refused, match="select the dead letters"):
         await admin.redrive("readers", since=0, everything=True)
 
 
-async def test_an_operator_has_a_message_handled_now(stand: Stand, admin: Admin) -> None:
+async def test_operator_can_have_a_message_consumed_directly(stand: Stand, admin: Admin) -> None:
     async with (
         Producer(stand.name_servers) as producer,
         Consumer(stand.name_servers, group="readers", consume_from="last") as consumer,
@@ -302,7 +302,7 @@ async def test_an_operator_has_a_message_handled_now(stand: Stand, admin: Admin)
         assert inbox.texts == ["again"] * 3
 
 
-async def test_a_group_is_reset_by_name_by_time_and_by_offset(stand: Stand, admin: Admin) -> None:
+async def test_group_is_reset_by_name_by_time_and_by_offset(stand: Stand, admin: Admin) -> None:
     await stand.put("T", [str(number) for number in range(10)])
     assert await admin.reset_offsets("readers", "T", "last") == {queue_of("T"): 10}
     assert await admin.reset_offsets("readers", "T", "first") == {queue_of("T"): 0}
@@ -323,7 +323,7 @@ async def test_a_group_is_reset_by_name_by_time_and_by_offset(stand: Stand, admi
         await admin.reset_queue("readers", queue_of("T", 5), 0)
 
 
-def test_the_blocking_flavour_buries_and_redrives_too(platform: RunningPlatform) -> None:
+def test_blocking_client_has_dead_letters_and_redrive(platform: RunningPlatform) -> None:
     seen: list[bytes] = []
 
     def handle(message: StoredMessage) -> None:

@@ -1,4 +1,4 @@
-"""A consumer without a group: it sees what comes from now on, shares with nobody, and leaves nothing behind."""
+"""A consumer without a group: it reads new messages only, shares no queues, and leaves no state at the broker."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 
 
 async def polled(consumer: Consumer, count: int) -> list[str]:
-    """The next so many messages, or what comes of them in ten seconds."""
+    """Poll until this many messages came, or none in ten seconds; return them sorted."""
     found: list[str] = []
     while len(found) < count and (some := await consumer.poll(count, timeout_ms=10_000)):
         found += texts(some)
     return sorted(found)
 
 
-# -- where it begins --------------------------------------------------------------------------------------------------
+# -- start offset -----------------------------------------------------------------------------------------------------
 
 
-async def test_it_sees_only_what_comes_after_it_subscribed_in_whatever_queue(stand):
+async def test_consumer_reads_only_messages_sent_after_subscribe_in_all_queues(stand):
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
         for queue_id in range(3):
@@ -53,7 +53,7 @@ async def test_it_sees_only_what_comes_after_it_subscribed_in_whatever_queue(sta
         assert consumer.queues == [queue_of("T", number) for number in range(3)]
 
 
-async def test_what_comes_between_subscribing_and_starting_is_not_lost(stand):
+async def test_messages_between_subscribe_and_start_are_read(stand):
     inbox = Inbox()
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
@@ -62,7 +62,7 @@ async def test_what_comes_between_subscribing_and_starting_is_not_lost(stand):
         await eventually(lambda: inbox.texts == ["new"])
 
 
-async def test_a_new_start_begins_at_the_new_end(stand):
+async def test_reopened_consumer_starts_at_the_new_end(stand):
     consumer = Consumer(stand.name_servers, group=None)
     async with consumer:
         await consumer.subscribe("T")
@@ -76,7 +76,7 @@ async def test_a_new_start_begins_at_the_new_end(stand):
         await eventually(lambda: inbox.texts == ["seen again"])
 
 
-async def test_subscribing_anew_begins_at_the_new_end_and_another_expression_does_not(stand):
+async def test_subscribing_again_starts_at_the_new_end_and_changing_the_filter_does_not(stand):
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T", "a")
         assert await consumer.poll(1, timeout_ms=1) == []
@@ -91,7 +91,7 @@ async def test_subscribing_anew_begins_at_the_new_end_and_another_expression_doe
         assert await polled(consumer, 1) == ["two"]
 
 
-async def test_a_topic_that_is_made_later_is_read_from_its_first_message(stand):
+async def test_topic_created_later_is_read_from_its_first_message(stand):
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("later")
         assert await consumer.poll(1, timeout_ms=1) == []
@@ -100,7 +100,7 @@ async def test_a_topic_that_is_made_later_is_read_from_its_first_message(stand):
         assert await polled(consumer, 1) == ["first"]
 
 
-async def test_while_it_runs_it_keeps_its_place_also_when_its_broker_is_restarted(tmp_path):
+async def test_running_consumer_keeps_its_offsets_when_its_broker_restarts(tmp_path):
     async with AsyncExitStack() as stack, NameServer(NameServerSettings(port=0)) as naming:
         names = str(naming.address)
         async with running_broker(tmp_path, name_servers=names) as broker, Producer(names) as producer:
@@ -116,7 +116,7 @@ async def test_while_it_runs_it_keeps_its_place_also_when_its_broker_is_restarte
         assert await polled(consumer, 1) == ["newer"]
 
 
-async def test_it_can_be_sent_to_an_older_place(stand):
+async def test_seek_to_an_older_offset_works(stand):
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
         assert await consumer.poll(1, timeout_ms=1) == []
@@ -125,10 +125,10 @@ async def test_it_can_be_sent_to_an_older_place(stand):
         assert await polled(consumer, 3) == ["old7", "old8", "old9"]
 
 
-# -- what it leaves behind --------------------------------------------------------------------------------------------
+# -- state at the broker ----------------------------------------------------------------------------------------------
 
 
-async def test_it_leaves_nothing_at_the_broker(stand):
+async def test_consumer_leaves_no_group_topic_or_offset_at_the_broker(stand):
     broker = stand.platform.broker.broker
     groups, topics = set(await broker.store.catalog.list_groups()), {topic.name for topic in broker.topics}
     async with (
@@ -148,7 +148,7 @@ async def test_it_leaves_nothing_at_the_broker(stand):
     assert [await stand.committed(ANONYMOUS_GROUP, "T", number) for number in range(3)] == [None] * 3
 
 
-async def test_two_of_them_and_a_group_do_not_concern_each_other_also_in_one_session(stand):
+async def test_two_consumers_without_group_and_a_group_share_a_session_independently(stand):
     async with ClientSession(stand.name_servers) as session:
         one, other = Consumer(group=None, session=session), Consumer(group=None, session=session)
         member = Consumer(group="readers", session=session)
@@ -170,7 +170,7 @@ async def test_two_of_them_and_a_group_do_not_concern_each_other_also_in_one_ses
 
 @pytest.mark.parametrize("orderly", [False, True])
 @pytest.mark.parametrize("failure", [ValueError("no"), RetryLater(1), DeadLetter()])
-async def test_what_a_handler_does_not_take_is_logged_and_does_not_come_again(stand, caplog, failure, orderly):
+async def test_failed_message_is_logged_and_not_redelivered(stand, caplog, failure, orderly):
     seen: list[str] = []
 
     async def handler(message: StoredMessage) -> None:
@@ -189,7 +189,7 @@ async def test_what_a_handler_does_not_take_is_logged_and_does_not_come_again(st
     assert "%RETRY%" not in " ".join(topic.name for topic in stand.platform.broker.broker.topics)
 
 
-async def test_what_only_a_group_can_have_is_refused_with_a_word_what_to_do(stand):
+async def test_options_that_need_a_group_are_refused_with_the_remedy(stand):
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
         with pytest.raises(GroupRequired, match="needs a consumer group: create the consumer with group="):
@@ -200,10 +200,10 @@ async def test_what_only_a_group_can_have_is_refused_with_a_word_what_to_do(stan
         Consumer(stand.name_servers, group=None, trace=True)
 
 
-# -- beside ----------------------------------------------------------------------------------------------------------
+# -- filters, lanes, blocking client ---------------------------------------------------------------------------------
 
 
-async def test_filters_hold_for_it_too(stand):
+async def test_filters_apply(stand):
     async with Consumer(stand.name_servers, group=None) as tagged, Consumer(stand.name_servers, group=None) as chosen:
         await tagged.subscribe("T", "paid")
         await chosen.subscribe("T", "amount > 10", expression_type="SQL92")
@@ -214,7 +214,7 @@ async def test_filters_hold_for_it_too(stand):
         assert await polled(chosen, 1) == ["open 20"]
 
 
-async def test_it_reads_all_lanes_and_high_first(stand):
+async def test_all_lanes_are_read_high_first(stand):
     async with Admin(stand.name_servers) as admin:
         await admin.create_topic("L", 2, has_lanes=True)
     async with Consumer(stand.name_servers, group=None) as consumer, Producer(stand.name_servers) as producer:
@@ -227,7 +227,7 @@ async def test_it_reads_all_lanes_and_high_first(stand):
         assert taken == ["high", "high", "middle", "middle", "low", "low"]
 
 
-def test_the_blocking_client_has_it_too(tmp_path):
+def test_blocking_client_supports_consumers_without_group(tmp_path):
     from sparrow.client import Producer
 
     with run_platform(tmp_path) as platform, Producer(platform.name_servers) as producer:

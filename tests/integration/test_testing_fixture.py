@@ -1,4 +1,4 @@
-"""The platform that tests start: fresh, real, quick, and gone afterwards."""
+"""The platform fixtures of `sparrow.testing`: fresh, real, fast to start, and removed after the test."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from sparrow.testing import RunningPlatform, run_platform
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-def test_each_test_gets_a_platform_of_its_own(platform: RunningPlatform, turn: int) -> None:
+def test_each_test_gets_its_own_platform(platform: RunningPlatform, turn: int) -> None:
     with Producer(platform.name_servers) as producer:
         assert producer.send(Message("orders", b"%d" % turn)).queue_offset == 0
     with Consumer(platform.name_servers, group="billing") as consumer:
@@ -30,14 +30,16 @@ async def test_asyncio_clients_use_the_same_platform(platform: RunningPlatform) 
         assert (await anext(consumer)).body == b"a book"
 
 
-def test_the_platform_of_the_run_is_there_as_well(sparrow_platform: RunningPlatform, platform: RunningPlatform) -> None:
+def test_platform_of_the_run_is_another_one_than_that_of_the_test(
+    sparrow_platform: RunningPlatform, platform: RunningPlatform
+) -> None:
     assert sparrow_platform.name_servers != platform.name_servers
     with Admin(sparrow_platform.name_servers) as admin:
         ((_, cluster),) = admin.clusters().items()
         assert list(cluster.masters.values()) == [sparrow_platform.address]
 
 
-def test_a_stopped_platform_is_an_outage_and_stopping_twice_is_fine(platform: RunningPlatform) -> None:
+def test_stopped_platform_refuses_sends_and_may_be_stopped_twice(platform: RunningPlatform) -> None:
     with Producer(platform.name_servers, timeout_ms=500) as producer:
         producer.send(Message("orders", b"x"))
         platform.stop()
@@ -46,7 +48,7 @@ def test_a_stopped_platform_is_an_outage_and_stopping_twice_is_fine(platform: Ru
             producer.send(Message("orders", b"x"))
 
 
-def test_two_platforms_at_once_and_nothing_is_left_of_them() -> None:
+def test_two_platforms_run_at_once_and_remove_their_folders() -> None:
     with run_platform() as one, run_platform() as other:
         assert one.address != other.address
         folders = [one.folder, other.folder]
@@ -54,14 +56,14 @@ def test_two_platforms_at_once_and_nothing_is_left_of_them() -> None:
     assert not any(folder.exists() for folder in folders)
 
 
-def test_a_platform_in_a_folder_of_ones_own_comes_back_with_its_messages(tmp_path: Path) -> None:
+def test_platform_with_a_given_folder_keeps_its_messages_across_runs(tmp_path: Path) -> None:
     with run_platform(tmp_path) as platform, Producer(platform.name_servers) as producer:
         producer.send(Message("orders", b"kept", keys="order-7"))
     with run_platform(tmp_path) as platform, Admin(platform.name_servers) as admin:
         assert [message.body for message in admin.find_by_key("orders", "order-7")] == [b"kept"]
 
 
-def test_settings_may_differ() -> None:
+def test_settings_may_be_overridden() -> None:
     with run_platform(log={"message_bytes_max": 1000}, broker={"name": "other"}) as platform:
         with Producer(platform.name_servers) as producer:
             assert producer.send(Message("orders", b"small")).broker_name == "other"
@@ -69,7 +71,7 @@ def test_settings_may_differ() -> None:
                 producer.send(Message("orders", bytes(1001)))
 
 
-def test_a_project_that_has_sparrow_installed_finds_the_fixture(tmp_path: Path) -> None:
+def test_project_with_sparrow_installed_finds_the_fixtures(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(
         "def test_theirs(platform, sparrow_platform):\n    assert platform.name_servers\n"
     )
@@ -84,7 +86,7 @@ def test_a_project_that_has_sparrow_installed_finds_the_fixture(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_pytest_run_that_needs_no_platform_loads_nothing_heavy() -> None:
+def test_pytest_run_without_a_platform_imports_no_heavy_modules() -> None:
     script = (
         "import sys, sparrow.testing.plugin\n"
         "heavy = {'numpy', 'pyarrow', 'pydantic', 'sparrow.broker', 'sparrow.client'} & sys.modules.keys()\n"

@@ -26,7 +26,7 @@ from sparrow.model.protocol import PERM_READ, TRACE_TOPIC
 from sparrow.testing import RunningPlatform
 
 QUICK_MS = 10
-"""Between commits: the tests wait for them."""
+"""The commit interval. It is short because the tests wait for commits."""
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 
 
 async def traces(stand: Stand, key: str) -> list[TraceRecord]:
-    """What `queryMsgTraceById` would find."""
+    """Return the records that `queryMsgTraceById` would find."""
     async with Admin(stand.name_servers) as admin:
         found = await admin.find_by_key(TRACE_TOPIC, key)
     return [each for message in found for each in trace_records.decode(message.body)]
 
 
-async def test_a_send_leaves_a_trace_that_is_found_by_id_and_by_key(stand: Stand) -> None:
+async def test_trace_of_a_send_is_found_by_id_and_by_key(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop", trace=True) as producer:
         sent = await producer.send(Message("T", "a book", tags="paid", keys="order-7"))
         late = await producer.send(Message("T", "later"), delay_level=1)
@@ -63,7 +63,7 @@ async def test_a_send_leaves_a_trace_that_is_found_by_id_and_by_key(stand: Stand
     assert delayed.kind is TracedMessageType.DELAYED
 
 
-async def test_every_way_to_send_leaves_traces(stand: Stand) -> None:
+async def test_every_kind_of_send_is_traced(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop", linger_ms=1, trace=True) as producer:
         results = await producer.send_batch([Message("T", "1"), Message("T", "2")])
         results.append(await producer.send(Message("T", "3")))
@@ -72,7 +72,7 @@ async def test_every_way_to_send_leaves_traces(stand: Stand) -> None:
         assert result.message_id in {each.message_id for each in await traces(stand, result.message_id)}
 
 
-async def test_a_send_that_failed_leaves_a_trace_too(stand: Stand) -> None:
+async def test_failed_send_is_traced(stand: Stand) -> None:
     async with Admin(stand.name_servers) as admin:
         await admin.create_topic("closed", 1, permission=PERM_READ)
         (queue,) = (await admin.route("closed")).read_queues
@@ -85,7 +85,7 @@ async def test_a_send_that_failed_leaves_a_trace_too(stand: Stand) -> None:
     assert not found.is_success
 
 
-async def test_a_transaction_leaves_two_traces(stand: Stand) -> None:
+async def test_transaction_has_two_traces(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop", trace=True) as producer:
         async with producer.transaction(Message("T", "paid", keys="order-9")) as sent:
             pass
@@ -96,7 +96,7 @@ async def test_a_transaction_leaves_two_traces(stand: Stand) -> None:
     assert (ended.transaction_id, ended.state, ended.from_check) == (sent.message_id, "COMMIT_MESSAGE", False)
 
 
-async def test_a_consumer_traces_what_its_handler_does(stand: Stand) -> None:
+async def test_consumer_traces_the_outcomes_of_its_handler(stand: Stand) -> None:
     inbox = Inbox()
 
     async def handle(message: StoredMessage) -> None:
@@ -125,7 +125,7 @@ async def test_a_consumer_traces_what_its_handler_does(stand: Stand) -> None:
         assert (ended.code, ended.is_success, ended.keys) == (code, code is ConsumeReturnType.SUCCESS, "k")
 
 
-async def test_traces_that_cannot_be_sent_do_no_harm(tmp_path: Path) -> None:
+async def test_unsendable_traces_do_not_affect_the_send(tmp_path: Path) -> None:
     async with standing(tmp_path, auto_create_topics=False) as stand:
         await stand.topic("T")
         async with Producer(stand.name_servers, trace=True) as producer:
@@ -136,14 +136,14 @@ async def test_traces_that_cannot_be_sent_do_no_harm(tmp_path: Path) -> None:
         assert producer._single.tracer.dropped == 1
 
 
-async def test_without_the_option_there_are_no_traces(stand: Stand) -> None:
+async def test_no_traces_are_sent_without_the_option(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         sent = await producer.send(Message("T", "a book"))
     with pytest.raises(UnknownTopic):
         await traces(stand, sent.message_id)
 
 
-def test_the_blocking_flavour_leaves_traces_too(platform: RunningPlatform) -> None:
+def test_blocking_clients_are_traced(platform: RunningPlatform) -> None:
     seen: list[bytes] = []
     with client.Consumer(platform.name_servers, group="readers", trace=True) as consumer:
         consumer.subscribe("T")

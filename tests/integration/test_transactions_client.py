@@ -1,4 +1,4 @@
-"""Transactions from the producer's side: committed, rolled back, and asked after by the broker."""
+"""Transactions of a producer: commit, rollback, and check-back by the broker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import CheckTransaction
 
 IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transaction_check_interval_ms": 20}
-"""A broker that asks at once, and again soon."""
+"""Settings of a broker that sends check-backs at once and repeats them soon."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ class Oops(Exception):
     pass
 
 
-async def test_a_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
+async def test_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
         async with producer.transaction(Message("T", "paid", keys="order-7")) as sent:
             assert unfinished(stand) == 1
@@ -65,7 +65,7 @@ async def test_a_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
         assert (message.unique_key, message.keys) == (sent.message_id, ["order-7"])
 
 
-async def test_a_message_is_dropped_when_its_block_raises(stand: Stand) -> None:
+async def test_message_is_dropped_when_its_block_raises(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
         with pytest.raises(Oops):
             async with producer.transaction(Message("T", "not paid")):
@@ -75,7 +75,7 @@ async def test_a_message_is_dropped_when_its_block_raises(stand: Stand) -> None:
         await eventually(lambda: inbox.texts == ["after it"])
 
 
-async def test_a_block_that_is_cancelled_rolls_back(stand: Stand) -> None:
+async def test_cancelled_block_rolls_back(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop") as producer:
         begun = asyncio.Event()
 
@@ -92,7 +92,7 @@ async def test_a_block_that_is_cancelled_rolls_back(stand: Stand) -> None:
         assert unfinished(stand) == 0
 
 
-async def test_work_says_how_its_transaction_ends(stand: Stand) -> None:
+async def test_result_of_the_callback_decides_the_transaction(stand: Stand) -> None:
     async with Producer(stand.name_servers, group="shop", linger_ms=1) as producer, reading(stand) as inbox:
 
         async def nothing(message: Message) -> None:
@@ -112,7 +112,7 @@ async def test_work_says_how_its_transaction_ends(stand: Stand) -> None:
         await eventually(lambda: inbox.texts == ["by nothing", "by its word"])
 
 
-async def test_what_the_work_does_not_know_the_listener_is_asked(impatient: Stand) -> None:
+async def test_unknown_state_is_resolved_by_a_check_back(impatient: Stand) -> None:
     asked: list[StoredMessage] = []
 
     async def check(message: StoredMessage) -> TransactionState:
@@ -125,12 +125,12 @@ async def test_what_the_work_does_not_know_the_listener_is_asked(impatient: Stan
     ):
         await producer.send_in_transaction(Message("T", "paid", tags="t"), lambda _: TransactionState.UNKNOWN)
         await eventually(lambda: inbox.texts == ["paid"])
-        assert len(asked) >= 2  # more if it was slow to hear the answer
+        assert len(asked) >= 2  # more if the broker was slow to process the result
         assert {(message.topic, message.body, message.tags) for message in asked} == {("T", b"paid", "t")}
         await eventually(lambda: unfinished(impatient) == 0)
 
 
-async def test_a_listener_answers_for_a_producer_that_died(impatient: Stand) -> None:
+async def test_check_back_is_answered_for_a_producer_that_died(impatient: Stand) -> None:
     async with Producer(impatient.name_servers, group="shop") as first:
         await first.begin_transaction(Message("T", "paid"))
         await first.begin_transaction(Message("T", "not paid"))
@@ -147,7 +147,7 @@ async def test_a_listener_answers_for_a_producer_that_died(impatient: Stand) -> 
         await eventually(lambda: sorted(inbox.texts) == ["hello", "paid"])
 
 
-async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) -> None:
+async def test_checker_is_not_called_while_the_block_runs(impatient: Stand) -> None:
     asked: list[StoredMessage] = []
 
     def check(message: StoredMessage) -> TransactionState:
@@ -173,7 +173,7 @@ async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) 
         assert asked == []
 
 
-async def test_a_listener_that_fails_is_asked_again(impatient: Stand) -> None:
+async def test_failing_checker_is_called_again(impatient: Stand) -> None:
     calls = 0
 
     def check(message: StoredMessage) -> TransactionState:
@@ -192,12 +192,12 @@ async def test_a_listener_that_fails_is_asked_again(impatient: Stand) -> None:
         await eventually(lambda: inbox.texts == ["paid"])
 
 
-async def test_a_broker_that_did_not_hear_the_end_asks_and_is_told(tmp_path: Path) -> None:
+async def test_lost_end_of_a_transaction_is_repeated_after_a_check_back(tmp_path: Path) -> None:
     async with standing(tmp_path, **IMPATIENT | {"transaction_timeout_ms": 200}) as stand:
         await stand.topic("T")
         async with Producer(stand.name_servers, group="shop") as producer:
             async with producer.transaction(Message("T", "paid")) as sent:
-                # To the producer its broker is gone; the broker is still connected, and asks.
+                # The producer cannot find its broker; the broker is still connected and sends a check-back.
                 route = producer.session.cached_route("T")
                 assert route is not None
                 address = route.masters.pop(sent.broker_name)
@@ -207,7 +207,7 @@ async def test_a_broker_that_did_not_hear_the_end_asks_and_is_told(tmp_path: Pat
                 await eventually(lambda: inbox.texts == ["paid"])
 
 
-async def test_an_end_that_the_broker_refuses_is_raised(stand: Stand) -> None:
+async def test_end_that_the_broker_refuses_raises(stand: Stand) -> None:
     async with (
         Producer(stand.name_servers, group="shop") as producer,
         Producer(stand.name_servers, group="stranger") as stranger,
@@ -221,7 +221,7 @@ async def test_an_end_that_the_broker_refuses_is_raised(stand: Stand) -> None:
         assert unfinished(stand) == 0
 
 
-async def test_producers_of_one_session_answer_each_for_their_own(impatient: Stand) -> None:
+async def test_producers_of_one_session_answer_check_backs_of_their_own_group(impatient: Stand) -> None:
     async with (
         Producer(impatient.name_servers, group="yes", transaction_checker=lambda _: TransactionState.COMMIT) as yes,
         Producer(session=yes.session, group="no", transaction_checker=lambda _: TransactionState.ROLLBACK) as no,
@@ -234,7 +234,7 @@ async def test_producers_of_one_session_answer_each_for_their_own(impatient: Sta
         await eventually(lambda: inbox.texts == ["yes"])
 
 
-def test_the_blocking_producer_has_transactions_too(tmp_path: Path) -> None:
+def test_blocking_producer_has_transactions(tmp_path: Path) -> None:
     asked: list[bytes] = []
 
     def check(message: StoredMessage) -> TransactionState:

@@ -1,4 +1,4 @@
-"""Buses on every database, with a broker in memory: quick to poll, and stopped when the test is over."""
+"""Buses on every database, with an in-memory broker and short poll intervals; stopped at the end of the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUICK: dict[str, Any] = {
     "poll_min_s": 0.005,
     "poll_max_s": 0.05,
     "stop_timeout_s": 5.0,
-    "retry_round_interval_s": None,  # the clock of these tests jumps: rounds come where a test asks for them
+    "retry_round_interval_s": None,  # the clock of these tests jumps: a test starts retry rounds itself
 }
 
 MakeBus = Callable[..., EventBus]
@@ -29,7 +29,7 @@ def broker() -> MemoryBroker:
 
 @pytest.fixture
 async def make_bus(database_url: str, broker: MemoryBroker) -> AsyncIterator[MakeBus]:
-    """Makes buses on this test's database and broker; options are those of the bus."""
+    """Make buses on the database and the broker of this test; the options are those of the bus."""
     made: list[EventBus] = []
 
     def make(**options: Any) -> EventBus:
@@ -45,7 +45,7 @@ async def make_bus(database_url: str, broker: MemoryBroker) -> AsyncIterator[Mak
 
 @pytest.fixture
 async def bus(make_bus: MakeBus) -> EventBus:
-    """With its tables, and not started: what is published stays where it is."""
+    """A bus that has its tables and is not started: published events stay in the outbox."""
     bus = make_bus()
     await bus.prepare()
     return bus

@@ -1,7 +1,7 @@
-"""A whole bus beside a service that speaks as .NET CAP does: real brokers, a plain client in CAP's place.
+"""A complete bus beside a service that uses the format of .NET CAP: real brokers, and a plain client in CAP's place.
 
-The peer publishes an order in CAP's form and asks for an answer; our handler takes it, and its answer arrives in the
-form that CAP reads: text headers, PascalCase JSON, nothing wrapped.
+The peer publishes an order in CAP's format and requests a reply. Our handler processes it, and the reply arrives in the
+format that CAP reads: text headers, PascalCase JSON, no wrapping document.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Heard(NamedTuple):
 
 
 class Peer(Protocol):
-    """A service that knows the broker and CAP's form, and nothing of ours."""
+    """A service that knows the broker and CAP's format, and nothing of Sparrow."""
 
     async def publish(self, name: str, headers: dict[str, str | None], body: bytes) -> None: ...
 
@@ -126,7 +126,7 @@ async def on_redis(url: str) -> AsyncIterator[Peer]:
 async def on_nats(url: str) -> AsyncIterator[Peer]:
     client = await nats.connect(url)
     js = client.jetstream()
-    # As CAP does: a stream for the first word of the names.
+    # As CAP does: one stream per first word of the names.
     await js.add_stream(StreamConfig(name="order", subjects=[ANSWER]))
     subscription = await client.subscribe(ANSWER)
 
@@ -163,7 +163,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, Callable[[str]
         pytest.skip(str(missing))
 
 
-async def test_a_cap_service_asks_and_gets_an_answer_it_can_read(
+async def test_cap_service_gets_a_reply_in_its_own_format(
     broker: tuple[str, Callable[[str], Any]], tmp_path: Path
 ) -> None:
     url, on_broker = broker
@@ -179,7 +179,7 @@ async def test_a_cap_service_asks_and_gets_an_answer_it_can_read(
     async with bus, on_broker(url) as peer, asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(bus.core.worker.listening(group) for group in bus.subscriptions.groups()))
         await peer.publish(QUESTION, CAP_HEADERS, CAP_BODY)
-        await peer.publish(QUESTION, CAP_HEADERS, CAP_BODY)  # once more, as a broker may
+        await peer.publish(QUESTION, CAP_HEADERS, CAP_BODY)  # a duplicate, as a broker may deliver
         answer = await peer.hear()
         await bus.drain()
 

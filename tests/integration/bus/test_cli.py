@@ -52,8 +52,8 @@ class Done(NamedTuple):
 
 
 def sparrow(*words: str, cwd: Path) -> Done:
-    """In this process, which is quicker than a new one, and ends as the script does: our errors are sentences."""
-    # A table cut to the width of nobody's terminal could not be read here.
+    """Run in this process, which is faster than a new one; errors of Sparrow end it as they end the script."""
+    # A wide terminal, so that no table is cut.
     runner, before = CliRunner(env={"COLUMNS": "250"}), Path.cwd()
     os.chdir(cwd)
     try:
@@ -70,7 +70,7 @@ def sparrow(*words: str, cwd: Path) -> Done:
 
 
 def answer(*words: str, cwd: Path) -> Any:
-    """What it says with --json."""
+    """Return the output of the command with --json."""
     done = sparrow(*words, "--json", cwd=cwd)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -114,7 +114,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     made.close()
 
 
-def test_every_command_explains_itself_with_an_example(tmp_path: Path) -> None:
+def test_every_command_has_help_with_an_example(tmp_path: Path) -> None:
     listed = sparrow("--help", cwd=tmp_path).stdout
     commands = (
         *("worker", "list", "search", "show", "requeue", "reexecute", "cancel", "publish-now", "delete", "park"),
@@ -125,7 +125,7 @@ def test_every_command_explains_itself_with_an_example(tmp_path: Path) -> None:
         assert "Example" in sparrow(command, "--help", cwd=tmp_path).stdout, command
 
 
-# -- looking and doing -----------------------------------------------------------------------------------------------
+# -- list, show, change ----------------------------------------------------------------------------------------------
 
 
 def test_messages_are_listed_searched_and_shown(tmp_path: Path, shop: Shop) -> None:
@@ -147,7 +147,7 @@ def test_messages_are_listed_searched_and_shown(tmp_path: Path, shop: Shop) -> N
     assert "there is no message 4711 in received" in missing.stderr
 
 
-def test_the_state_of_all_is_counted(tmp_path: Path, shop: Shop) -> None:
+def test_stats_count_messages_by_state(tmp_path: Path, shop: Shop) -> None:
     counted = answer("stats", "--topics", "--database", shop.url, cwd=tmp_path)
     published = counted["published"]
     assert (published["by_status"]["Failed"], published["by_status"]["Delayed"], published["open"]) == (2, 1, 2)
@@ -159,7 +159,7 @@ def test_the_state_of_all_is_counted(tmp_path: Path, shop: Shop) -> None:
     assert (kind["count"], kind["error"]) == (2, "Unavailable-->no broker …")
 
 
-def test_an_error_of_the_script_is_a_sentence_and_no_traceback(tmp_path: Path) -> None:
+def test_error_of_the_script_prints_one_sentence_without_traceback(tmp_path: Path) -> None:
     words = ["show", "published", "1", "--database", f"sqlite:///{tmp_path}/none.db"]
     done = subprocess.run([*SPARROW, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -167,7 +167,7 @@ def test_an_error_of_the_script_is_a_sentence_and_no_traceback(tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
-def test_by_number_things_are_done_at_once_or_not_at_all(tmp_path: Path, shop: Shop) -> None:
+def test_action_by_number_succeeds_for_all_numbers_or_for_none(tmp_path: Path, shop: Shop) -> None:
     where = ("--database", shop.url)
     done = sparrow("requeue", str(shop.failed[0]), *where, cwd=tmp_path)
     assert done.stdout.strip() == f"1 message requeued: {shop.failed[0]}"
@@ -181,7 +181,7 @@ def test_by_number_things_are_done_at_once_or_not_at_all(tmp_path: Path, shop: S
     assert answer("delete", "published", str(shop.waiting), "--force", *where, cwd=tmp_path)["count"] == 1
 
 
-def test_by_filter_nothing_is_done_unless_it_is_confirmed(tmp_path: Path, shop: Shop) -> None:
+def test_action_by_filter_changes_nothing_without_confirmation(tmp_path: Path, shop: Shop) -> None:
     where = ("--name", "order.paid", "--database", shop.url)
     dry = answer("requeue", *where, "--dry-run", cwd=tmp_path)
     assert dry == {"count": 2, "ids": [str(number) for number in shop.failed], "dry_run": True}
@@ -199,7 +199,7 @@ def test_by_filter_nothing_is_done_unless_it_is_confirmed(tmp_path: Path, shop: 
     assert "the filter is empty" in everything.stderr
 
 
-def test_what_was_said_wrongly_is_a_sentence(tmp_path: Path, shop: Shop) -> None:
+def test_wrong_arguments_are_refused_with_a_clear_message(tmp_path: Path, shop: Shop) -> None:
     where = ("--database", shop.url)
     application(tmp_path, shop.url)
     wrong = {
@@ -229,10 +229,10 @@ def test_what_was_said_wrongly_is_a_sentence(tmp_path: Path, shop: Shop) -> None
     assert not (tmp_path / "nowhere.db").exists()
 
 
-# -- the bus itself --------------------------------------------------------------------------------------------------
+# -- ddl, check, asyncapi, clean -------------------------------------------------------------------------------------
 
 
-def test_ddl_makes_tables_that_a_bus_without_rights_can_use(tmp_path: Path) -> None:
+def test_ddl_makes_tables_that_a_bus_without_ddl_rights_can_use(tmp_path: Path) -> None:
     import sqlite3
 
     text = sparrow("ddl", "--dialect", "sqlite", "--table-prefix", "shop", "--strict", cwd=tmp_path).stdout
@@ -250,7 +250,7 @@ def test_ddl_makes_tables_that_a_bus_without_rights_can_use(tmp_path: Path) -> N
     assert "`cap.queue`" in sparrow("ddl", "--dialect", "mariadb", cwd=tmp_path).stdout
 
 
-def test_check_lists_the_handlers_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_check_lists_handlers_and_reports_errors(tmp_path: Path) -> None:
     application(tmp_path, f"sqlite:///{tmp_path}/shop.db")
     done = sparrow("check", "shop:bus", "--offline", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -268,7 +268,7 @@ def test_check_lists_the_handlers_and_says_what_is_wrong(tmp_path: Path) -> None
     assert "both take 'order.created'" in done.stderr
 
 
-def test_the_asyncapi_document_is_printed_or_written(tmp_path: Path) -> None:
+def test_asyncapi_document_is_printed_or_written_to_a_file(tmp_path: Path) -> None:
     application(tmp_path, "sqlite:///shop.db")
     document = json.loads(sparrow("asyncapi", "shop:bus", cwd=tmp_path).stdout)
     assert document["operations"]["receive.order.created.billing.v1"]["summary"] == "Writes the bill."
@@ -276,7 +276,7 @@ def test_the_asyncapi_document_is_printed_or_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["info"]["title"] == "Shop"
 
 
-def test_clean_deletes_what_has_expired_and_nothing_else(tmp_path: Path, shop: Shop) -> None:
+def test_clean_deletes_only_expired_messages(tmp_path: Path, shop: Shop) -> None:
     import sqlite3
 
     with sqlite3.connect(tmp_path / "shop.db") as db:
@@ -286,12 +286,12 @@ def test_clean_deletes_what_has_expired_and_nothing_else(tmp_path: Path, shop: S
     assert len(answer("list", "published", "--database", shop.url, cwd=tmp_path)) == 3
 
 
-# -- the worker ------------------------------------------------------------------------------------------------------
+# -- worker ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def worker(*words: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """One that has said that it is ready."""
+    """Start a worker, and yield it with its output once it has printed that it is ready."""
     with (cwd / "said").open("w+") as errors:
         child = subprocess.Popen(
             [*SPARROW, "worker", *words], cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -310,7 +310,7 @@ def worker(*words: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], list
                 child.kill()
 
 
-def test_the_worker_sends_handles_and_stops_cleanly(tmp_path: Path, database_url: str) -> None:
+def test_worker_sends_handles_and_stops_cleanly(tmp_path: Path, database_url: str) -> None:
     application(tmp_path, database_url)
     bus = EventBus(database_url, "memory://", app="shop")
     bus.prepare()
@@ -330,7 +330,7 @@ def test_the_worker_sends_handles_and_stops_cleanly(tmp_path: Path, database_url
     bus.stop()
 
 
-def test_a_worker_may_only_send(tmp_path: Path) -> None:
+def test_worker_with_relay_only_calls_no_handlers(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     application(tmp_path, url)
     with worker("shop:bus", "--relay-only", cwd=tmp_path) as (child, said):
@@ -344,7 +344,7 @@ def test_a_worker_may_only_send(tmp_path: Path) -> None:
     assert not (tmp_path / "billed").exists()
 
 
-def test_a_worker_waits_for_a_database_and_a_broker_that_are_not_there(tmp_path: Path) -> None:
+def test_worker_waits_for_an_unreachable_database_and_broker(tmp_path: Path) -> None:
     application(tmp_path, "postgresql://me@127.0.0.1:1/x")
     child = subprocess.Popen(
         [*SPARROW, "worker", "shop:bus"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

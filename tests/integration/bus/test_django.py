@@ -1,4 +1,4 @@
-"""The bus in a Django project, each in a process of its own: Django is set up once in a process."""
+"""The bus in a Django project. Each script runs in a new process, because Django is set up once per process."""
 
 import json
 import os
@@ -132,7 +132,7 @@ class Project:
             database["OPTIONS"] = {"timeout": 30, "transaction_mode": "IMMEDIATE"}
         self.folder = folder
         self.is_sqlite = engine == "sqlite3"
-        """Where a handler's transaction keeps all others out."""
+        """On SQLite, the open transaction of a handler blocks all other writers."""
         self.env = {
             **os.environ,
             "SHOP_DATABASE": json.dumps(database),
@@ -173,11 +173,11 @@ def project(database_url: str, tmp_path: Path) -> Project:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Project:
-    """On SQLite, where the database does not matter."""
+    """A project on SQLite, for tests where the database does not matter."""
     return Project(tmp_path, f"sqlite:///{tmp_path}/shop.db")
 
 
-def test_a_view_publishes_in_its_atomic_block_and_a_failed_one_publishes_nothing(project: Project) -> None:
+def test_view_publishes_in_its_atomic_block_and_a_failed_view_publishes_nothing(project: Project) -> None:
     project.run("""
 with_event = client.get("/orders/7").json()["event"]
 assert client.get("/orders/8?fail=1").status_code == 500
@@ -191,7 +191,7 @@ assert rows[0].added.tzinfo is not None
 """)
 
 
-def test_publishing_outside_of_atomic_is_refused_and_says_what_to_do(project: Project) -> None:
+def test_publishing_outside_atomic_is_refused_with_the_remedy(project: Project) -> None:
     project.run("""
 from sparrow.bus import NotInTransaction
 for publish in (lambda: publisher.publish("order.created", 1), lambda: publisher.publish_many([("order.created", 1)])):
@@ -206,7 +206,7 @@ assert Published.objects.count() == 0
 """)
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_events_along(project: Project) -> None:
+def test_savepoint_rollback_removes_its_events(project: Project) -> None:
     project.run("""
 with transaction.atomic():
     publisher.publish("kept", 1)
@@ -220,7 +220,7 @@ assert [row.name for row in Published.objects.all()] == ["kept"]
 """)
 
 
-def test_an_installed_bus_starts_with_the_first_request_and_handlers_use_the_models(project: Project) -> None:
+def test_installed_bus_starts_with_the_first_request_and_handlers_use_the_models(project: Project) -> None:
     out = project.run("""
 from django.core.wsgi import get_wsgi_application
 bus.install(get_wsgi_application())
@@ -237,7 +237,7 @@ assert (received.name, received.group, received.status) == ("order.created", "ca
     assert sorted(out.split()) == ["1", "2", "handled", "handled"]
 
 
-def test_the_migration_makes_what_a_start_would_make_and_can_be_undone(project: Project) -> None:
+def test_migration_makes_the_same_tables_as_a_start_and_can_be_reversed(project: Project) -> None:
     project.run("""
 from sqlalchemy import create_engine, inspect
 call_command("makemigrations", "sparrow_bus", check_changes=True, dry_run=True)
@@ -260,7 +260,7 @@ assert indexes() == by_migration
 """)
 
 
-def test_another_schema_or_prefix_is_heeded(database_url: str, tmp_path: Path) -> None:
+def test_schema_and_prefix_settings_are_used(database_url: str, tmp_path: Path) -> None:
     Project(tmp_path, database_url, schema="events", table_prefix="events").run("""
 assert client.get("/orders/7").status_code == 200
 assert Published.objects.count() == 3
@@ -268,7 +268,7 @@ assert "events" in Published._meta.db_table
 """)
 
 
-def test_the_admin_shows_messages_and_lets_nobody_change_them(small: Project) -> None:
+def test_django_admin_shows_messages_read_only(small: Project) -> None:
     small.run("""
 from django.contrib.auth.models import User
 from django.core.wsgi import get_wsgi_application
@@ -294,7 +294,7 @@ assert [row.number for row in Handled.objects.all()] == [7, 7]  # once more, as 
 """)
 
 
-def test_manage_bus_worker_works_until_it_is_told_to_stop(small: Project) -> None:
+def test_manage_bus_worker_runs_until_it_gets_a_stop_signal(small: Project) -> None:
     small.run("assert client.get('/orders/7').status_code == 200")
     worker = small.manage("bus_worker")
     try:
@@ -309,7 +309,7 @@ def test_manage_bus_worker_works_until_it_is_told_to_stop(small: Project) -> Non
     assert "Stopping" in out
 
 
-def test_a_worker_without_tables_says_to_migrate(small: Project) -> None:
+def test_worker_without_tables_asks_to_migrate(small: Project) -> None:
     worker = small.manage("bus_worker")
     _, err = worker.communicate(timeout=60)
     assert worker.returncode == 1
@@ -317,7 +317,7 @@ def test_a_worker_without_tables_says_to_migrate(small: Project) -> None:
     assert "Traceback" not in err
 
 
-def test_a_bus_may_be_named_instead_of_described(small: Project) -> None:
+def test_setting_may_name_a_bus_object(small: Project) -> None:
     (small.folder / "shop" / "bus.py").write_text(
         "from sparrow.bus import EventBus\n"
         "from sparrow.bus.integrations.django.configuration import database_url\n"
@@ -335,7 +335,7 @@ assert Published._meta.db_table == "named.published"
         small.run("")
 
 
-def test_django_tests_do_not_start_a_worker_on_the_real_database(small: Project) -> None:
+def test_django_tests_start_no_worker_on_the_real_database(small: Project) -> None:
     (small.folder / "shop" / "tests.py").write_text(
         "from django.core.wsgi import get_wsgi_application\n"
         "from django.test import TestCase\n"
@@ -358,7 +358,7 @@ def test_django_tests_do_not_start_a_worker_on_the_real_database(small: Project)
     assert not (small.folder / "shop.db").exists()
 
 
-def test_publishing_inside_an_event_loop_is_refused_with_the_way_to_go(small: Project) -> None:
+def test_publishing_inside_an_event_loop_is_refused_with_the_remedy(small: Project) -> None:
     small.run("""
 import asyncio
 from django.core.exceptions import SynchronousOnlyOperation
@@ -375,7 +375,7 @@ else:
 """)
 
 
-def test_a_connection_that_broke_is_replaced_before_the_next_message(small: Project) -> None:
+def test_broken_connection_is_replaced_before_the_next_message(small: Project) -> None:
     small.run("""
 from django.core.wsgi import get_wsgi_application
 from django.db import connections
@@ -401,7 +401,7 @@ assert sorted(row.number for row in Handled.objects.all()) == [1, 2, 7]
 """)
 
 
-def test_what_a_handler_writes_with_the_models_and_the_end_of_its_message_are_one_commit(project: Project) -> None:
+def test_model_writes_of_a_handler_commit_with_the_end_of_its_message(project: Project) -> None:
     project.run(
         """
 from django.core.wsgi import get_wsgi_application

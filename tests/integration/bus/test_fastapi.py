@@ -31,7 +31,7 @@ class Order(BaseModel):
 
 @asynccontextmanager
 async def served(app: Any) -> AsyncIterator[AsyncClient]:
-    """As a server does it: the start event, requests, the stop event."""
+    """Run an application as a server does: start event, requests, stop event."""
     async with app.router.lifespan_context(app):
         transport = ASGITransport(app, raise_app_exceptions=False)
         async with AsyncClient(transport=transport, base_url="http://shop") as client:
@@ -39,7 +39,7 @@ async def served(app: Any) -> AsyncIterator[AsyncClient]:
 
 
 def shop(bus: EventBus) -> FastAPI:
-    """An application whose views have an AsyncSession or a Session, which is committed when the view is done."""
+    """An application whose views use an AsyncSession or a Session that is committed at the end of the view."""
 
     async def get_session() -> AsyncIterator[AsyncSession]:
         async with AsyncSession(bus.database.async_engine) as session, session.begin():
@@ -116,7 +116,7 @@ async def make_tables(bus: EventBus) -> None:
         await bus.database.run(lambda db, table=table: db.execute(text(f"CREATE TABLE {table} (number INTEGER)")))
 
 
-async def test_a_view_gets_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
+async def test_publisher_of_a_view_uses_the_transaction_of_its_session(bus: EventBus) -> None:
     async with served(shop(bus)) as client:
         await make_tables(bus)
         for path, number in (("/asyncio", 1), ("/blocking", 2), ("/unbound-asyncio", 3), ("/unbound-blocking", 4)):
@@ -129,7 +129,7 @@ async def test_a_view_gets_a_publisher_in_the_transaction_of_its_session(bus: Ev
 
 
 @pytest.mark.parametrize("path", ["/asyncio", "/blocking"])
-async def test_a_view_that_fails_publishes_nothing(bus: EventBus, path: str) -> None:
+async def test_failed_view_publishes_nothing(bus: EventBus, path: str) -> None:
     async with served(shop(bus)) as client:
         await make_tables(bus)
         with capture(bus) as published:
@@ -140,7 +140,7 @@ async def test_a_view_that_fails_publishes_nothing(bus: EventBus, path: str) -> 
         assert await numbers(bus, "orders") == [2]
 
 
-async def test_the_bus_starts_and_stops_with_the_application(tmp_path: Any) -> None:
+async def test_bus_starts_and_stops_with_the_application(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     seen: list[tuple[str, bool]] = []
 
@@ -153,14 +153,14 @@ async def test_the_bus_starts_and_stops_with_the_application(tmp_path: Any) -> N
     app = FastAPI(lifespan=lifespan)
     bus.install(app)
     async with app.router.lifespan_context(app) as state:
-        assert state == {"region": "north"}  # the application's own
+        assert state == {"region": "north"}  # the state of the application's own lifespan
         assert bus.is_running
         assert app.state.bus is bus
     assert not bus.is_running
-    assert seen == [("opened", False), ("closed", False)]  # handlers may use what the application has opened
+    assert seen == [("opened", False), ("closed", False)]  # handlers may use resources of the application
 
 
-async def test_the_bus_stops_also_when_the_application_goes_down_with_an_error(tmp_path: Any) -> None:
+async def test_bus_stops_when_the_application_ends_with_an_error(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     app = FastAPI()
     bus.install(app)
@@ -170,16 +170,16 @@ async def test_the_bus_stops_also_when_the_application_goes_down_with_an_error(t
     assert not bus.is_running
 
 
-async def test_an_application_that_only_publishes_starts_no_worker(tmp_path: Any) -> None:
+async def test_application_that_only_publishes_starts_no_worker(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     app = FastAPI()
     bus.install(app, start=False)
     async with app.router.lifespan_context(app):
         assert not bus.is_running
-        assert await bus.publish("order.created", 1) > 0  # the tables are there
+        assert await bus.publish("order.created", 1) > 0  # the tables exist
 
 
-async def test_the_blocking_word_on_an_asyncio_session_is_refused_and_names_the_right_one(tmp_path: Any) -> None:
+async def test_blocking_publisher_refuses_an_asyncio_session_and_names_the_right_one(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     app = shop(bus)
 
@@ -195,7 +195,7 @@ async def test_the_blocking_word_on_an_asyncio_session_is_refused_and_names_the_
         assert answer.status_code == 200
 
 
-async def test_a_session_with_a_scope_of_its_own_is_the_views_one(tmp_path: Any) -> None:
+async def test_publisher_shares_the_session_of_a_view_with_function_scope(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     app = FastAPI()
     bus.install(app)
@@ -206,7 +206,7 @@ async def test_a_session_with_a_scope_of_its_own_is_the_views_one(tmp_path: Any)
             made.append(session)
             yield session
 
-    early = Depends(get_session, scope="function")  # committed before the answer is sent
+    early = Depends(get_session, scope="function")  # committed before the response is sent
     events = bus.publisher_for(early)
 
     @app.post("/orders")
@@ -222,7 +222,7 @@ async def test_a_session_with_a_scope_of_its_own_is_the_views_one(tmp_path: Any)
         assert published.names == ["order.created"]
 
 
-async def test_the_publisher_can_be_overridden_as_any_dependency(tmp_path: Any) -> None:
+async def test_publisher_can_be_overridden_like_any_dependency(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     app = shop(bus)
     said: list[str] = []
@@ -238,7 +238,7 @@ async def test_the_publisher_can_be_overridden_as_any_dependency(tmp_path: Any) 
     assert said == ["order.created"]
 
 
-async def test_the_health_of_the_bus_can_be_asked(tmp_path: Any) -> None:
+async def test_health_of_the_bus_is_available_over_http(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     app = FastAPI()
     app.include_router(health_router(bus))
@@ -250,7 +250,7 @@ async def test_the_health_of_the_bus_can_be_asked(tmp_path: Any) -> None:
             assert (answer.status_code, answer.json()) == (200, {"ready": True, "problems": {}})
 
 
-async def test_starlette_without_fastapi_has_the_bus_too(tmp_path: Any) -> None:
+async def test_starlette_application_without_fastapi_can_use_the_bus(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     handled: list[int] = []
     bus.subscriptions.add("order.created", lambda number: handled.append(number))
@@ -266,12 +266,12 @@ async def test_starlette_without_fastapi_has_the_bus_too(tmp_path: Any) -> None:
     assert handled == [7]
 
 
-def test_something_else_is_refused_with_what_would_do(event_bus: EventBus) -> None:
+def test_install_refuses_other_objects_and_names_the_supported_ones(event_bus: EventBus) -> None:
     with pytest.raises(Refused, match="FastAPI, Starlette, Flask and Django"):
         event_bus.install(object())
 
 
-def test_no_framework_is_loaded_for_an_application_of_another() -> None:
+def test_no_other_framework_is_imported() -> None:
     import subprocess
 
     script = (

@@ -36,7 +36,7 @@ def bus(database_url: str) -> Iterator[EventBus]:
 
 
 def shop(bus: EventBus, **options: Any) -> Flask:
-    """As with Flask-SQLAlchemy: a session for each request, committed by the view."""
+    """As with Flask-SQLAlchemy: one session per request, committed by the view."""
     db = scoped_session(sessionmaker(bus.database.engine), scopefunc=lambda: id(g._get_current_object()))
     app = Flask("shop")
     bus.install(app, session=db, **options)
@@ -63,7 +63,7 @@ def numbers(bus: EventBus, table: str) -> list[int]:
     return sorted(row[0] for row in rows)
 
 
-def test_a_view_has_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
+def test_publisher_of_a_view_uses_the_transaction_of_its_session(bus: EventBus) -> None:
     client = shop(bus).test_client()
     assert not bus.is_running
     answer = client.post("/orders/1")
@@ -74,7 +74,7 @@ def test_a_view_has_a_publisher_in_the_transaction_of_its_session(bus: EventBus)
     assert numbers(bus, "orders") == numbers(bus, "handled") == [1, 2]
 
 
-def test_a_view_that_fails_publishes_nothing(bus: EventBus) -> None:
+def test_failed_view_publishes_nothing(bus: EventBus) -> None:
     client = shop(bus).test_client()
     with capture(bus) as published:
         assert client.post("/orders/1?fail=1").status_code == 500
@@ -83,7 +83,7 @@ def test_a_view_that_fails_publishes_nothing(bus: EventBus) -> None:
     assert numbers(bus, "orders") == [2]
 
 
-def test_the_bus_starts_with_the_first_request_and_once(event_bus: EventBus) -> None:
+def test_bus_starts_once_with_the_first_request(event_bus: EventBus) -> None:
     app = Flask("shop")
     event_bus.install(app)
     handled: list[int] = []
@@ -105,14 +105,14 @@ def test_the_bus_starts_with_the_first_request_and_once(event_bus: EventBus) -> 
     assert sum(thread.name == "sparrow bus" for thread in threading.enumerate()) == 1
 
 
-def test_a_process_that_only_publishes_starts_no_worker_and_has_its_tables(bus: EventBus) -> None:
+def test_process_that_only_publishes_starts_no_worker_and_has_its_tables(bus: EventBus) -> None:
     client = shop(bus, start=False).test_client()
     assert client.post("/orders/1").status_code == 200
     assert not bus.is_running
     assert numbers(bus, "orders") == [1]
 
 
-def test_handlers_run_in_an_application_context_of_their_own_and_not_in_the_first_request(event_bus: EventBus) -> None:
+def test_handlers_run_in_their_own_application_context_and_not_in_the_first_request(event_bus: EventBus) -> None:
     app = Flask("shop")
     event_bus.install(app)
     seen: list[tuple[str, bool, Any]] = []
@@ -140,7 +140,7 @@ def test_handlers_run_in_an_application_context_of_their_own_and_not_in_the_firs
     assert seen == [("shop", False, None)] * 6
 
 
-def test_a_session_may_come_from_a_function(event_bus: EventBus) -> None:
+def test_session_may_come_from_a_function(event_bus: EventBus) -> None:
     app = Flask("shop")
     event_bus.install(app, session=lambda: g.session, start=False)
 
@@ -156,7 +156,7 @@ def test_a_session_may_come_from_a_function(event_bus: EventBus) -> None:
     assert published.names == ["order.created"]
 
 
-def test_an_autocommit_session_is_refused(event_bus: EventBus) -> None:
+def test_autocommit_session_is_refused(event_bus: EventBus) -> None:
     engine = create_engine(event_bus.database.engine.url, isolation_level="AUTOCOMMIT")
     app = Flask("shop")
     app.testing = True
@@ -173,7 +173,7 @@ def test_an_autocommit_session_is_refused(event_bus: EventBus) -> None:
     engine.dispose()
 
 
-def test_what_cannot_work_is_refused(event_bus: EventBus) -> None:
+def test_unsupported_arguments_are_refused(event_bus: EventBus) -> None:
     app = Flask("shop")
     with pytest.raises(Refused, match="sessionmaker"):
         event_bus.install(app, session=sessionmaker())
@@ -212,7 +212,7 @@ def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_flask_bus_worker_works_until_it_is_told_to_stop(application: Path) -> None:
+def test_flask_bus_worker_runs_until_it_gets_a_stop_signal(application: Path) -> None:
     bus = EventBus(os.environ["SHOP_DATABASE"], "memory://", app="shop")
     bus.prepare()
     bus.publish("order.created", 7)
@@ -236,7 +236,7 @@ def test_flask_bus_worker_works_until_it_is_told_to_stop(application: Path) -> N
     bus.database.engine.dispose()
 
 
-def test_a_process_that_ends_stops_its_bus_in_order(application: Path) -> None:
+def test_process_that_ends_stops_its_bus_cleanly(application: Path) -> None:
     script = (
         "import shop\n"
         "assert shop.app.test_client().post('/orders/7').status_code == 200\n"
@@ -253,14 +253,14 @@ def test_a_process_that_ends_stops_its_bus_in_order(application: Path) -> None:
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "shop handled 7\n", "")
     bus = EventBus(os.environ["SHOP_DATABASE"], "memory://", app="shop")
-    # Its number was handed back: that is the last thing a bus does before it closes.
+    # The worker number was released, which is the last step before a bus closes.
     rows = bus.database.run_blocking(lambda db: list(db.execute(text('SELECT "Instance" FROM "cap.lock"'))))
     assert [row for row in rows if row[0]] == []
     bus.database.engine.dispose()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_bus_that_was_started_before_a_fork_is_refused_after_it(application: Path) -> None:
+def test_bus_started_before_a_fork_is_refused_in_the_child(application: Path) -> None:
     script = (
         "import os, sys, shop\n"
         "shop.app.testing = True\n"

@@ -1,4 +1,4 @@
-"""Handlers: what they are given, once in effect, in order where there is one, and nothing odd loops or blocks."""
+"""Handlers: their arguments, effects exactly once, order per key, batches, replies, and poison messages."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ GROUP = "cap.queue.shop.v1"
 
 
 def envelope(name: str = "order.created", body: bytes = b"1", **headers: str | None) -> Envelope:
-    """As another program might send it."""
+    """An envelope as another program might send it."""
     known = {"cap-msg-id": os.urandom(6).hex(), "cap-msg-name": name}
     given = {key.replace("_", "-"): value for key, value in headers.items()}
     return Envelope(name=name, headers=known | given, body=body, added=datetime.now(UTC))
 
 
 async def steal(bus: EventBus) -> None:
-    """What is being handled passes to another worker, of whom nothing is heard."""
+    """Give the claims of the handlers to another worker, which does nothing with them."""
     taking = 'UPDATE {queue} SET "LockToken" = "LockToken" + 1, "LockedBy" = ? WHERE "MessageType" = 1'
     await change(bus, taking, "somebody/1")
 
 
-# -- once for each group ---------------------------------------------------------------------------------------------
+# -- once per group --------------------------------------------------------------------------------------------------
 
 
-async def test_one_event_reaches_each_group_once_and_members_share(make_bus: MakeBus) -> None:
+async def test_each_group_gets_an_event_once_and_members_share_the_events(make_bus: MakeBus) -> None:
     heard: list[tuple[str, str, int]] = []
     members = [make_bus() for _ in range(2)]
     for number, bus in enumerate(members):
@@ -69,7 +69,7 @@ async def test_one_event_reaches_each_group_once_and_members_share(make_bus: Mak
     )
 
 
-async def test_a_repeat_is_stored_once_and_handled_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_duplicate_is_stored_once_and_handled_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
     handled: list[int] = []
     bus = make_bus()
     bus.subscriptions.add("order.created", handled.append, group="billing")
@@ -101,7 +101,7 @@ async def test_two_events_with_one_business_key_are_handled_once(make_bus: MakeB
     assert sorted(welcome) == ["again", "first", "other"]
 
 
-async def test_ids_differ_by_letter_case_accents_and_blanks(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_ids_that_differ_in_case_accents_or_blanks_are_different(make_bus: MakeBus, broker: MemoryBroker) -> None:
     handled: list[int] = []
     bus = make_bus()
     bus.subscriptions.add("order.created", handled.append)
@@ -111,7 +111,7 @@ async def test_ids_differ_by_letter_case_accents_and_blanks(make_bus: MakeBus, b
     assert len(handled) == 7
 
 
-async def test_a_topic_without_subscriber_is_stored_failed_once_or_not_at_all(
+async def test_event_without_subscriber_is_stored_as_failed_once_or_not_stored(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -120,7 +120,7 @@ async def test_a_topic_without_subscriber_is_stored_failed_once_or_not_at_all(
     bus.subscriptions.add("order.created", handled.append)
     async with bus:
         await bus.publish("nobody.listens", 1)
-        # On the topic of a subscription, and called otherwise inside.
+        # The topic has a subscription; the name in the header is another one.
         broker.take([envelope(cap_msg_name="order.unknown"), envelope()])
         await bus.drain()
         unknown, good = sorted(await rows(bus, "received"), key=lambda each: str(each["StatusName"]))
@@ -137,7 +137,7 @@ async def test_a_topic_without_subscriber_is_stored_failed_once_or_not_at_all(
 
 
 def effectful(bus: EventBus, kind: str, then: Callable[[], None] = lambda: None) -> Callable[..., Any]:
-    """A handler that writes a row and publishes, in its message's transaction."""
+    """A handler that writes a row and publishes, in the transaction of its message."""
 
     def with_session(value: int, session: Session) -> None:
         session.execute(text(INSERT), {"what": f"order {value}"})
@@ -170,7 +170,7 @@ def effectful(bus: EventBus, kind: str, then: Callable[[], None] = lambda: None)
 KINDS = ("session", "connection", "async_session", "async_connection")
 
 
-async def test_effect_and_end_of_the_message_are_one_commit(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_effects_and_the_end_of_the_message_are_one_commit(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     await bus.prepare()
     await make_effects(bus)
@@ -184,7 +184,7 @@ async def test_effect_and_end_of_the_message_are_one_commit(make_bus: MakeBus, b
     assert sorted(one.body for one in broker.sent if one.name == "next") == [b"0", b"1", b"2", b"3"]
 
 
-async def test_an_exception_after_writes_leaves_no_rows(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_exception_after_writes_leaves_no_rows(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus(retry=TWICE)
     await bus.prepare()
     await make_effects(bus)
@@ -202,7 +202,7 @@ async def test_an_exception_after_writes_leaves_no_rows(make_bus: MakeBus, broke
     assert [one for one in broker.sent if one.name == "next"] == []
 
 
-async def test_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_handler_that_lost_its_lease_has_no_effect(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     await bus.prepare()
     await make_effects(bus)
@@ -211,7 +211,7 @@ async def test_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBus, b
     @bus.subscribe("order.created")
     async def robbed(value: int, session: AsyncSession) -> None:
         await session.execute(text("SELECT 1"))
-        if not stolen:  # another worker takes it over meanwhile, and is lost too
+        if not stolen:  # meanwhile another worker claims the message, and is lost too
             stolen.append(value)
             await session.rollback()  # SQLite has one writer at a time
             await steal(bus)
@@ -232,7 +232,7 @@ async def test_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBus, b
     assert len([one for one in broker.sent if one.name == "next"]) == 1
 
 
-async def test_a_lost_heartbeat_cancels_the_handler(make_bus: MakeBus) -> None:
+async def test_lost_heartbeat_cancels_the_handler(make_bus: MakeBus) -> None:
     bus = make_bus(lease_s=0.3)
     calls: list[str] = []
 
@@ -258,8 +258,8 @@ async def test_a_lost_heartbeat_cancels_the_handler(make_bus: MakeBus) -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_handler_slower_than_its_lease_is_not_started_twice(make_bus: MakeBus, is_async: bool) -> None:
-    one, two = make_bus(lease_s=1.2), make_bus(lease_s=1.2)  # shorter, a machine that stalls would lose it rightly
+async def test_handler_slower_than_its_lease_is_not_started_twice(make_bus: MakeBus, is_async: bool) -> None:
+    one, two = make_bus(lease_s=1.2), make_bus(lease_s=1.2)  # a stall of the machine would end a shorter lease
     starts: list[float] = []
     may_end, may_end_there = asyncio.Event(), threading.Event()
 
@@ -286,7 +286,7 @@ async def test_a_handler_slower_than_its_lease_is_not_started_twice(make_bus: Ma
     assert len(starts) == 1
 
 
-async def test_a_cancelled_or_late_handler_is_never_a_success(make_bus: MakeBus) -> None:
+async def test_cancelled_or_late_handler_never_counts_as_success(make_bus: MakeBus) -> None:
     bus = make_bus(retry=TWICE)
     await bus.prepare()
     await make_effects(bus)
@@ -352,7 +352,7 @@ async def test_events_of_one_key_are_handled_one_by_one_in_order(make_bus: MakeB
     heard: dict[str, list[int]] = {"a": [], "b": [], "c": []}
     busy: set[str] = set()
     at_once: list[str] = []
-    # Two relays; one member of the group, as this broker has no partitions.
+    # Two relays, but one member of the group, because this broker has no partitions.
     members = [make_bus(relay_batch=3), make_bus(relay_batch=3, runs_handlers=False)]
 
     async def handle(value: int, event: Event) -> None:
@@ -377,7 +377,7 @@ async def test_events_of_one_key_are_handled_one_by_one_in_order(make_bus: MakeB
 
 
 @pytest.mark.parametrize("on_failure", ["block", "skip", "park"])
-async def test_a_failing_message_does_to_its_key_what_was_asked_for(make_bus: MakeBus, on_failure: Any) -> None:
+async def test_failing_message_blocks_skips_or_parks_its_key_as_configured(make_bus: MakeBus, on_failure: Any) -> None:
     heard: list[str] = []
     bus = make_bus()
 
@@ -418,10 +418,10 @@ async def test_a_failing_message_does_to_its_key_what_was_asked_for(make_bus: Ma
     )
 
 
-# -- batches, filters, places to run ---------------------------------------------------------------------------------
+# -- batches, filters, processes -------------------------------------------------------------------------------------
 
 
-async def test_a_batch_is_one_call_and_one_transaction(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_batch_is_one_call_and_one_transaction(make_bus: MakeBus, broker: MemoryBroker) -> None:
     sizes: list[int] = []
     names: set[str] = set()
     bus = make_bus(retry=TWICE)
@@ -451,7 +451,7 @@ async def test_a_batch_is_one_call_and_one_transaction(make_bus: MakeBus, broker
     assert names == {"order.created"}
 
 
-async def test_a_batch_of_which_one_was_lost_has_no_effect(make_bus: MakeBus) -> None:
+async def test_batch_with_one_lost_claim_has_no_effect(make_bus: MakeBus) -> None:
     bus = make_bus()
     await bus.prepare()
     await make_effects(bus)
@@ -523,7 +523,7 @@ def double(value: dict[str, int]) -> dict[str, int]:
     return {"n": value["n"] * 2, "pid": os.getpid()}
 
 
-async def test_a_handler_may_run_in_a_process_of_its_own_and_die_there(tmp_path: Path) -> None:
+async def test_handler_may_run_and_crash_in_its_own_process(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/bus.db", "memory://", concurrency=1, **QUICK)
     bus.subscriptions.add("double", double, executor="process", retry=Retry(max=1))
     async with bus:
@@ -536,7 +536,7 @@ async def test_a_handler_may_run_in_a_process_of_its_own_and_die_there(tmp_path:
         assert (await bus.request("double", {"n": 4}))["n"] == 8, "the others go on"
 
 
-async def test_one_slow_group_holds_up_no_other(make_bus: MakeBus) -> None:
+async def test_slow_group_delays_no_other_group(make_bus: MakeBus) -> None:
     may_end = asyncio.Event()
     quick: list[int] = []
     bus = make_bus(concurrency=1)
@@ -556,7 +556,7 @@ async def test_one_slow_group_holds_up_no_other(make_bus: MakeBus) -> None:
         await bus.drain()
 
 
-# -- answers ---------------------------------------------------------------------------------------------------------
+# -- replies ---------------------------------------------------------------------------------------------------------
 
 
 class Receipt(msgspec.Struct):
@@ -564,7 +564,7 @@ class Receipt(msgspec.Struct):
     by: str = ""
 
 
-async def test_the_answer_of_a_handler_goes_to_its_topic_in_the_same_transaction(
+async def test_result_of_a_handler_goes_to_the_reply_topic_in_the_same_transaction(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     answers: list[tuple[Any, Headers]] = []
@@ -597,7 +597,7 @@ async def test_the_answer_of_a_handler_goes_to_its_topic_in_the_same_transaction
     assert headers["region"] == "north"
 
 
-async def test_a_request_waits_for_its_answer(make_bus: MakeBus) -> None:
+async def test_request_waits_for_its_reply(make_bus: MakeBus) -> None:
     bus = make_bus()
 
     @bus.subscribe("order.price")
@@ -613,10 +613,10 @@ async def test_a_request_waits_for_its_answer(make_bus: MakeBus) -> None:
         assert await rows(bus, "queue") == []
 
 
-# -- what cannot be handled ------------------------------------------------------------------------------------------
+# -- messages that cannot be handled ---------------------------------------------------------------------------------
 
 
-async def test_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
+async def test_poison_message_fails_once_with_its_cause_and_delays_no_other(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -659,12 +659,12 @@ async def test_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
         assert await rows(bus, "queue") == []
         assert bus.problems() == {}
-        # What was not JSON is kept, and can be looked at.
+        # A body that is not JSON is kept for inspection.
         contents = [decode_content(each["Content"])[1] for each in lost]
         assert b'"data:application/octet-stream;base64,//4="' in contents
 
 
-async def test_stored_content_that_was_damaged_is_failed_and_holds_up_nobody(
+async def test_message_with_damaged_stored_content_fails_and_delays_no_other(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -684,7 +684,7 @@ async def test_stored_content_that_was_damaged_is_failed_and_holds_up_nobody(
     assert [info.message_id for info in failed] == [bad]
 
 
-async def test_what_fails_for_good_is_published_to_the_dead_letter_topic(make_bus: MakeBus) -> None:
+async def test_finally_failed_message_is_published_to_the_dead_letter_topic(make_bus: MakeBus) -> None:
     dead: list[tuple[Any, Headers]] = []
     bus = make_bus(retry=TWICE)
 
@@ -707,7 +707,7 @@ async def test_what_fails_for_good_is_published_to_the_dead_letter_topic(make_bu
     assert (headers.correlation_id, headers["x"], headers.name) == (str(number), "1", "order.dead")
 
 
-async def test_handlers_come_and_go_at_run_time(make_bus: MakeBus) -> None:
+async def test_handlers_can_be_added_and_removed_at_run_time(make_bus: MakeBus) -> None:
     heard: list[tuple[str, int]] = []
     bus = make_bus()
 
@@ -731,7 +731,7 @@ async def test_handlers_come_and_go_at_run_time(make_bus: MakeBus) -> None:
     assert ("second", 2) in heard
 
 
-async def test_the_most_specific_pattern_takes_the_event(make_bus: MakeBus) -> None:
+async def test_most_specific_pattern_gets_the_event(make_bus: MakeBus) -> None:
     heard: list[tuple[str, str]] = []
     bus = make_bus()
 
@@ -765,7 +765,7 @@ async def test_executors_claim_only_the_groups_they_serve(make_bus: MakeBus, tmp
     shop.subscriptions.add("order.created", lambda value: heard.append("shop"))
     mail.subscriptions.add("order.created", lambda value: heard.append("mail"))
     async with mail:
-        pass  # joined the group once: what comes is kept for it by the broker
+        pass  # join the group once, so that the broker keeps events for it
     async with shop:
         await shop.publish("order.created", 1)
         await shop.drain()
@@ -776,7 +776,7 @@ async def test_executors_claim_only_the_groups_they_serve(make_bus: MakeBus, tmp
     assert heard == ["shop", "mail"]
 
 
-async def test_typed_payloads_are_made_for_the_handler(make_bus: MakeBus) -> None:
+async def test_handlers_get_payloads_of_their_declared_type(make_bus: MakeBus) -> None:
     got: list[Any] = []
     bus = make_bus()
 

@@ -22,7 +22,7 @@ def test_versions_are_numbered_without_gaps() -> None:
     assert [migration.version for migration in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
 
 
-async def test_a_new_database_gets_the_latest_version_once(make_bus: MakeBus) -> None:
+async def test_new_database_gets_the_latest_version_once(make_bus: MakeBus) -> None:
     await make_bus().prepare()
     await make_bus().prepare()
     assert await versions(make_bus) == [migration.version for migration in MIGRATIONS]
@@ -33,7 +33,7 @@ async def test_tables_of_version_0_1_keep_their_rows_and_get_a_version(make_bus:
     await bus.prepare()
     number = await bus.publish("order.created", {"n": 1})
     await change(bus, "DROP TABLE {schema_version}")  # version 0.1 had no such table
-    await make_bus(create_tables=False).prepare()  # usable as they are
+    await make_bus(create_tables=False).prepare()  # usable without a migration
     await make_bus().prepare()
     assert await versions(make_bus) == [1]
     assert (await row(bus, "published", number))["Name"] == "order.created"
@@ -43,7 +43,7 @@ def add_note(db: Connection, sql: SqlDialect, space: str) -> None:
     sql.change(db, f'ALTER TABLE {sql.names.published} ADD COLUMN "Note" VARCHAR(20)')
 
 
-async def test_a_later_migration_is_applied_once_and_demanded_where_none_may_be(
+async def test_pending_migration_is_applied_once_and_required_where_create_tables_is_off(
     make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = make_bus()
@@ -61,7 +61,7 @@ async def test_a_later_migration_is_applied_once_and_demanded_where_none_may_be(
 
 
 @pytest.mark.parametrize("create_tables", [True, False])
-async def test_a_newer_schema_is_refused(make_bus: MakeBus, create_tables: bool) -> None:
+async def test_newer_schema_is_refused(make_bus: MakeBus, create_tables: bool) -> None:
     bus = make_bus()
     await bus.prepare()
     now = bus.core.context.sql.now

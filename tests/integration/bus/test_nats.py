@@ -1,4 +1,4 @@
-"""Events through a real NATS: CAP's names and form, shared groups, and nothing lost when members or servers die."""
+"""Events through a real NATS: CAP's names and format, shared groups, and no loss when members or servers die."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 WAIT_S = 10.0
 
 
-pytestmark = pytest.mark.xdist_group("nats")  # one server for all of them
+pytestmark = pytest.mark.xdist_group("nats")  # one server for all tests
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def ids(deliveries: Sequence[BrokerDelivery | Envelope]) -> list[str | None]:
     return [each.headers[h.ID] for each in deliveries]
 
 
-async def test_every_header_and_byte_makes_the_round_trip(transport: NatsTransport) -> None:
+async def test_headers_and_body_survive_the_round_trip(transport: NatsTransport) -> None:
     async with listening(transport, "order.created") as member:
         sent = event(
             "order.created", b"\x00\xff", **{h.CALLBACK: None, h.TYPE: "Órder", h.SENT_AT: "01/02/2026 03:04:05"}
@@ -102,7 +102,7 @@ async def test_every_header_and_byte_makes_the_round_trip(transport: NatsTranspo
         assert second.body == b""
 
 
-async def test_message_stream_and_consumer_are_what_cap_makes(transport: NatsTransport, client: Client) -> None:
+async def test_message_stream_and_consumer_equal_those_of_cap(transport: NatsTransport, client: Client) -> None:
     js = client.jetstream()
     async with listening(transport, "order.item.created"):
         sent = event("order.item.created", b'{"Id":1}', **{h.CALLBACK: None})
@@ -119,7 +119,7 @@ async def test_message_stream_and_consumer_are_what_cap_makes(transport: NatsTra
         assert consumer.ack_wait == 30
 
 
-async def test_a_group_that_a_cap_service_has_made_is_shared_with_it(transport: NatsTransport, client: Client) -> None:
+async def test_group_made_by_a_cap_service_is_shared_with_it(transport: NatsTransport, client: Client) -> None:
     js = client.jetstream()
     await js.add_stream(name="order", subjects=["order.created"], storage=api.StorageType.MEMORY)
     config = api.ConsumerConfig(
@@ -156,9 +156,9 @@ async def test_a_group_that_a_cap_service_has_made_is_shared_with_it(transport: 
         assert sorted(map(str, [*ours, *theirs])) == sorted(map(str, ids(sent)))
 
 
-async def test_what_cap_writes_is_received(transport: NatsTransport, client: Client) -> None:
+async def test_message_of_cap_is_received(transport: NatsTransport, client: Client) -> None:
     async with listening(transport, "order.paid") as member:
-        # As .NET's client lays headers out: no blank after the colon, nothing for null.
+        # The header layout of the .NET client: no blank after the colon, an empty value for null.
         headers = b"NATS/1.0\r\ncap-callback-name:\r\ncap-msg-id:7\r\ncap-msg-name:order.paid\r\nNats-Msg-Id:7\r\n\r\n"
         host, port = server_address(client)
         reader, writer = await asyncio.open_connection(host, port)
@@ -178,7 +178,9 @@ def server_address(client: Client) -> tuple[str, int]:
     return url.hostname or "", url.port or 0
 
 
-async def test_a_foreign_message_is_called_after_its_place(transport: NatsTransport, client: Client) -> None:
+async def test_foreign_message_gets_its_id_and_name_from_stream_and_subject(
+    transport: NatsTransport, client: Client
+) -> None:
     async with listening(transport, "meter.kilowatt") as member:
         await client.jetstream().publish("meter.kilowatt", b"1")
         await client.jetstream().publish("meter.kilowatt", b"2", headers={"color": "red"})
@@ -189,7 +191,7 @@ async def test_a_foreign_message_is_called_after_its_place(transport: NatsTransp
         assert second.headers == {h.ID: "meter-2", h.NAME: "meter.kilowatt", "color": "red"}
 
 
-async def test_members_of_a_group_share_and_groups_each_get_all(transport: NatsTransport) -> None:
+async def test_members_share_the_events_of_their_group_and_each_group_gets_all(transport: NatsTransport) -> None:
     sent = [event("order.created") for _ in range(40)]
     async with listening(transport, "order.created") as one, listening(transport, "order.created") as two:
         async with listening(transport, "order.created", group="other.v1") as other:
@@ -210,14 +212,14 @@ async def test_members_of_a_group_share_and_groups_each_get_all(transport: NatsT
             assert sorted(map(str, [*shared[one], *shared[two]])) == sorted(map(str, ids(sent)))
 
 
-async def test_the_order_of_one_sending_is_kept(transport: NatsTransport) -> None:
+async def test_events_of_one_send_keep_their_order(transport: NatsTransport) -> None:
     async with listening(transport, "order.created") as member:
         sent = [event("order.created") for _ in range(500)]
         await send(transport, *sent)
         assert ids(await receive(member, 500)) == ids(sent)
 
 
-async def test_a_group_starts_with_what_comes_after_it(transport: NatsTransport) -> None:
+async def test_new_group_starts_after_the_existing_events(transport: NatsTransport) -> None:
     async with listening(transport, "order.created", group="earlier"):
         await send(transport, event("order.created"))
     later = event("order.created")
@@ -244,7 +246,7 @@ async def test_wildcards_follow_amqp(transport: NatsTransport) -> None:
                 await member.acknowledge(found)
 
 
-async def test_a_wildcard_takes_streams_of_later_from_their_beginning(transport: NatsTransport) -> None:
+async def test_wildcard_reads_a_later_stream_from_its_beginning(transport: NatsTransport) -> None:
     async with listening(transport, "#") as member:
         async with listening(transport, "late.comer", group="makes the stream"):
             first = event("late.comer")
@@ -259,7 +261,7 @@ async def test_a_wildcard_takes_streams_of_later_from_their_beginning(transport:
         assert ids(await receive(member)) == ids([second])
 
 
-async def test_an_envelope_that_is_sent_again_is_stored_once(transport: NatsTransport, client: Client) -> None:
+async def test_envelope_sent_again_is_stored_once(transport: NatsTransport, client: Client) -> None:
     async with listening(transport, "order.created") as member:
         sent, later = event("order.created"), event("order.created")
         await send(transport, sent, sent)
@@ -268,18 +270,18 @@ async def test_an_envelope_that_is_sent_again_is_stored_once(transport: NatsTran
         assert (await client.jetstream().stream_info("order")).state.messages == 2
 
 
-async def test_what_a_member_leaves_unacknowledged_goes_to_the_next(transport: NatsTransport) -> None:
+async def test_unacknowledged_events_of_a_closed_member_go_to_the_next_member(transport: NatsTransport) -> None:
     async with listening(transport, "order.created") as first:
         await send(transport, *(event("order.created") for _ in range(10)))
-        found = await receive(first, 2)  # and eight wait in its memory
+        found = await receive(first, 2)  # eight more are prefetched
         await first.acknowledge(found[:1])
     async with listening(transport, "order.created") as second:
-        again = await receive(second, 9)  # long before the 30 s that the server would wait
+        again = await receive(second, 9)  # long before the ack wait of 30 s is over
         assert str(found[0].headers[h.ID]) not in ids(again)
         await second.acknowledge(again)
 
 
-async def test_what_was_given_back_comes_again_at_once(transport: NatsTransport) -> None:
+async def test_released_event_is_redelivered_at_once(transport: NatsTransport) -> None:
     async with listening(transport, "order.created") as member:
         sent = event("order.created")
         await send(transport, sent)
@@ -289,7 +291,9 @@ async def test_what_was_given_back_comes_again_at_once(transport: NatsTransport)
         await member.acknowledge(again)
 
 
-async def test_what_a_silent_member_holds_goes_to_another_in_time(transport: NatsTransport, client: Client) -> None:
+async def test_event_of_a_silent_member_is_redelivered_after_the_ack_wait(
+    transport: NatsTransport, client: Client
+) -> None:
     js = client.jetstream()
     await js.add_stream(name="order", subjects=["order.created"])
     config = api.ConsumerConfig(durable_name="g_v1-order_created", deliver_policy=api.DeliverPolicy.NEW, ack_wait=0.3)
@@ -302,7 +306,7 @@ async def test_what_a_silent_member_holds_goes_to_another_in_time(transport: Nat
         assert ids(await receive(member)) == ids([sent])
 
 
-async def test_services_that_start_together_lose_none_of_a_streams_subjects(
+async def test_services_that_start_together_lose_no_subject_of_a_stream(
     server: MessageBroker, transport: NatsTransport, client: Client
 ) -> None:
     names = [f"order.n{number}" for number in range(10)]
@@ -329,7 +333,7 @@ async def test_services_that_start_together_lose_none_of_a_streams_subjects(
         await asyncio.gather(*(member.close() for member in members))
 
 
-async def test_subjects_that_another_service_has_replaced_come_back(transport: NatsTransport, client: Client) -> None:
+async def test_subjects_that_another_service_removed_are_restored(transport: NatsTransport, client: Client) -> None:
     js = client.jetstream()
     async with listening(transport, "order.created") as member:
         await js.update_stream(name="order", subjects=["order.paid"])  # as a CAP service does when it starts
@@ -342,7 +346,7 @@ async def test_subjects_that_another_service_has_replaced_come_back(transport: N
         assert set((await js.stream_info("order")).config.subjects or ()) == {"order.created", "order.paid"}
 
 
-async def test_a_stream_of_another_name_may_have_the_subject(transport: NatsTransport, client: Client) -> None:
+async def test_stream_with_another_name_may_own_the_subject(transport: NatsTransport, client: Client) -> None:
     await client.jetstream().add_stream(name="everything", subjects=["order.>"])
     async with listening(transport, "order.created") as member:
         sent = event("order.created")
@@ -350,9 +354,9 @@ async def test_a_stream_of_another_name_may_have_the_subject(transport: NatsTran
         assert ids(await receive(member)) == ids([sent])
 
 
-async def test_names_that_cap_gives_the_same_consumer_are_not_mixed_up(transport: NatsTransport) -> None:
+async def test_names_with_the_same_cap_consumer_name_are_not_confused(transport: NatsTransport) -> None:
     names = ["order.item.made", "order.item_made"]
-    for _ in range(2):  # and each finds its own again
+    for _ in range(2):  # the second time, each finds its existing consumer
         async with listening(transport, names[0]) as one, listening(transport, names[1]) as other:
             await send(transport, *map(event, names))
             found = [*await receive(one), *await receive(other)]
@@ -361,7 +365,7 @@ async def test_names_that_cap_gives_the_same_consumer_are_not_mixed_up(transport
             await other.acknowledge(found[1:])
 
 
-async def test_one_envelope_that_is_refused_does_not_hinder_the_others(transport: NatsTransport) -> None:
+async def test_refused_envelope_does_not_affect_the_others_of_its_send(transport: NatsTransport) -> None:
     async with listening(transport, "order.created") as member:
         good = [event("order.created"), event("order.created")]
         bad = [
@@ -377,12 +381,12 @@ async def test_one_envelope_that_is_refused_does_not_hinder_the_others(transport
 
 
 @pytest.mark.parametrize("name", ["", "a..b", ".a", "a b", "a.*", "a.>", "#", "a\n", "a/b.c"])
-def test_a_name_that_is_no_subject_is_refused(name: str) -> None:
+def test_name_that_is_not_a_subject_is_refused(name: str) -> None:
     with pytest.raises(IllegalName):
         NatsTransport("nats://127.0.0.1:1").check_name(name)
 
 
-def test_a_stream_takes_all_it_took_before_and_no_subject_twice() -> None:
+def test_merged_subjects_cover_all_old_ones_without_overlap() -> None:
     assert merge_subjects(["a.b"], ["a.c", "a.b"]) == ["a.b", "a.c"]
     assert merge_subjects(["a.b", "a.b.c"], ["a.*"]) == ["a.b.c", "a.*"]
     assert merge_subjects(["a.>"], ["a.b.c", "a.*"]) == ["a.>"]
@@ -390,7 +394,7 @@ def test_a_stream_takes_all_it_took_before_and_no_subject_twice() -> None:
     assert not covers("a.>", "a")
 
 
-async def test_nobody_there_is_said_without_the_password() -> None:
+async def test_connection_error_does_not_show_the_password() -> None:
     transport = NatsTransport("nats://user:secret@127.0.0.1:1")
     with pytest.raises(ConnectionLost) as raised:
         await transport.open()
@@ -401,7 +405,9 @@ async def test_nobody_there_is_said_without_the_password() -> None:
         await transport.listen("g.v1", ["order.created"], prefetch=1)
 
 
-async def test_a_killed_server_is_said_and_found_again(server: MessageBroker, transport: NatsTransport) -> None:
+async def test_killed_server_raises_errors_and_is_used_again_after_its_restart(
+    server: MessageBroker, transport: NatsTransport
+) -> None:
     member = await transport.listen("g.v1", ["order.created"], prefetch=10)
     sent = event("order.created")
     await send(transport, sent)
@@ -424,7 +430,7 @@ async def test_a_killed_server_is_said_and_found_again(server: MessageBroker, tr
     async with listening(transport, "order.created") as again:
         later = event("order.created")
         await send(transport, later)
-        assert ids(await receive(again)) == ids([later])  # what the dead server had delivered waits for its 30 s
+        assert ids(await receive(again)) == ids([later])  # the unacknowledged event waits for its ack wait of 30 s
     plain = await nats.connect(server.url)
     assert [(await plain.jetstream().get_msg("order", at)).headers[h.ID] for at in (1, 2)] == ids([sent, later])
     await plain.close()

@@ -1,4 +1,4 @@
-"""Looking after stored messages, on every database."""
+"""Operations on stored messages, on every database."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ PUBLISH, SUBSCRIBE = 0, 1
 
 
 def quiet(url: str, **options: Any) -> EventBus:
-    """A bus that does nothing by itself: what is published stays."""
+    """A bus without relay and handlers: published messages stay in the outbox."""
     return EventBus(url, "memory://", **options)
 
 
@@ -48,7 +48,7 @@ async def on(bus: EventBus, work: Any) -> Any:
 
 
 async def hold(bus: EventBus, count: int = 10, side: int = PUBLISH, group: str = "", lease_s: float = 60) -> list[int]:
-    """As a worker would."""
+    """Claim messages as a worker does."""
 
     def work(db: Connection, sql: Any) -> list[int]:
         claims = claim_due(db, sql, side, group, count, owner="somebody", lease_s=lease_s)
@@ -58,7 +58,7 @@ async def hold(bus: EventBus, count: int = 10, side: int = PUBLISH, group: str =
 
 
 async def send_all(bus: EventBus, count: int = 1_000) -> None:
-    """Published ones become Successed, without a relay."""
+    """Set published messages to Successed, without a relay."""
 
     def work(db: Connection, sql: Any) -> None:
         claims = claim_due(db, sql, PUBLISH, "", count, owner="relay", lease_s=60)
@@ -76,10 +76,10 @@ def ids(events: list[StoredEvent]) -> list[int]:
     return [event.id for event in events]
 
 
-# -- finding ---------------------------------------------------------------------------------------------------------
+# -- find ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stored_event_shows_everything_and_its_id_as_text_in_json(database_url: str) -> None:
+async def test_stored_event_shows_all_fields_and_its_id_is_text_in_json(database_url: str) -> None:
     async with prepared(database_url) as bus:
         number = await bus.publish("order.created", {"n": 1, "t": "ü"}, key="k1", tenant="north")
         found = await bus.operations.get("published", number)
@@ -102,14 +102,14 @@ async def test_a_stored_event_shows_everything_and_its_id_as_text_in_json(databa
             await bus.operations.get("published", 2**80)
 
 
-async def test_pages_go_by_number_newest_first_and_miss_nothing(database_url: str) -> None:
+async def test_pages_are_ordered_by_number_newest_first_and_skip_nothing(database_url: str) -> None:
     async with prepared(database_url) as bus:
         made = await bus.publish_many([("order.created", {"n": n}) for n in range(25)])
         seen: list[int] = []
         page = await bus.operations.find("published", limit=10)
         while page:
             seen += ids(page)
-            await bus.publish("late", None)  # what comes meanwhile is newer: it moves no page
+            await bus.publish("late", None)  # a newer message does not shift the pages
             page = await bus.operations.find("published", limit=10, before_id=page[-1].id)
         assert seen == sorted(made, reverse=True)
         assert len(await bus.operations.find("published", limit=1, before_id=2**70)) == 1
@@ -118,7 +118,7 @@ async def test_pages_go_by_number_newest_first_and_miss_nothing(database_url: st
 
 
 @pytest.mark.parametrize("status_writes", ["full", "compact"])
-async def test_every_state_is_found_live(database_url: str, status_writes: Any) -> None:
+async def test_messages_are_found_by_their_current_state(database_url: str, status_writes: Any) -> None:
     async with prepared(database_url, status_writes=status_writes) as bus:
         operations = bus.operations
         sent = await bus.publish("a", None)
@@ -155,7 +155,7 @@ async def test_every_state_is_found_live(database_url: str, status_writes: Any) 
         assert (stats.open, stats.rows.count, stats.succeeded.count) == (4, 6, 1)
 
 
-async def test_filters_mean_what_they_say(database_url: str) -> None:
+async def test_each_filter_selects_the_messages_it_describes(database_url: str) -> None:
     async with prepared(database_url) as bus:
         first = await bus.publish("order.created", {"text": "50% of _all_ \\ 'x'"}, key="k", tenant="north")
         second = await bus.publish("order.created.late", {"text": "Ünder"}, headers={"cap-corr-id": "c-7"})
@@ -188,7 +188,7 @@ async def test_filters_mean_what_they_say(database_url: str) -> None:
         assert await found(name="order.created", tenant="south") == []
 
 
-async def test_received_messages_are_found_by_group_error_and_park(database_url: str) -> None:
+async def test_received_messages_are_found_by_group_error_and_parked(database_url: str) -> None:
     bus = EventBus(database_url, "memory://", **NEVER_AGAIN)
 
     @bus.subscribe("order.created", group="billing")
@@ -228,7 +228,7 @@ async def test_received_messages_are_found_by_group_error_and_park(database_url:
 # -- by number -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_requeued_message_is_sent_again_under_its_id(database_url: str) -> None:
+async def test_requeued_message_is_sent_again_with_its_id(database_url: str) -> None:
     bus = EventBus(database_url, "memory://")
     handled: list[str] = []
 
@@ -247,7 +247,7 @@ async def test_a_requeued_message_is_sent_again_under_its_id(database_url: str) 
         assert await queued(bus) == set()
 
 
-async def test_what_is_reexecuted_runs_its_handler_again(database_url: str) -> None:
+async def test_reexecute_calls_the_handler_again(database_url: str) -> None:
     is_open = False
     bus = EventBus(database_url, "memory://", **NEVER_AGAIN)
     handled: list[dict[str, Any]] = []
@@ -274,7 +274,7 @@ async def test_what_is_reexecuted_runs_its_handler_again(database_url: str) -> N
         assert bus.core.context.probe.totals['bus_operations_total{action="requeue",side="received"}'] == 1
 
 
-async def test_what_is_cancelled_is_never_sent_and_expires_in_a_day(database_url: str) -> None:
+async def test_cancelled_message_is_never_sent_and_expires_in_a_day(database_url: str) -> None:
     states: list[StateChange] = []
     bus = EventBus(database_url, "memory://", on_state=states.append)
     handled: list[object] = []
@@ -294,7 +294,7 @@ async def test_what_is_cancelled_is_never_sent_and_expires_in_a_day(database_url
             await bus.operations.cancel(number)
 
 
-async def test_what_a_worker_holds_or_has_done_is_not_cancelled_or_requeued(database_url: str) -> None:
+async def test_claimed_or_finished_message_cannot_be_cancelled_or_requeued(database_url: str) -> None:
     async with prepared(database_url, status_writes="compact") as bus:
         held = await bus.publish("a", None)
         await hold(bus)
@@ -315,7 +315,7 @@ async def test_what_a_worker_holds_or_has_done_is_not_cancelled_or_requeued(data
         assert await queued(bus) == {(PUBLISH, held), (PUBLISH, waiting)}
 
 
-async def test_a_delayed_message_is_published_now(database_url: str) -> None:
+async def test_delayed_message_can_be_published_now(database_url: str) -> None:
     bus = EventBus(database_url, "memory://")
     handled: list[object] = []
     bus.subscriptions.add("order.created", handled.append)
@@ -328,7 +328,7 @@ async def test_a_delayed_message_is_published_now(database_url: str) -> None:
         assert handled == [{"n": 1}]
 
 
-async def test_open_messages_are_deleted_by_force_only_and_never_from_a_worker(database_url: str) -> None:
+async def test_open_message_is_deleted_only_with_force_and_never_while_claimed(database_url: str) -> None:
     async with prepared(database_url) as bus:
         sent = await bus.publish("a", None)
         await send_all(bus)
@@ -343,12 +343,12 @@ async def test_open_messages_are_deleted_by_force_only_and_never_from_a_worker(d
             await bus.operations.delete(held, force=True)
         assert ids(await bus.operations.find("published")) == [held]
         assert await queued(bus) == {(PUBLISH, held)}
-        bus.advance(120)  # its worker is gone: the lease is over
+        bus.advance(120)  # the worker is gone and its lease expired
         await bus.operations.delete(held, force=True)
         assert await queued(bus) == set()
 
 
-async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: str) -> None:
+async def test_parked_message_gets_no_retry_round_until_it_is_unparked(database_url: str) -> None:
     bus = EventBus(database_url, "memory://", retry=Retry(max=1), retry_round_interval_s=1e6)
     runs: list[int] = []
 
@@ -371,7 +371,7 @@ async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: s
         assert len(runs) == 2
 
 
-async def test_two_operators_at_once_requeue_a_message_once(database_url: str) -> None:
+async def test_two_concurrent_requeues_of_a_message_requeue_it_once(database_url: str) -> None:
     async with prepared(database_url) as bus:
         number = await bus.publish("a", None)
         await send_all(bus)
@@ -382,7 +382,7 @@ async def test_two_operators_at_once_requeue_a_message_once(database_url: str) -
         assert (await bus.operations.get("published", number)).rounds == 1
 
 
-async def test_cancelling_races_with_claiming_and_one_of_them_wins(database_url: str) -> None:
+async def test_of_a_cancel_and_a_concurrent_claim_exactly_one_wins(database_url: str) -> None:
     async with prepared(database_url) as bus:
         numbers = await bus.publish_many([("a", None)] * 40)
 
@@ -408,7 +408,7 @@ async def test_cancelling_races_with_claiming_and_one_of_them_wins(database_url:
 # -- by filter -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_filter_moves_many_in_lots_and_a_dry_run_nothing(database_url: str) -> None:
+async def test_filter_changes_messages_in_batches_and_a_dry_run_changes_none(database_url: str) -> None:
     async with prepared(database_url) as bus:
         wanted = await bus.publish_many([("order.created", {"n": n}) for n in range(BATCH_SIZE + 20)])
         others = await bus.publish_many([("other", {"n": n}) for n in range(5)])
@@ -430,7 +430,7 @@ async def test_a_filter_moves_many_in_lots_and_a_dry_run_nothing(database_url: s
         assert (await bus.operations.delete(where=Where(status=EventStatus.SUCCESSED))).count == len(others)
 
 
-async def test_a_filter_that_names_no_state_means_the_harmless_one(database_url: str) -> None:
+async def test_filter_without_a_state_selects_the_safe_default_state(database_url: str) -> None:
     async with prepared(database_url) as bus:
         await bus.publish("a", None)
         await send_all(bus)
@@ -442,7 +442,7 @@ async def test_a_filter_that_names_no_state_means_the_harmless_one(database_url:
         assert (await bus.operations.cancel(where=Where(name="a", status=EventStatus.SCHEDULED))).count == 1
 
 
-def test_a_state_may_be_a_word_and_must_be_one() -> None:
+def test_state_of_a_filter_may_be_text_and_must_be_known() -> None:
     assert Where(status="failed").status is EventStatus.FAILED  # type: ignore[arg-type]
     assert Where(status="Succeeded").status is EventStatus.SUCCESSED  # type: ignore[arg-type]
     assert Where(status="open").status == "Open"  # type: ignore[arg-type]
@@ -452,7 +452,7 @@ def test_a_state_may_be_a_word_and_must_be_one() -> None:
         Where(content="a\0b")
 
 
-async def test_a_word_for_a_state_changes_no_other_messages(database_url: str) -> None:
+async def test_filter_with_a_state_as_text_changes_no_other_messages(database_url: str) -> None:
     async with prepared(database_url, succeeded_spelling="Succeeded") as bus:
         sent = await bus.publish("a", None)
         await send_all(bus)
@@ -467,7 +467,7 @@ async def test_a_word_for_a_state_changes_no_other_messages(database_url: str) -
         assert (await bus.operations.requeue(sent)).count == 1
 
 
-async def test_cancelling_the_first_of_a_key_lets_the_next_one_go(database_url: str) -> None:
+async def test_cancelling_the_first_message_of_a_key_releases_the_next(database_url: str) -> None:
     bus = EventBus(database_url, "memory://")
     handled: list[object] = []
     bus.subscriptions.add("order.created", handled.append)
@@ -478,7 +478,7 @@ async def test_cancelling_the_first_of_a_key_lets_the_next_one_go(database_url: 
         await eventually(lambda: handled == [{"n": 2}])
 
 
-async def test_filters_that_make_no_sense_are_refused(database_url: str) -> None:
+async def test_invalid_filters_are_refused(database_url: str) -> None:
     async with prepared(database_url) as bus:
         operations = bus.operations
         with pytest.raises(Refused, match="the filter is empty"):
@@ -493,7 +493,7 @@ async def test_filters_that_make_no_sense_are_refused(database_url: str) -> None
             await operations.requeue(where=Where(name="a"), rate=0)
 
 
-async def test_a_rate_is_not_exceeded(database_url: str) -> None:
+async def test_rate_limit_is_not_exceeded(database_url: str) -> None:
     async with prepared(database_url) as bus:
         await bus.publish_many([("a", None)] * 30)
         await send_all(bus)
@@ -504,7 +504,7 @@ async def test_a_rate_is_not_exceeded(database_url: str) -> None:
         assert loop.time() - began >= 0.29
 
 
-async def test_messages_of_one_key_are_requeued_in_their_order(database_url: str) -> None:
+async def test_messages_of_one_key_are_requeued_in_order(database_url: str) -> None:
     async with prepared(database_url) as bus:
         numbers = await bus.publish_many([("a", {"n": n}, "k") for n in range(5)])
         for _ in numbers:
@@ -520,7 +520,7 @@ async def test_messages_of_one_key_are_requeued_in_their_order(database_url: str
         assert order == sorted(numbers)
 
 
-def test_blocking_operations_do_the_same(database_url: str) -> None:
+def test_blocking_operations_equal_the_asyncio_ones(database_url: str) -> None:
     bus = quiet(database_url)
     bus.blocking.prepare()
     try:
@@ -548,10 +548,10 @@ def test_blocking_operations_do_the_same(database_url: str) -> None:
         asyncio.run(bus.stop())
 
 
-# -- counting --------------------------------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------------------------------
 
 
-async def test_backlog_lag_and_age_are_told_by_group_and_topic(database_url: str) -> None:
+async def test_stats_report_backlog_lag_and_age_by_group_and_topic(database_url: str) -> None:
     async with prepared(database_url) as bus:
         await bus.publish("b", None)
         held = await hold(bus)
@@ -579,7 +579,7 @@ async def test_backlog_lag_and_age_are_told_by_group_and_topic(database_url: str
         assert (await bus.operations.stats()).published.oldest_open_s == 0
 
 
-async def test_large_tables_are_estimated_and_not_counted(database_url: str) -> None:
+async def test_large_tables_are_estimated_instead_of_counted(database_url: str) -> None:
     async with prepared(database_url) as bus:
         await bus.publish("a", None)
         await send_all(bus)
@@ -603,8 +603,8 @@ async def test_large_tables_are_estimated_and_not_counted(database_url: str) -> 
         assert EXACT_COUNT_MAX <= stats.succeeded.count < 2 * 2**14
 
 
-async def test_failed_and_cancelled_lists_use_an_index(database_url: str) -> None:
-    """Else each look at them would read the whole table."""
+async def test_lists_of_failed_and_cancelled_messages_use_an_index(database_url: str) -> None:
+    """Without an index, each list would read the whole table."""
     async with prepared(database_url) as bus:
         await bus.publish_many([("a", None)] * 1_000)
         await send_all(bus, 1_000)
@@ -623,7 +623,7 @@ async def test_failed_and_cancelled_lists_use_an_index(database_url: str) -> Non
 # -- metrics ---------------------------------------------------------------------------------------------------------
 
 
-async def test_metrics_show_what_the_tables_and_the_process_know(database_url: str) -> None:
+async def test_metrics_cover_the_tables_and_the_process(database_url: str) -> None:
     bus = EventBus(database_url, "memory://")
     bus.subscriptions.add("order.created", lambda order: None, group="billing")
     async with bus:

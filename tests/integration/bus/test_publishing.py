@@ -1,4 +1,4 @@
-"""Publishing inside whatever transaction the application has: all of it or nothing, and never a commit of ours."""
+"""Publishing inside any transaction of the application: all or nothing, and the bus never commits it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Caller(NamedTuple):
 
 
 async def each_handle(bus: EventBus) -> AsyncIterator[str]:
-    """Every kind in turn, on empty tables: making new ones each time would take longer than all the rest."""
+    """Yield each kind of handle, and empty the tables each time, which is much faster than creating new ones."""
     await make_effects(bus)
     for handle in HANDLES:
         yield handle
@@ -54,7 +54,7 @@ async def each_handle(bus: EventBus) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def caller(bus: EventBus, handle: str, *, autocommit: bool = False) -> AsyncIterator[Caller]:
-    """With an engine of its own."""
+    """A caller with its own engine."""
     options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
     if handle.startswith("async"):
         async_engine = create_async_engine(bus.database.async_engine.url, **options)
@@ -103,7 +103,7 @@ async def caller(bus: EventBus, handle: str, *, autocommit: bool = False) -> Asy
 
 
 def driver_connection(bus: EventBus, *, autocommit: bool = False) -> Any:
-    """Of the database's own driver, without SQLAlchemy."""
+    """A connection of the database's driver, without SQLAlchemy."""
     url = bus.database.engine.url
     if bus.database.kind == "sqlite":
         return sqlite3.connect(url.database or "", isolation_level=None if autocommit else "")
@@ -114,10 +114,10 @@ def driver_connection(bus: EventBus, *, autocommit: bool = False) -> Any:
     return psycopg.connect(host=url.host, port=url.port, user=url.username, dbname=url.database, autocommit=autocommit)
 
 
-# -- the transaction is the caller's ---------------------------------------------------------------------------------
+# -- the caller's transaction ----------------------------------------------------------------------------------------
 
 
-async def test_what_is_published_and_committed_stands_in_published(bus: EventBus) -> None:
+async def test_committed_events_are_in_the_outbox(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle) as application:
             await application.execute("INSERT INTO effects VALUES ('order')")
@@ -133,7 +133,7 @@ async def test_what_is_published_and_committed_stands_in_published(bus: EventBus
         assert await effects(bus) == ["order"]
 
 
-async def test_a_rollback_leaves_nothing(bus: EventBus) -> None:
+async def test_rollback_removes_the_events(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle) as application:
             await application.execute("INSERT INTO effects VALUES ('order')")
@@ -143,14 +143,14 @@ async def test_a_rollback_leaves_nothing(bus: EventBus) -> None:
         assert (await counts(bus), await effects(bus)) == ((0, 0, 0), [])
 
 
-async def test_leaving_without_a_commit_leaves_nothing(bus: EventBus) -> None:
+async def test_transaction_closed_without_commit_leaves_no_events(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle) as application:
             await application.publish("t", {"a": 1})
         assert await counts(bus) == (0, 0, 0)
 
 
-async def test_many_are_written_at_once_in_their_order(bus: EventBus) -> None:
+async def test_publish_many_writes_all_events_at_once_in_order(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         events = [OutgoingEvent("t", n, key=f"k{n % 3}", delay=None if n % 2 else 5.0) for n in range(250)]
         async with caller(bus, handle) as application:
@@ -167,7 +167,7 @@ async def test_many_are_written_at_once_in_their_order(bus: EventBus) -> None:
         assert [each["OrderKey"] for each in queued] == [f"k{n % 3}" for n in range(250)]
 
 
-async def test_an_autocommitting_handle_is_refused(bus: EventBus) -> None:
+async def test_autocommit_handle_is_refused(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle, autocommit=True) as application:
             with pytest.raises(NotInTransaction, match="autocommit"):
@@ -177,7 +177,7 @@ async def test_an_autocommitting_handle_is_refused(bus: EventBus) -> None:
         assert await counts(bus) == (0, 0, 0)
 
 
-async def test_an_autocommitting_handle_may_be_allowed(make_bus: MakeBus) -> None:
+async def test_autocommit_handle_may_be_allowed(make_bus: MakeBus) -> None:
     bus = make_bus(allow_autocommit=True)
     await bus.prepare()
     async for handle in each_handle(bus):
@@ -186,7 +186,7 @@ async def test_an_autocommitting_handle_may_be_allowed(make_bus: MakeBus) -> Non
         assert await counts(bus) == (1, 0, 1)
 
 
-async def test_an_explicit_begin_on_an_autocommitting_driver_is_a_transaction(bus: EventBus) -> None:
+async def test_explicit_begin_on_an_autocommit_driver_is_a_transaction(bus: EventBus) -> None:
     async with caller(bus, "dbapi", autocommit=True) as application:
         await application.execute("BEGIN")
         await application.publish("t", 1)
@@ -198,7 +198,9 @@ async def test_an_explicit_begin_on_an_autocommitting_driver_is_a_transaction(bu
     assert await counts(bus) == (1, 0, 1)
 
 
-async def test_rows_vanish_with_their_savepoint_and_nothing_is_sent(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_events_of_a_rolled_back_savepoint_are_removed_and_not_sent(
+    make_bus: MakeBus, broker: MemoryBroker
+) -> None:
     async with make_bus() as bus:
         with Session(bus.database.engine) as session, session.begin():
             kept = bus.blocking.publish("t", "kept", session=session)
@@ -214,19 +216,19 @@ async def test_rows_vanish_with_their_savepoint_and_nothing_is_sent(make_bus: Ma
     assert [envelope.body for envelope in broker.sent] == [b'"kept"']
 
 
-async def test_a_commit_wakes_the_relay(bus: EventBus) -> None:
+async def test_commit_wakes_the_relay(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         ear = bus.core.context.wake_relay.listener()
         async with caller(bus, handle) as application:
             await application.publish("t", 1)
             assert not await ear.wait(0), "nothing is committed yet"
             await application.commit()
-        # A driver's own connection tells nobody of its commit: the relay finds it when it looks next.
+        # A driver connection does not report its commit: the relay finds the event at its next poll.
         assert await ear.wait(0.01 if handle == "dbapi" else 5.0) == (handle != "dbapi")
         ear.close()
 
 
-async def test_the_engines_of_the_bus_serve_callers_too(bus: EventBus) -> None:
+async def test_callers_may_use_the_engines_of_the_bus(bus: EventBus) -> None:
     with bus.database.engine.connect() as connection:
         bus.blocking.publish("t", 1, session=connection)
         connection.commit()
@@ -237,7 +239,7 @@ async def test_the_engines_of_the_bus_serve_callers_too(bus: EventBus) -> None:
     assert await counts(bus) == (2, 0, 2)
 
 
-async def test_without_a_transaction_the_bus_makes_a_short_one(bus: EventBus, make_bus: MakeBus) -> None:
+async def test_publish_without_a_transaction_uses_a_short_one_of_the_bus(bus: EventBus, make_bus: MakeBus) -> None:
     await bus.publish("t", 1)
     await asyncio.to_thread(bus.blocking.publish, "t", 2)
     await bus.publish_many([("t", 3)])
@@ -251,18 +253,18 @@ async def test_without_a_transaction_the_bus_makes_a_short_one(bus: EventBus, ma
     assert await counts(bus) == (4, 0, 4)
 
 
-async def test_publishing_that_would_block_the_loop_is_refused(bus: EventBus) -> None:
+async def test_publish_that_would_block_the_event_loop_is_refused(bus: EventBus) -> None:
     with pytest.raises(Refused, match=r"bus\.aio\.publish"):
         bus.blocking.publish("t", 1)
     with pytest.raises(Refused, match=r"bus\.aio\.publish"):
         bus.blocking.publish_many([("t", 1)])
     assert await counts(bus) == (0, 0, 0)
-    with Session(bus.database.engine) as session, session.begin():  # its own choice
+    with Session(bus.database.engine) as session, session.begin():  # explicit, and therefore allowed
         bus.blocking.publish("t", 1, session=session)
     assert await counts(bus) == (1, 0, 1)
 
 
-async def test_the_wrong_kind_of_handle_is_refused(bus: EventBus) -> None:
+async def test_wrong_kind_of_handle_is_refused(bus: EventBus) -> None:
     async with AsyncSession(bus.database.async_engine) as session:
         with pytest.raises(Refused, match=r"bus\.aio\.publish"):
             bus.blocking.publish("t", 1, session=session)  # type: ignore[arg-type]
@@ -273,11 +275,11 @@ async def test_the_wrong_kind_of_handle_is_refused(bus: EventBus) -> None:
     assert await counts(bus) == (0, 0, 0)
 
 
-async def test_a_bound_session_is_the_transaction_until_the_block_ends(bus: EventBus) -> None:
+async def test_bound_session_is_used_until_the_block_ends(bus: EventBus) -> None:
     with Session(bus.database.engine) as session:
         with bus.bind(session):
             bus.blocking.publish("t", "rolled back")
-        with pytest.raises(Refused):  # bound no more: it would have to open one of its own
+        with pytest.raises(Refused):  # not bound any more: publish would have to open a transaction
             bus.blocking.publish("t", "never")
         session.rollback()
     async with AsyncSession(bus.database.async_engine) as outer, AsyncSession(bus.database.async_engine) as inner:
@@ -293,7 +295,7 @@ async def test_a_bound_session_is_the_transaction_until_the_block_ends(bus: Even
     assert bodies == {b'"inner"', b'"outer"'}
 
 
-async def test_a_binding_is_its_own_tasks_alone(bus: EventBus) -> None:
+async def test_bound_session_is_visible_only_in_its_own_task(bus: EventBus) -> None:
     is_bound, is_done = asyncio.Event(), asyncio.Event()
 
     async def binds() -> None:
@@ -305,13 +307,13 @@ async def test_a_binding_is_its_own_tasks_alone(bus: EventBus) -> None:
 
     binding = asyncio.create_task(binds())
     await is_bound.wait()
-    await bus.publish("t", 1)  # in a transaction of its own
+    await bus.publish("t", 1)  # in a new transaction
     is_done.set()
     await binding
     assert await counts(bus) == (1, 0, 1)
 
 
-async def test_of_several_binds_the_one_with_our_tables_is_taken(bus: EventBus, tmp_path: Path) -> None:
+async def test_session_with_several_binds_uses_the_one_with_the_bus_tables(bus: EventBus, tmp_path: Path) -> None:
     business = create_engine(f"sqlite:///{tmp_path}/business.db")
     orders = Table("orders", MetaData(), Column("id", Integer, primary_key=True))
     orders.create(business)
@@ -325,7 +327,7 @@ async def test_of_several_binds_the_one_with_our_tables_is_taken(bus: EventBus, 
     assert await counts(bus) == (2, 0, 2)
 
 
-async def test_an_id_that_is_taken_is_replaced_and_the_transaction_stays_whole(bus: EventBus) -> None:
+async def test_duplicate_id_is_replaced_and_the_transaction_stays_usable(bus: EventBus) -> None:
     fresh, taken = bus.core.context.ids.next, list[int]()
     bus.core.context.ids.next = lambda: taken.pop() if taken else fresh()  # type: ignore[method-assign]
     async for handle in each_handle(bus):
@@ -341,7 +343,7 @@ async def test_an_id_that_is_taken_is_replaced_and_the_transaction_stays_whole(b
         assert headers["cap-msg-id"] == str(second)
 
 
-# -- what is wrong is said before anything is written ----------------------------------------------------------------
+# -- refusals before the first write ---------------------------------------------------------------------------------
 
 ROUND: list[Any] = []
 ROUND.append(ROUND)
@@ -384,15 +386,15 @@ async def test_bad_input_is_refused_before_anything_is_written(bus: EventBus) ->
             assert isinstance(refused.value, error), what
             with pytest.raises(error):
                 bus.blocking.publish_many([("t", "good"), OutgoingEvent(*args, **more)], session=session)
-        session.execute(text("INSERT INTO effects VALUES ('another')"))  # the transaction is whole
+        session.execute(text("INSERT INTO effects VALUES ('another')"))  # the transaction is still usable
         session.commit()
     assert (await counts(bus), await effects(bus)) == ((0, 0, 0), ["another", "order"])
 
 
-# -- what a message carries ------------------------------------------------------------------------------------------
+# -- headers and times -----------------------------------------------------------------------------------------------
 
 
-async def test_headers_travel_with_the_event(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_headers_are_delivered_with_the_event(make_bus: MakeBus, broker: MemoryBroker) -> None:
     seen: list[Headers] = []
     bus = make_bus()
 
@@ -414,7 +416,7 @@ async def test_headers_travel_with_the_event(make_bus: MakeBus, broker: MemoryBr
     assert abs(headers.sent_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-async def test_a_delayed_event_waits_for_its_time(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_delayed_event_is_sent_at_its_time(make_bus: MakeBus, broker: MemoryBroker) -> None:
     async with make_bus() as bus:
         for more in (
             {"delay": 90},
@@ -438,17 +440,17 @@ async def test_a_delayed_event_waits_for_its_time(make_bus: MakeBus, broker: Mem
         assert {each["StatusName"] for each in await rows(bus, "published")} == {"Successed"}
 
 
-async def test_a_time_in_the_past_is_now(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_event_with_a_time_in_the_past_is_sent_at_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
     async with make_bus() as bus:
         await bus.publish("t", at=datetime(2020, 1, 1, tzinfo=UTC))
         await bus.drain()
     assert len(broker.sent) == 1
 
 
-# -- an event bus ----------------------------------------------------------------------------------------------------
+# -- publish and subscribe -------------------------------------------------------------------------------------------
 
 
-async def test_components_know_only_the_name_of_the_topic(make_bus: MakeBus) -> None:
+async def test_publisher_and_subscriber_share_only_the_name_of_the_topic(make_bus: MakeBus) -> None:
     heard: list[Any] = []
     shop, billing = (make_bus(app=app, schema=app, table_prefix=app) for app in ("orders", "billing"))
 
@@ -464,7 +466,7 @@ async def test_components_know_only_the_name_of_the_topic(make_bus: MakeBus) -> 
     assert heard == [{"n": 1}]
 
 
-def test_publishing_and_subscribing_have_a_blocking_form(database_url: str) -> None:
+def test_publish_and_subscribe_have_a_blocking_form(database_url: str) -> None:
     heard: list[Any] = []
     bus = EventBus(database_url, "memory://", app="shop", poll_max_s=0.05)
 
@@ -485,7 +487,7 @@ def test_publishing_and_subscribing_have_a_blocking_form(database_url: str) -> N
     assert not bus.is_running
 
 
-async def test_publishing_and_subscribing_have_an_asyncio_form(make_bus: MakeBus) -> None:
+async def test_publish_and_subscribe_have_an_asyncio_form(make_bus: MakeBus) -> None:
     heard: list[Any] = []
     bus = make_bus()
 
@@ -500,7 +502,7 @@ async def test_publishing_and_subscribing_have_an_asyncio_form(make_bus: MakeBus
     assert sorted(order["n"] for order in heard) == [1, 2]
 
 
-async def test_a_bus_works_on_the_engine_it_is_given(make_bus: MakeBus, bus: EventBus) -> None:
+async def test_bus_uses_the_engine_of_the_application(make_bus: MakeBus, bus: EventBus) -> None:
     heard: list[Any] = []
 
     def blocking(value: int, session: Session) -> None:
@@ -540,7 +542,7 @@ async def test_one_process_publishes_and_handles_its_own_topic(make_bus: MakeBus
     )  # fmt: skip
 
 
-async def test_what_was_committed_is_delivered_by_the_next_process(make_bus: MakeBus) -> None:
+async def test_committed_event_is_delivered_by_the_next_process(make_bus: MakeBus) -> None:
     heard: list[int] = []
     bus = make_bus(runs_relay=False, runs_handlers=False)
     async with bus:
@@ -553,7 +555,7 @@ async def test_what_was_committed_is_delivered_by_the_next_process(make_bus: Mak
 
 
 @pytest.mark.parametrize("key", [4711, UUID(int=7), "4711"])
-async def test_a_key_may_be_a_number_and_is_stored_as_text(make_bus: MakeBus, key: object) -> None:
+async def test_key_may_be_a_number_and_is_stored_as_text(make_bus: MakeBus, key: object) -> None:
     bus = make_bus(runs_relay=False)
     async with bus:
         await bus.publish("order.created", {"n": 1}, key=key)

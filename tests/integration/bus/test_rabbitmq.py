@@ -1,4 +1,4 @@
-"""Events over a real RabbitMQ, beside services that speak to it as .NET CAP does."""
+"""Events over a real RabbitMQ, beside services that use it as .NET CAP does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY_BYTES_MAX = 1_000_000
 CAP_QUEUE = {"x-message-ttl": 864_000_000}
 
 
-pytestmark = pytest.mark.xdist_group("rabbitmq")  # one server for all of them
+pytestmark = pytest.mark.xdist_group("rabbitmq")  # one server for all tests
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def server() -> Iterator[MessageBroker]:
 
 @pytest.fixture
 def exchange(request: pytest.FixtureRequest) -> str:
-    """One a test, so that none sees the events of another."""
+    """One exchange per test, so that tests do not see each other's events."""
     return f"router.{_plain_name(request)}"
 
 
@@ -75,7 +75,7 @@ def event(name: str, id: object, body: bytes = b"{}", **headers: str | None) -> 
 
 
 async def receive(listening: TransportConsumer, count: int) -> list[BrokerDelivery]:
-    """So many, however they arrive."""
+    """Receive exactly this many deliveries, in any number of calls."""
     got: list[BrokerDelivery] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(got) < count:
@@ -88,15 +88,15 @@ def ids(deliveries: Sequence[BrokerDelivery]) -> list[str | None]:
 
 
 async def nothing_more(listening: TransportConsumer, transport: RabbitTransport, name: str) -> None:
-    """Whatever would come next comes before this one."""
+    """Fail if another event arrives before a last one that is sent now."""
     assert await transport.send([event(name, "the end")]) == [None]
     assert ids(await receive(listening, 1)) == ["the end"]
 
 
-# -- the wire ---------------------------------------------------------------------------------------------------------
+# -- format -----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_event_arrives_with_its_body_and_every_header(transport: RabbitTransport, group: str) -> None:
+async def test_event_arrives_with_its_body_and_all_headers(transport: RabbitTransport, group: str) -> None:
     listening = await transport.listen(group, ["order.created"], prefetch=10)
     headers = {h.CALLBACK: None, "x-text": "größe 雀", "x-empty": ""}
     sent = event("order.created", 42, '{"Näme":"雀"}'.encode(), **headers)
@@ -107,7 +107,7 @@ async def test_an_event_arrives_with_its_body_and_every_header(transport: Rabbit
     await listening.close()
 
 
-async def test_a_cap_service_reads_on_the_wire_what_it_would_write(
+async def test_event_on_the_wire_has_the_format_of_cap(
     transport: RabbitTransport, plain: aio_pika.abc.AbstractChannel, exchange: str, group: str
 ) -> None:
     queue = await plain.declare_queue(group, durable=True, arguments=CAP_QUEUE)
@@ -128,7 +128,7 @@ async def test_a_cap_service_reads_on_the_wire_what_it_would_write(
 
 
 @pytest.mark.parametrize("written_as", [str, lambda text: bytearray(text.encode())], ids=["text", "bytes"])
-async def test_an_event_of_a_cap_service_is_received(
+async def test_event_of_a_cap_service_is_received(
     transport: RabbitTransport, plain: aio_pika.abc.AbstractChannel, exchange: str, group: str, written_as
 ) -> None:
     listening = await transport.listen(group, ["order.created"], prefetch=10)
@@ -147,7 +147,7 @@ async def test_an_event_of_a_cap_service_is_received(
     await listening.close()
 
 
-async def test_a_message_that_no_cap_service_sent_gets_the_headers_it_needs(
+async def test_foreign_message_gets_the_required_headers(
     transport: RabbitTransport, plain: aio_pika.abc.AbstractChannel, exchange: str, group: str
 ) -> None:
     listening = await transport.listen(group, ["legacy.#"], prefetch=10)
@@ -160,7 +160,7 @@ async def test_a_message_that_no_cap_service_sent_gets_the_headers_it_needs(
     await listening.close()
 
 
-async def test_a_header_builder_names_foreign_messages(
+async def test_header_builder_names_foreign_messages(
     server: MessageBroker, plain: aio_pika.abc.AbstractChannel, exchange: str, group: str
 ) -> None:
     transport = RabbitTransport(
@@ -173,10 +173,10 @@ async def test_a_header_builder_names_foreign_messages(
     await listening.close()
 
 
-async def test_cap_and_we_declare_the_same_queue_and_exchange(
+async def test_queue_and_exchange_are_declared_with_the_arguments_of_cap(
     server: MessageBroker, plain: aio_pika.abc.AbstractChannel, group: str
 ) -> None:
-    """RabbitMQ refuses whoever comes second with other arguments."""
+    """RabbitMQ refuses a second declaration with other arguments."""
     ours = RabbitTransport(server.url)
     await (await ours.listen(group, ["a"], prefetch=1)).close()
     await plain.declare_exchange("cap.default.router", "topic", durable=True)
@@ -185,7 +185,7 @@ async def test_cap_and_we_declare_the_same_queue_and_exchange(
     await (await ours.listen(f"{group}.theirs", ["a"], prefetch=1)).close()
 
 
-async def test_another_version_has_an_exchange_of_its_own(
+async def test_another_version_has_its_own_exchange(
     server: MessageBroker, plain: aio_pika.abc.AbstractChannel, exchange: str
 ) -> None:
     transport = RabbitTransport(server.url, exchange=exchange, version="v2")
@@ -197,7 +197,9 @@ async def test_another_version_has_an_exchange_of_its_own(
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-async def test_members_of_a_group_share_and_each_group_gets_all(transport: RabbitTransport, group: str) -> None:
+async def test_members_share_the_events_of_their_group_and_each_group_gets_all(
+    transport: RabbitTransport, group: str
+) -> None:
     one, other = [await transport.listen(group, ["a"], prefetch=1) for _ in range(2)]
     elsewhere = await transport.listen(f"{group}.2", ["a"], prefetch=100)
     assert await transport.send([event("a", n) for n in range(20)]) == [None] * 20
@@ -234,7 +236,7 @@ async def test_wildcards_are_those_of_amqp(transport: RabbitTransport, group: st
     await listening.close()
 
 
-async def test_many_events_of_one_call_arrive_in_their_order(transport: RabbitTransport, group: str) -> None:
+async def test_events_of_one_send_arrive_in_order(transport: RabbitTransport, group: str) -> None:
     listening = await transport.listen(group, ["a"], prefetch=100)
     count = 500
     sending = asyncio.create_task(transport.send([event("a", n) for n in range(count)]))
@@ -248,18 +250,18 @@ async def test_many_events_of_one_call_arrive_in_their_order(transport: RabbitTr
     await listening.close()
 
 
-async def test_no_more_than_the_prefetch_is_out_at_once(transport: RabbitTransport, group: str) -> None:
+async def test_unacknowledged_events_do_not_exceed_the_prefetch(transport: RabbitTransport, group: str) -> None:
     listening = await transport.listen(group, ["a"], prefetch=3)
     assert await transport.send([event("a", n) for n in range(5)]) == [None] * 5
     first = await receive(listening, 3)
     other = await transport.listen(group, ["a"], prefetch=10)
-    assert ids(await receive(other, 2)) == ["3", "4"]  # the first member was not given them
+    assert ids(await receive(other, 2)) == ["3", "4"]  # they were not delivered to the first member
     assert ids(first) == ["0", "1", "2"]
     await listening.close()
     await other.close()
 
 
-async def test_what_was_not_acknowledged_comes_again_after_close(transport: RabbitTransport, group: str) -> None:
+async def test_unacknowledged_events_are_redelivered_after_close(transport: RabbitTransport, group: str) -> None:
     listening = await transport.listen(group, ["a"], prefetch=10)
     await transport.send([event("a", n) for n in range(3)])
     await listening.acknowledge((await receive(listening, 3))[1:2])
@@ -270,7 +272,7 @@ async def test_what_was_not_acknowledged_comes_again_after_close(transport: Rabb
     await again.close()
 
 
-async def test_what_is_given_back_comes_again(transport: RabbitTransport, group: str) -> None:
+async def test_released_events_are_redelivered(transport: RabbitTransport, group: str) -> None:
     listening = await transport.listen(group, ["a"], prefetch=10)
     await transport.send([event("a", n) for n in range(3)])
     got = await receive(listening, 3)
@@ -286,7 +288,7 @@ async def test_what_is_given_back_comes_again(transport: RabbitTransport, group:
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_event_that_no_queue_takes_is_a_failed_attempt(
+async def test_event_that_no_queue_takes_is_a_failed_attempt(
     server: MessageBroker, transport: RabbitTransport, exchange: str, group: str
 ) -> None:
     listening = await transport.listen(group, ["known"], prefetch=10)
@@ -301,7 +303,7 @@ async def test_an_event_that_no_queue_takes_is_a_failed_attempt(
     await listening.close()
 
 
-async def test_headers_that_fit_no_frame_are_refused_before_they_cost_the_connection(
+async def test_headers_larger_than_a_frame_are_refused_before_they_break_the_connection(
     transport: RabbitTransport, group: str
 ) -> None:
     listening = await transport.listen(group, ["a"], prefetch=10)
@@ -314,7 +316,7 @@ async def test_headers_that_fit_no_frame_are_refused_before_they_cost_the_connec
     await listening.close()
 
 
-async def test_a_message_the_server_refuses_does_not_fail_its_neighbours(
+async def test_message_refused_by_the_server_does_not_fail_the_others_of_its_send(
     transport: RabbitTransport, group: str
 ) -> None:
     listening = await transport.listen(group, ["a"], prefetch=10)
@@ -326,19 +328,19 @@ async def test_a_message_the_server_refuses_does_not_fail_its_neighbours(
     got: list[BrokerDelivery] = []
     while "2" not in ids(got):
         got += await receive(listening, 1)
-    assert set(ids(got)) == {"1", "2"}  # the first may have come twice: its confirm was lost with the channel
+    assert set(ids(got)) == {"1", "2"}  # the first may come twice: its confirm was lost with the channel
     await nothing_more(listening, transport, "a")
     await listening.close()
 
 
 @pytest.mark.parametrize("name", ["", "ä" * 128])
-def test_a_name_that_is_no_routing_key_is_refused(name: str) -> None:
+def test_name_that_is_not_a_routing_key_is_refused(name: str) -> None:
     with pytest.raises(IllegalName):
         RabbitTransport("amqp://127.0.0.1").check_name(name)
     RabbitTransport("amqp://127.0.0.1").check_name("ä" * 127)
 
 
-async def test_a_queue_of_another_kind_is_refused_with_the_servers_reason(
+async def test_queue_of_another_kind_is_refused_with_the_reason_of_the_server(
     transport: RabbitTransport, plain: aio_pika.abc.AbstractChannel, group: str
 ) -> None:
     await plain.declare_queue(group, durable=True)
@@ -346,17 +348,17 @@ async def test_a_queue_of_another_kind_is_refused_with_the_servers_reason(
         await transport.listen(group, ["a"], prefetch=1)
 
 
-async def test_a_name_that_amqp_has_no_letters_for_is_refused(transport: RabbitTransport) -> None:
+async def test_group_name_outside_ascii_is_refused(transport: RabbitTransport) -> None:
     with pytest.raises(DeclarationRefused, match="größe"):
         await transport.listen("größe", ["a"], prefetch=1)
 
 
-async def test_a_wrong_password_is_not_permitted(server: MessageBroker) -> None:
+async def test_wrong_password_is_not_permitted(server: MessageBroker) -> None:
     with pytest.raises(NotPermitted):
         await RabbitTransport(server.url.replace("guest:guest", "guest:wrong")).open()
 
 
-async def test_a_deleted_queue_ends_the_membership(
+async def test_deleted_queue_ends_the_consumer(
     transport: RabbitTransport, plain: aio_pika.abc.AbstractChannel, group: str
 ) -> None:
     listening = await transport.listen(group, ["a"], prefetch=1)
@@ -368,10 +370,10 @@ async def test_a_deleted_queue_ends_the_membership(
     await listening.close()
 
 
-# -- the server goes away (last: it takes seconds to come back) -------------------------------------------------------
+# -- server outage (last, because the server needs seconds to come back) ----------------------------------------------
 
 
-async def test_after_the_server_was_killed_a_new_listening_goes_on_where_the_last_ended(
+async def test_new_consumer_continues_where_the_last_one_ended_after_a_server_kill(
     server: MessageBroker, transport: RabbitTransport, group: str
 ) -> None:
     listening = await transport.listen(group, ["a"], prefetch=10)
@@ -389,7 +391,7 @@ async def test_after_the_server_was_killed_a_new_listening_goes_on_where_the_las
             await listening.acknowledge(got[1:])
         await listening.close()
         with pytest.raises(Unavailable):
-            # It is tried, and fails, if the end of this other connection has not been noticed yet.
+            # The send fails on the dead connection if its loss was not noticed yet; otherwise it is refused.
             (result,) = await transport.send([event("a", 4)])
             raise result or AssertionError("it was sent to nobody")
         with pytest.raises(Unavailable):
@@ -399,7 +401,7 @@ async def test_after_the_server_was_killed_a_new_listening_goes_on_where_the_las
     await asyncio.to_thread(server.start)
     assert await transport.send([event("a", 5)]) == [None]
     again = await transport.listen(group, ["a"], prefetch=10)
-    # The acknowledgement of 1 may have died with the server.
+    # The acknowledgement of 1 may be lost with the server.
     deliveries: list[BrokerDelivery] = []
     while "5" not in ids(deliveries):
         deliveries += await receive(again, 1)

@@ -1,4 +1,4 @@
-"""Events through a real Redis: CAP's form on the wire, shared groups, and nothing lost when members or servers die."""
+"""Events through a real Redis: CAP's format on the wire, shared groups, and no loss when members or servers die."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 WAIT_S = 10.0
 
 
-pytestmark = pytest.mark.xdist_group("redis")  # one server for all of them
+pytestmark = pytest.mark.xdist_group("redis")  # one server for all tests
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def ids(deliveries: Sequence[BrokerDelivery | Envelope]) -> list[str | None]:
     return [each.headers[h.ID] for each in deliveries]
 
 
-async def test_every_header_and_byte_makes_the_round_trip(transport: RedisTransport) -> None:
+async def test_headers_and_body_survive_the_round_trip(transport: RedisTransport) -> None:
     async with listening(transport, "order.created") as member:
         sent = event("order.created", '{"a":"é+/"}'.encode(), **{h.CALLBACK: None, h.TYPE: "Órder", "x": ""})
         null = event("order.created", b"")
@@ -98,7 +98,7 @@ async def test_every_header_and_byte_makes_the_round_trip(transport: RedisTransp
         assert second.body == b""
 
 
-async def test_an_entry_is_exactly_what_cap_writes(transport: RedisTransport, client: redis.asyncio.Redis) -> None:
+async def test_entry_has_exactly_the_format_of_cap(transport: RedisTransport, client: redis.asyncio.Redis) -> None:
     await send(transport, event("order.created", b'{"Id":1}', **{h.CALLBACK: None}), event("order.created", b""))
     (_, first), (_, second) = await client.xrange("order.created")
     assert list(first) == [b"headers", b"body"]
@@ -107,9 +107,9 @@ async def test_an_entry_is_exactly_what_cap_writes(transport: RedisTransport, cl
     assert second[b"body"] == b'""'
 
 
-async def test_what_cap_writes_is_received(transport: RedisTransport, client: redis.asyncio.Redis) -> None:
+async def test_entry_of_cap_is_received(transport: RedisTransport, client: redis.asyncio.Redis) -> None:
     async with listening(transport, "order.paid") as member:
-        # .NET's writer escapes what it finds dangerous in HTML, in headers and in base64.
+        # The JSON writer of .NET escapes characters that are special in HTML, in headers and in base64.
         headers = '{"cap-callback-name":null,"cap-msg-id":"7","cap-msg-name":"order.paid","x":"A\\u003C1\\u003E"}'
         await client.xadd("order.paid", {"headers": headers, "body": '"\\u002B/8="'})
         await client.xadd("order.paid", {"headers": headers, "body": ""})
@@ -119,7 +119,7 @@ async def test_what_cap_writes_is_received(transport: RedisTransport, client: re
         assert second.body == b""
 
 
-async def test_a_foreign_entry_gets_an_id_from_its_place(
+async def test_foreign_entry_gets_its_id_from_stream_and_entry_id(
     transport: RedisTransport, client: redis.asyncio.Redis
 ) -> None:
     async with listening(transport, "meter") as member:
@@ -131,14 +131,14 @@ async def test_a_foreign_entry_gets_an_id_from_its_place(
         assert second.body == b"plain"
 
 
-async def test_the_header_builder_names_foreign_entries(server: MessageBroker, client: redis.asyncio.Redis) -> None:
+async def test_header_builder_names_foreign_entries(server: MessageBroker, client: redis.asyncio.Redis) -> None:
     async with opened(server, header_builder=lambda delivery: {h.ID: "built", "size": str(len(delivery.body))}) as own:
         async with listening(own, "meter") as member:
             await client.xadd("meter", {"body": "12345"})
             assert (await receive(member))[0].headers == {h.ID: "built", "size": "5", h.NAME: "meter"}
 
 
-async def test_members_of_a_group_share_and_groups_each_get_all(transport: RedisTransport) -> None:
+async def test_members_share_the_events_of_their_group_and_each_group_gets_all(transport: RedisTransport) -> None:
     sent = [event("order.created") for _ in range(20)]
     async with listening(transport, "order.created") as one, listening(transport, "order.created") as two:
         async with listening(transport, "order.created", group="other.v1") as other:
@@ -148,7 +148,7 @@ async def test_members_of_a_group_share_and_groups_each_get_all(transport: Redis
             assert ids(await receive(other, 20)) == ids(sent)
 
 
-async def test_a_group_starts_with_what_comes_after_it(transport: RedisTransport) -> None:
+async def test_new_group_starts_after_the_existing_events(transport: RedisTransport) -> None:
     await send(transport, event("order.created"))
     later = event("order.created")
     async with listening(transport, "order.created") as member:
@@ -156,7 +156,7 @@ async def test_a_group_starts_with_what_comes_after_it(transport: RedisTransport
         assert ids(await member.receive(10)) == ids([later])
 
 
-async def test_a_wildcard_takes_streams_of_later_from_their_beginning(transport: RedisTransport) -> None:
+async def test_wildcard_reads_a_later_stream_from_its_beginning(transport: RedisTransport) -> None:
     await send(transport, event("order.old"), event("order.old.deep"))
     async with listening(transport, "order.*") as member:
         sent = [event("order.old"), event("order.new"), event("order.new.deep"), event("orders")]
@@ -165,21 +165,21 @@ async def test_a_wildcard_takes_streams_of_later_from_their_beginning(transport:
         assert {each.name for each in found} == {"order.old", "order.new"}
         assert set(ids(found)) == set(ids(sent[:2]))
         await member.acknowledge(found)
-    # And a stream that appears while nobody listens is not forgotten either.
+    # A stream that is created while no member listens is read too.
     missed = event("order.missed")
     await send(transport, missed)
     async with listening(transport, "order.*") as member:
         assert ids(await receive(member)) == ids([missed])
 
 
-async def test_a_wildcard_of_any_words_takes_none_too(transport: RedisTransport) -> None:
+async def test_hash_wildcard_matches_zero_words(transport: RedisTransport) -> None:
     async with listening(transport, "order.#", "a[b]?.#.z") as member:
         sent = [event(name) for name in ("order", "order.a.b", "a[b]?.z", "a[b]?.x.y.z", "ab.z", "a[b]?.z.x")]
         await send(transport, *sent)
         assert {each.name for each in await receive(member, 4)} == {"order", "order.a.b", "a[b]?.z", "a[b]?.x.y.z"}
 
 
-async def test_what_a_member_leaves_unacknowledged_goes_to_the_next(
+async def test_unacknowledged_events_of_a_closed_member_go_to_the_next_member(
     transport: RedisTransport, client: redis.asyncio.Redis
 ) -> None:
     async with listening(transport, "order.created") as first:
@@ -191,11 +191,11 @@ async def test_what_a_member_leaves_unacknowledged_goes_to_the_next(
         assert ids(again) == ids([left, unseen])
         await second.acknowledge(again)
     assert (await client.xpending("order.created", "g.v1"))["pending"] == 0
-    # Members that left have left no name behind either; the one that is there is CAP's.
+    # Closed members leave no consumer name behind; the remaining one is CAP's.
     assert [each["name"] for each in await client.xinfo_consumers("order.created", "g.v1")] == [b"g.v1"]
 
 
-async def test_what_a_dead_member_held_is_claimed_once_it_is_idle(
+async def test_event_of_a_dead_member_is_claimed_when_it_is_idle(
     server: MessageBroker, transport: RedisTransport
 ) -> None:
     async with opened(server, idle_claim_s=0.2) as impatient:
@@ -206,7 +206,7 @@ async def test_what_a_dead_member_held_is_claimed_once_it_is_idle(
             assert ids(await receive(other)) == ids([sent])
 
 
-async def test_what_a_member_still_holds_does_not_come_twice_to_itself(
+async def test_event_in_progress_is_not_redelivered_to_the_same_member(
     server: MessageBroker, client: redis.asyncio.Redis
 ) -> None:
     async with opened(server, idle_claim_s=0.01) as impatient, listening(impatient, "order.created") as member:
@@ -222,7 +222,7 @@ async def test_what_a_member_still_holds_does_not_come_twice_to_itself(
         await member.acknowledge(held)
 
 
-async def test_what_was_given_back_comes_again_at_once(transport: RedisTransport) -> None:
+async def test_released_event_is_redelivered_at_once(transport: RedisTransport) -> None:
     async with listening(transport, "order.created") as member:
         sent = event("order.created")
         await send(transport, sent)
@@ -232,7 +232,7 @@ async def test_what_was_given_back_comes_again_at_once(transport: RedisTransport
         await member.acknowledge(again)
 
 
-async def test_an_event_that_comes_while_a_receive_is_given_up_is_not_lost(transport: RedisTransport) -> None:
+async def test_event_that_arrives_while_a_receive_is_cancelled_is_not_lost(transport: RedisTransport) -> None:
     async with listening(transport, "order.created") as member:
         for _ in range(20):
             waiting = asyncio.ensure_future(member.receive(1))
@@ -245,7 +245,7 @@ async def test_an_event_that_comes_while_a_receive_is_given_up_is_not_lost(trans
             await member.acknowledge(found)
 
 
-async def test_trimming_keeps_what_a_slow_group_has_not_read(
+async def test_trimming_keeps_entries_that_a_slow_group_has_not_read(
     server: MessageBroker, transport: RedisTransport, client: redis.asyncio.Redis
 ) -> None:
     async with opened(server, trim=TrimPolicy(every=500)) as trimming:
@@ -255,18 +255,18 @@ async def test_trimming_keeps_what_a_slow_group_has_not_read(
         ):
             await send(trimming, *(event("metric") for _ in range(500)))
             seen = await receive(slow, 100)
-            await slow.acknowledge(seen[:50])  # and holds 50
+            await slow.acknowledge(seen[:50])  # 50 are unacknowledged
             await quick.acknowledge(await receive(quick, 500))
             assert 450 <= await client.xlen("metric") <= 500
             await trim_to_slowest(client, "metric", is_exact=True)
             assert await client.xlen("metric") == 450
-            assert ids(await receive(slow, 400))  # still there, though the quick group is done with them
+            assert ids(await receive(slow, 400))  # still stored, although the fast group has finished them
             await slow.acknowledge(seen[50:])
             await trim_to_slowest(client, "metric", is_exact=True)
             assert await client.xlen("metric") == 400
 
 
-async def test_acknowledging_trims_what_every_group_has_done(
+async def test_acknowledging_trims_entries_that_every_group_has_finished(
     server: MessageBroker, client: redis.asyncio.Redis
 ) -> None:
     async with opened(server, trim=TrimPolicy(every=500)) as own:
@@ -275,10 +275,10 @@ async def test_acknowledging_trims_what_every_group_has_done(
             await one.acknowledge(await receive(one, 500))
             assert await client.xlen("metric") == 500
             await other.acknowledge(await receive(other, 500))
-            assert await client.xlen("metric") <= 100  # the last block stays: it is not full of finished entries
+            assert await client.xlen("metric") <= 100  # Redis trims whole blocks only: the last one stays
 
 
-async def test_a_removed_stream_is_said_and_can_be_joined_anew(
+async def test_deleted_stream_raises_an_error_and_can_be_joined_again(
     transport: RedisTransport, client: redis.asyncio.Redis
 ) -> None:
     async with listening(transport, "order.created") as member:
@@ -291,7 +291,7 @@ async def test_a_removed_stream_is_said_and_can_be_joined_anew(
         assert ids(await receive(member)) == ids([sent])
 
 
-async def test_trimming_waits_for_a_wildcard_group_that_has_not_seen_the_stream(
+async def test_trimming_waits_for_a_wildcard_group_that_has_not_read_the_stream(
     server: MessageBroker, client: redis.asyncio.Redis
 ) -> None:
     async with opened(server) as own:
@@ -306,13 +306,13 @@ async def test_trimming_waits_for_a_wildcard_group_that_has_not_seen_the_stream(
             assert await trim_to_slowest(client, "metric.cpu", is_exact=True) == 1
 
 
-async def test_a_stream_can_be_kept_to_a_length(server: MessageBroker, client: redis.asyncio.Redis) -> None:
+async def test_stream_can_be_trimmed_to_a_length(server: MessageBroker, client: redis.asyncio.Redis) -> None:
     async with opened(server, trim=TrimPolicy(length_max=100)) as own:
         await send(own, *(event("metric") for _ in range(1_000)))
         assert 100 <= await client.xlen("metric") < 300
 
 
-async def test_one_envelope_that_is_refused_does_not_hinder_the_others(
+async def test_refused_envelope_does_not_affect_the_others_of_its_send(
     transport: RedisTransport, client: redis.asyncio.Redis
 ) -> None:
     await client.set("taken", "by another program")
@@ -329,7 +329,7 @@ def test_only_an_empty_name_is_illegal(server: MessageBroker) -> None:
         transport.check_name("")
 
 
-async def test_nobody_there_is_said_without_the_password() -> None:
+async def test_connection_error_does_not_show_the_password() -> None:
     transport = RedisTransport("redis://:secret@127.0.0.1:1")
     with pytest.raises(ConnectionLost) as raised:
         await transport.open()
@@ -340,7 +340,9 @@ async def test_nobody_there_is_said_without_the_password() -> None:
         await transport.listen("g.v1", ["order.created"], prefetch=1)
 
 
-async def test_a_killed_server_is_said_and_found_again(server: MessageBroker, transport: RedisTransport) -> None:
+async def test_killed_server_raises_errors_and_is_used_again_after_its_restart(
+    server: MessageBroker, transport: RedisTransport
+) -> None:
     member = await transport.listen("g.v1", ["order.created"], prefetch=10)
     sent = event("order.created")
     await send(transport, sent)
@@ -355,7 +357,7 @@ async def test_a_killed_server_is_said_and_found_again(server: MessageBroker, tr
             await member.acknowledge(held)
         await member.close()
         assert isinstance((await transport.send([event("order.created")]))[0], ConnectionLost)
-        with pytest.raises(ConnectionLost):  # this time it knew beforehand
+        with pytest.raises(ConnectionLost):  # this time the client knew before the call
             await transport.send([event("order.created")])
         with pytest.raises(ConnectionLost):
             await transport.listen("g.v1", ["order.created"], prefetch=10)

@@ -1,4 +1,4 @@
-"""The bus on the platform's own broker: what lies on the wire, what comes back of it, and what comes again."""
+"""The bus on Sparrow's own broker: the format on the wire, reading it back, groups, and redelivery."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def received(listening: SparrowGroupConsumer, count: int, *, acknowledge: 
 
 
 async def stored(name_servers: str, topic: str, count: int = 1) -> list[StoredMessage]:
-    """What lies on the wire, seen by a consumer that knows nothing of the bus."""
+    """Return the stored messages, read by a consumer that knows nothing of the bus."""
     found: list[StoredMessage] = []
     async with asyncio.timeout(SOON_S), Consumer(name_servers, group="plain") as consumer:
         await consumer.subscribe(topic)
@@ -100,10 +100,10 @@ async def stored(name_servers: str, topic: str, count: int = 1) -> list[StoredMe
     return found
 
 
-# -- what lies on the wire --------------------------------------------------------------------------------------------
+# -- format on the wire -----------------------------------------------------------------------------------------------
 
 
-async def test_an_event_is_a_json_document_in_a_topic_without_dots(platform, transport):
+async def test_event_is_a_json_document_in_a_topic_without_dots(platform, transport):
     await send(transport, event(7, key="customer 5", body='{"名":1}'.encode()))
     (message,) = await stored(platform.name_servers, "order|created")
     assert json.loads(message.body) == {
@@ -122,7 +122,7 @@ async def test_an_event_is_a_json_document_in_a_topic_without_dots(platform, tra
     assert not [name for name in message.properties if name.startswith("cap-")]
 
 
-async def test_in_the_cap_form_the_body_is_the_payload_and_headers_are_properties(platform):
+async def test_cap_form_has_the_payload_as_body_and_headers_as_properties(platform):
     async with opened(platform.name_servers, form="cap") as transport:
         await send(transport, event(7, body=b'{"a":1}', blank=" ", empty="", colour="蓝"))
     (message,) = await stored(platform.name_servers, "order|created")
@@ -137,7 +137,7 @@ async def test_in_the_cap_form_the_body_is_the_payload_and_headers_are_propertie
     [
         {"long": "x" * 40_000},
         {f"h{number}": "界" * 30 for number in range(350)},  # few enough characters, too many bytes
-        {"DELAY": "3"},  # a word that the broker would act on
+        {"DELAY": "3"},  # a property that the broker interprets
         {"TAGS": "t"},
         {"parted": "a\x02b"},
     ],
@@ -153,11 +153,11 @@ async def test_headers_that_cannot_be_properties_move_into_the_document(platform
     assert json.loads(message.body)["Headers"] == event(7, **headers).headers
 
 
-# -- what comes back --------------------------------------------------------------------------------------------------
+# -- reading back -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("body", [b"", b"null", '{"a":"é"}'.encode(), b'"' + b"long" * 50_000 + b'"'])
-async def test_a_document_comes_back_whole(transport, body):
+async def test_document_form_survives_the_round_trip(transport, body):
     sent = event(1, "order.line-2.added_now", key="k", body=body, note=None)
     await send(transport, sent)
     (delivery,) = await received(await listen(transport, "order.line-2.added_now"), 1)
@@ -165,7 +165,7 @@ async def test_a_document_comes_back_whole(transport, body):
 
 
 @pytest.mark.parametrize("body", [b"", b'{"Id":"1"}', '{"a":"é"}'.encode()])
-async def test_the_cap_form_comes_back_without_what_had_no_value(platform, body):
+async def test_cap_form_survives_the_round_trip_without_headers_of_value_none(platform, body):
     async with opened(platform.name_servers, form="cap") as transport:
         await send(transport, event(1, key="k", body=body, colour="blue"))
         (delivery,) = await received(await listen(transport), 1)
@@ -173,14 +173,14 @@ async def test_the_cap_form_comes_back_without_what_had_no_value(platform, body)
     assert (delivery.name, delivery.headers, delivery.body) == ("order.created", said, body)
 
 
-async def test_both_forms_are_read_by_one_listening(platform, transport):
+async def test_one_consumer_reads_both_forms(platform, transport):
     async with opened(platform.name_servers, form="cap") as other:
         await send(other, event(1))
     await send(transport, event(2))
     assert sorted(numbers(await received(await listen(transport), 2))) == [1, 2]
 
 
-async def test_a_message_that_no_bus_sent_gets_its_id_from_the_broker_and_its_name_from_the_topic(platform, transport):
+async def test_foreign_message_gets_its_id_from_the_broker_and_its_name_from_the_topic(platform, transport):
     async with Producer(platform.name_servers) as producer:
         sent = await producer.send(Message("order|created", b'{"not":"ours"}', tags="t", properties={"colour": "blue"}))
     (delivery,) = await received(await listen(transport), 1)
@@ -188,7 +188,7 @@ async def test_a_message_that_no_bus_sent_gets_its_id_from_the_broker_and_its_na
     assert delivery.body == b'{"not":"ours"}'
 
 
-async def test_a_header_builder_names_what_no_bus_sent(platform):
+async def test_header_builder_names_foreign_messages(platform):
     def build(delivery: BrokerDelivery) -> dict[str, str | None]:
         return {h.ID: "of " + delivery.body.decode(), h.NAME: "order.imported"}
 
@@ -199,10 +199,10 @@ async def test_a_header_builder_names_what_no_bus_sent(platform):
     assert delivery.headers == {h.ID: "of theirs", h.NAME: "order.imported"}
 
 
-# -- sending ----------------------------------------------------------------------------------------------------------
+# -- send -------------------------------------------------------------------------------------------------------------
 
 
-def test_names_that_no_topic_can_have_are_refused():
+def test_names_that_cannot_be_topics_are_refused():
     transport = SparrowTransport()
     transport.check_name("order.line-2.added_now")
     transport.check_name("o" * 127)
@@ -211,12 +211,12 @@ def test_names_that_no_topic_can_have_are_refused():
             transport.check_name(name)
 
 
-async def test_a_group_that_is_too_long_for_the_broker_is_refused(transport):
+async def test_group_name_too_long_for_the_broker_is_refused(transport):
     with pytest.raises(IllegalName):
         await listen(transport, group="g" * 121)
 
 
-async def test_each_envelope_has_an_outcome_of_its_own(transport):
+async def test_each_envelope_has_its_own_outcome(transport):
     outcomes = await transport.send(
         [event(1), event(2, body=b'"\xff"'), event(3), event(4, body=b"x" * (5 << 20)), event(5, "no good"), event(6)]
     )
@@ -227,7 +227,7 @@ async def test_each_envelope_has_an_outcome_of_its_own(transport):
     assert sorted(numbers(await received(await listen(transport), 3))) == [1, 3, 6]
 
 
-async def test_a_refused_event_holds_up_its_own_key_only(platform, transport):
+async def test_refused_event_blocks_only_its_own_key(platform, transport):
     async with Admin(platform.name_servers) as admin:
         await admin.create_topic("order|created", 1)
     large = event(2, key="a", body=b"x" * (5 << 20))
@@ -241,7 +241,7 @@ async def test_a_refused_event_holds_up_its_own_key_only(platform, transport):
     assert numbers(await received(await listen(transport), 2)) == [1, 6]
 
 
-async def test_a_topic_that_may_not_be_made_is_said_for_each_event(tmp_path: Path):
+async def test_each_event_fails_when_its_topic_may_not_be_created(tmp_path: Path):
     with run_platform(tmp_path, broker={"auto_create_topics": False}) as platform:
         async with opened(platform.name_servers) as transport:
             outcomes = await transport.send([event(1), event(2), event(3, key="k"), event(4, key="k")])
@@ -261,12 +261,12 @@ async def test_events_of_a_key_keep_their_order_within_and_across_sends(transpor
     assert sorted(found) == list(range(2 * MANY))
 
 
-async def test_a_transport_that_is_not_open_cannot_send():
+async def test_transport_that_is_not_open_cannot_send():
     with pytest.raises(Closed):
         await SparrowTransport().send([event()])
 
 
-async def test_opening_without_a_broker_is_told_and_may_be_tried_again():
+async def test_open_without_a_broker_fails_and_may_be_repeated():
     async with NameServer(NameServerSettings(port=0)) as naming:
         transport = SparrowTransport(str(naming.address))
         with pytest.raises(Unavailable):
@@ -299,7 +299,7 @@ async def test_every_group_gets_every_event_and_members_share_them(platform, tra
         tasks = [asyncio.create_task(share(which)) for which in range(2)]
         sent = 0
         async with asyncio.timeout(SOON_S):
-            while not all(counts):  # until both have been given queues
+            while not all(counts):  # until both members have queues
                 await send(transport, *(event(sent + place) for place in range(40)))
                 sent += 40
                 await asyncio.sleep(0.02)
@@ -312,21 +312,21 @@ async def test_every_group_gets_every_event_and_members_share_them(platform, tra
         assert set(shared) == set(range(sent))
 
 
-async def test_a_group_begins_with_the_first_event(transport):
+async def test_new_group_starts_with_the_first_event(transport):
     await send(transport, event(1))
     assert numbers(await received(await listen(transport), 1)) == [1]
     await send(transport, event(2))
     assert sorted(numbers(await received(await listen(transport, group="late"), 2))) == [1, 2]
 
 
-async def test_a_topic_that_does_not_exist_yet_is_found(transport):
+async def test_topic_created_after_listen_is_read(transport):
     listening = await listen(transport)
     receiving = asyncio.create_task(received(listening, 1))
     await send(transport, event(1))
     assert numbers(await receiving) == [1]
 
 
-async def test_a_wildcard_finds_topics_that_are_there_and_that_come_later(transport):
+async def test_wildcard_finds_existing_and_later_topics(transport):
     await send(transport, event(1, "order.created"), event(2, "bill.paid"))
     listening = await listen(transport, "order.*")
     assert numbers(await received(listening, 1)) == [1]
@@ -335,17 +335,17 @@ async def test_a_wildcard_finds_topics_that_are_there_and_that_come_later(transp
     assert (delivery.name, delivery.body) == ("order.cancelled", b"4")
 
 
-async def test_a_wildcard_that_finds_nothing_yet_waits(transport):
+async def test_wildcard_without_a_match_waits(transport):
     listening = await listen(transport, "#")
     receiving = asyncio.create_task(received(listening, 1))
     await send(transport, event(1, "order.created"))
-    assert numbers(await receiving) == [1]  # and nothing of the broker's own topics
+    assert numbers(await receiving) == [1]  # and no event of a system topic
 
 
-# -- what comes again -------------------------------------------------------------------------------------------------
+# -- redelivery -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_not_acknowledged_comes_again_and_what_was_does_not(transport):
+async def test_only_unacknowledged_events_from_the_first_one_on_are_redelivered(transport):
     await send(transport, *(event(number, key="k") for number in range(5)))
     first = await listen(transport)
     deliveries = await received(first, 5, acknowledge=False)
@@ -353,7 +353,7 @@ async def test_what_was_not_acknowledged_comes_again_and_what_was_does_not(trans
     await first.acknowledge(deliveries[3:4])
     await first.close()
     second = await listen(transport)
-    # The 3 comes once more: a queue's progress is one number, and never passes what is in hand.
+    # 3 is redelivered too: the progress of a queue is one offset, and it stays before the first unacknowledged event.
     assert numbers(await received(second, 3)) == [2, 3, 4]
     await second.close()
     third = await listen(transport)
@@ -361,7 +361,7 @@ async def test_what_was_not_acknowledged_comes_again_and_what_was_does_not(trans
     assert numbers(await received(third, 1)) == [5]
 
 
-async def test_what_is_given_back_comes_again_before_the_rest_in_order(transport):
+async def test_released_events_are_redelivered_first_and_in_order(transport):
     await send(transport, *(event(number, key="k") for number in range(6)))
     listening = await listen(transport)
     deliveries = await received(listening, 3, acknowledge=False)
@@ -369,7 +369,7 @@ async def test_what_is_given_back_comes_again_before_the_rest_in_order(transport
     assert numbers(await received(listening, 6)) == [0, 1, 2, 3, 4, 5]
 
 
-async def test_who_waits_already_gets_what_is_given_back(transport):
+async def test_waiting_receive_gets_a_released_event(transport):
     await send(transport, event(1))
     listening = await listen(transport)
     deliveries = await received(listening, 1, acknowledge=False)
@@ -379,7 +379,7 @@ async def test_who_waits_already_gets_what_is_given_back(transport):
     assert numbers(await receiving) == [1]
 
 
-async def test_a_receive_that_is_given_up_loses_nothing(transport):
+async def test_cancelled_receive_loses_nothing(transport):
     listening = await listen(transport)
     for number in range(3):
         with pytest.raises(TimeoutError):
@@ -389,7 +389,7 @@ async def test_a_receive_that_is_given_up_loses_nothing(transport):
     assert sorted(numbers(await received(listening, 2))) == [1, 2]
 
 
-async def test_who_waits_on_a_listening_that_closes_is_told(transport):
+async def test_waiting_receive_raises_when_its_transport_closes(transport):
     listening = await listen(transport)
     receiving = asyncio.create_task(listening.receive(1))
     await asyncio.sleep(0)
@@ -398,7 +398,7 @@ async def test_who_waits_on_a_listening_that_closes_is_told(transport):
         await receiving
 
 
-async def test_what_a_killed_member_had_in_hand_comes_again(platform, transport):
+async def test_unacknowledged_events_of_a_killed_member_are_redelivered(platform, transport):
     await send(transport, *(event(number, key="k") for number in range(3)))
     member = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _MEMBER, platform.name_servers, GROUP),
@@ -431,7 +431,7 @@ asyncio.run(main())
 """
 
 
-async def test_after_a_broker_was_killed_and_came_back_everything_goes_on(tmp_path: Path):
+async def test_bus_continues_after_a_broker_was_killed_and_restarted(tmp_path: Path):
     async with (
         NameServer(NameServerSettings(port=0)) as naming,
         broker_process("sparrow", tmp_path / "broker", str(naming.address)) as broker,
@@ -448,11 +448,11 @@ async def test_after_a_broker_was_killed_and_came_back_everything_goes_on(tmp_pa
             while any(await transport.send([event(2), event(3, key="k")])):
                 pass
             found: set[int] = set()
-            while not found >= {2, 3}:  # the 1 may come again: that it was acknowledged died with the broker
+            while not found >= {2, 3}:  # 1 may be redelivered: its acknowledgement was lost with the broker
                 found.update(numbers(await listening.receive(10)))
 
 
-async def test_a_broker_that_hangs_does_not_keep_a_listening_from_closing(tmp_path: Path):
+async def test_hanging_broker_does_not_block_the_close_of_a_consumer(tmp_path: Path):
     async with (
         NameServer(NameServerSettings(port=0)) as naming,
         broker_process("sparrow", tmp_path / "broker", str(naming.address)) as broker,

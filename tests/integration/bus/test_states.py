@@ -1,4 +1,4 @@
-"""The states a message passes through, its attempts, and what becomes of those whose worker is gone."""
+"""The states of a message, its attempts, and recovery of messages whose worker is gone."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ HEALTHY = ["Scheduled", "Enqueued", "Processing", "Successed"]
 
 
 class Lowest(random.Random):
-    """The shortest of all back-offs."""
+    """A random source that yields the shortest back-off."""
 
     def random(self) -> float:
         return 0.0
 
 
 def passed(changes: list[StateChange], side: str) -> list[str]:
-    """The states one message of that side was reported in."""
+    """Return the states in which one message of that side was reported."""
     mine = [each for each in changes if each.side == side]
     assert len({each.message_id for each in mine}) == 1
     return [each.status.value for each in mine]
@@ -61,7 +61,7 @@ def passed(changes: list[StateChange], side: str) -> list[str]:
 
 
 @pytest.mark.parametrize("writes", ["full", "compact"])
-async def test_a_healthy_message_passes_each_state_once_in_order(make_bus: MakeBus, writes: str) -> None:
+async def test_healthy_message_passes_each_state_once_in_order(make_bus: MakeBus, writes: str) -> None:
     changes: list[StateChange] = []
     bus = make_bus(on_state=changes.append, status_writes=writes)
     bus.subscriptions.add("order.created", lambda value: None)
@@ -74,7 +74,7 @@ async def test_a_healthy_message_passes_each_state_once_in_order(make_bus: MakeB
     assert (published["StatusName"], received["StatusName"]) == ("Successed", "Successed")
 
 
-async def test_a_state_hook_that_fails_changes_nothing(make_bus: MakeBus) -> None:
+async def test_failing_state_hook_changes_nothing(make_bus: MakeBus) -> None:
     def broken(change: StateChange) -> None:
         raise RuntimeError("the hook")
 
@@ -85,12 +85,12 @@ async def test_a_state_hook_that_fails_changes_nothing(make_bus: MakeBus) -> Non
         assert (await row(bus, "published"))["StatusName"] == "Successed"
 
 
-async def test_published_is_successed_only_after_the_brokers_acknowledgement(
+async def test_published_is_successed_only_after_the_acknowledgement_of_the_broker(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     handled: list[int] = []
     failures: list[StateChange] = []
-    # Without a pause between attempts: the broker is asked again and again.
+    # No pause between attempts: the relay sends again at once.
     bus = make_bus(send_timeout_s=0.05, retry=Retry(max=1_000, backoff=fixed(0)), on_state=failures.append)
     bus.subscriptions.add("order.created", handled.append)
     broker.withhold_acknowledgements = True
@@ -128,7 +128,7 @@ async def test_received_is_successed_only_after_the_handler_returned(make_bus: M
         assert (await row(bus, "received"))["StatusName"] == "Successed"
 
 
-async def test_compact_status_writes_leave_open_rows_as_they_were(make_bus: MakeBus) -> None:
+async def test_compact_status_writes_do_not_update_open_rows(make_bus: MakeBus) -> None:
     bus = make_bus(status_writes="compact")
     began, may_end = asyncio.Event(), asyncio.Event()
 
@@ -151,7 +151,7 @@ async def test_compact_status_writes_leave_open_rows_as_they_were(make_bus: Make
 # -- failing sends ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_failed_send_succeeds_by_itself_when_the_broker_returns(
+async def test_failed_send_is_repeated_and_succeeds_when_the_broker_returns(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -169,7 +169,7 @@ async def test_a_failed_send_succeeds_by_itself_when_the_broker_returns(
         assert (published["StatusName"], published["Rounds"]) == ("Successed", 1)
 
 
-async def test_sends_that_always_fail_end_failed_with_fifteen_retries_and_not_before(
+async def test_sends_that_always_fail_become_failed_after_exactly_fifteen_retries(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -195,7 +195,7 @@ async def test_sends_that_always_fail_end_failed_with_fifteen_retries_and_not_be
     assert tried(bus, "send") == 15
 
 
-async def test_handlers_that_always_fail_end_failed_with_fifteen_retries_by_the_same_policy(
+async def test_handlers_that_always_fail_become_failed_after_fifteen_retries(
     make_bus: MakeBus,
 ) -> None:
     failed: list[FailedEvent] = []
@@ -248,7 +248,7 @@ async def test_back_off_counts_from_the_time_the_message_was_added(make_bus: Mak
     broker.down = True
     async with bus:
         await bus.publish("order.created", 1)
-        # In wide steps the next would be due when the one before has just been made.
+        # With larger steps, an attempt would be due right after the one before it.
         bus.core.context.rng = Lowest()
         for wait_s in (15, 16, 31, 96):
             await bus.drain()
@@ -259,7 +259,7 @@ async def test_back_off_counts_from_the_time_the_message_was_added(make_bus: Mak
         assert (await row(bus, "published"))["Retries"] == 5
 
 
-async def test_the_three_places_are_counted_apart(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_send_handle_and_round_retries_are_counted_separately(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus(retry=Retry(max=2, backoff=fixed(0)))
     bus.subscriptions.add("order.created", failing, retry=Retry(max=3, backoff=fixed(0)))
     refusals = iter([ConnectionLost("memory", "once")])
@@ -275,7 +275,7 @@ async def test_the_three_places_are_counted_apart(make_bus: MakeBus, broker: Mem
         assert (received["Retries"], received["Rounds"]) == (3, 1)
 
 
-async def test_one_message_that_cannot_be_sent_holds_up_no_other(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_unsendable_message_delays_no_other(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     broker.refusal = lambda envelope: Unavailable("no") if envelope.name == "bad" else None
     async with bus:
@@ -285,7 +285,7 @@ async def test_one_message_that_cannot_be_sent_holds_up_no_other(make_bus: MakeB
     assert states == [("bad", "Scheduled", 1), ("good", "Successed", 0)] * 2
 
 
-async def test_a_round_gives_every_failed_row_its_attempts_back(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_retry_round_resets_the_attempts_of_every_failed_row(make_bus: MakeBus, broker: MemoryBroker) -> None:
     first = make_bus(retry=Retry(max=2, backoff=fixed(0)))
     first.subscriptions.add("order.created", failing)
     async with first:
@@ -296,7 +296,7 @@ async def test_a_round_gives_every_failed_row_its_attempts_back(make_bus: MakeBu
     changes: list[StateChange] = []
     bus = make_bus(runs_relay=False, runs_handlers=False, retry_round_interval_s=180.0, on_state=changes.append)
     async with bus:
-        await rows(bus, "queue")  # its loops have begun
+        await rows(bus, "queue")  # the loops have started
         bus.advance(181)
         await eventually(lambda: tried(bus, "round") == 2)
         [unsent] = [each for each in await rows(bus, "published") if each["Name"] == "unsent"]
@@ -308,19 +308,19 @@ async def test_a_round_gives_every_failed_row_its_attempts_back(make_bus: MakeBu
         assert queued == {(0, unsent["Id"], ""), (1, received["Id"], received["Group"])}
         assert {each.status.value for each in changes} == {"Enqueued"}
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
-        bus.advance(16 * 86_400)  # what is as old as this is let go
+        bus.advance(16 * 86_400)  # a message as old as this gets no more rounds
         await change(bus, 'UPDATE {received} SET "StatusName" = ?', "Failed")
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
 
 
-# -- what a handler may ask for --------------------------------------------------------------------------------------
+# -- retry policies and errors ---------------------------------------------------------------------------------------
 
 
 def failing(value: object) -> None:
     raise ValueError("not today")
 
 
-async def test_a_handler_may_say_when_and_whether_it_is_called_again(make_bus: MakeBus) -> None:
+async def test_handler_may_set_its_retry_time_or_refuse_retries(make_bus: MakeBus) -> None:
     failed: list[FailedEvent] = []
     bus = make_bus(on_failed=failed.append)
     rejected: list[int] = []
@@ -350,7 +350,7 @@ async def test_a_handler_may_say_when_and_whether_it_is_called_again(make_bus: M
     assert [info.error for info in failed] == ["Reject-->no such order"]
 
 
-async def test_errors_to_give_up_on_are_failed_at_once(make_bus: MakeBus) -> None:
+async def test_errors_configured_as_final_fail_at_once(make_bus: MakeBus) -> None:
     calls: list[str] = []
     bus = make_bus()
 
@@ -371,7 +371,7 @@ async def test_errors_to_give_up_on_are_failed_at_once(make_bus: MakeBus) -> Non
     assert sorted(calls) == ["KeyError", "LookupError", "OSError", "OSError"]
 
 
-async def test_the_modern_profile_tries_three_times_at_once_then_once_a_minute(
+async def test_modern_profile_retries_three_times_at_once_then_once_a_minute(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -392,7 +392,7 @@ async def test_the_modern_profile_tries_three_times_at_once_then_once_a_minute(
     assert len(failed) == 1
 
 
-async def test_with_the_breaker_an_unreachable_broker_burns_no_attempts(
+async def test_circuit_breaker_keeps_attempts_while_the_broker_is_unreachable(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     changes: list[StateChange] = []
@@ -413,7 +413,7 @@ async def test_with_the_breaker_an_unreachable_broker_burns_no_attempts(
         assert (await row(bus, "published"))["StatusName"] == "Successed"
 
 
-async def test_on_failed_that_fails_is_counted_and_changes_nothing(make_bus: MakeBus) -> None:
+async def test_failing_on_failed_hook_is_counted_and_changes_nothing(make_bus: MakeBus) -> None:
     def broken(info: FailedEvent) -> None:
         raise RuntimeError("the callback")
 
@@ -427,7 +427,7 @@ async def test_on_failed_that_fails_is_counted_and_changes_nothing(make_bus: Mak
 
 
 class Sly(Exception):
-    """Errors whose text no database takes, or that have none."""
+    """An error whose text no database can store, or that has no text."""
 
     def __init__(self, text: str | None) -> None:
         self._text = text
@@ -438,7 +438,7 @@ class Sly(Exception):
         return self._text
 
 
-async def test_an_error_with_an_odd_text_is_a_failed_attempt_like_any_other(make_bus: MakeBus) -> None:
+async def test_error_with_an_unstorable_text_is_a_normal_failed_attempt(make_bus: MakeBus) -> None:
     texts = {"nul": "a\0b", "half": "\ud800", "none": None, "long": "x" * 100_000}
     bus = make_bus(retry=Retry(max=2, backoff=fixed(0)))
 
@@ -454,11 +454,11 @@ async def test_an_error_with_an_odd_text_is_a_failed_attempt_like_any_other(make
         assert all("-->" in each["LastError"] for each in received)
 
 
-# -- workers that are gone -------------------------------------------------------------------------------------------
+# -- lost workers ----------------------------------------------------------------------------------------------------
 
 
 async def abandoned(bus: EventBus, side: int, group: str = "", *, lease_s: float = 60.0) -> None:
-    """Claimed, and taken up, by a worker that dies at once."""
+    """Claim and start messages as a worker that dies at once."""
 
     def work(db: Any) -> None:
         claims = claim_due(db, bus.core.context.sql, side, group, 10, owner="somebody/1", lease_s=lease_s)
@@ -467,7 +467,7 @@ async def abandoned(bus: EventBus, side: int, group: str = "", *, lease_s: float
     await bus.database.run(work)
 
 
-async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(
+async def test_messages_of_a_dead_worker_are_taken_over_when_its_lease_ends(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     bus = make_bus()
@@ -487,7 +487,7 @@ async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(
     assert [envelope.id for envelope in broker.sent] == [str(number)]
 
 
-async def test_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_message_that_loses_five_workers_is_failed(make_bus: MakeBus, broker: MemoryBroker) -> None:
     failed: list[FailedEvent] = []
     handled: list[int] = []
     bus = make_bus(on_failed=failed.append)
@@ -497,7 +497,7 @@ async def test_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus, br
         await bus.drain()
     sides = ((PUBLISHED_SIDE, "", "published"), (RECEIVED_SIDE, "billing.v1", "received"))
     await bus.prepare()
-    for side, group, table in sides:  # open again, with four workers lost
+    for side, group, table in sides:  # open again, with four lost workers
         await change(bus, f'UPDATE {{{table}}} SET "StatusName" = ?, "ExpiresAt" = NULL', "Processing")
         await change(
             bus,
@@ -519,7 +519,7 @@ async def test_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus, br
     assert sorted(info.side for info in failed) == ["published", "received"]
 
 
-async def test_a_graceful_stop_hands_back_what_was_not_started_or_not_finished(make_bus: MakeBus) -> None:
+async def test_graceful_stop_releases_messages_not_started_or_not_finished(make_bus: MakeBus) -> None:
     bus = make_bus(stop_timeout_s=0.05, concurrency=1)
     await bus.prepare()
     await make_effects(bus)
@@ -527,7 +527,7 @@ async def test_a_graceful_stop_hands_back_what_was_not_started_or_not_finished(m
 
     @bus.subscribe("order.created")
     async def endless(value: int, session: AsyncSession) -> None:
-        if bus.database.kind != "sqlite":  # an open write there would stop all others
+        if bus.database.kind != "sqlite":  # an open write transaction would block all others on SQLite
             await session.execute(text("INSERT INTO effects VALUES ('half')"))
         began.set()
         await asyncio.Event().wait()
@@ -545,7 +545,7 @@ async def test_a_graceful_stop_hands_back_what_was_not_started_or_not_finished(m
     assert await effects(bus) == []
 
 
-async def test_a_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBus) -> None:
+async def test_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBus) -> None:
     bus = make_bus()
     began, may_end = asyncio.Event(), asyncio.Event()
 
@@ -565,14 +565,14 @@ async def test_a_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBus) -
     assert (await row(bus, "received"))["StatusName"] == "Successed"
 
 
-async def test_a_stop_at_any_moment_leaves_nothing_locked(make_bus: MakeBus) -> None:
+async def test_stop_at_any_moment_leaves_no_claims(make_bus: MakeBus) -> None:
     handled: list[int] = []
     for stop in range(6):
         bus = make_bus()
         bus.subscriptions.add("order.created", handled.append)
         await bus.start()
         await bus.publish_many([("order.created", 10 * stop + n) for n in range(10)])
-        for _ in range(stop * 20):  # a few turns of the loop further every time
+        for _ in range(stop * 20):  # each time, stop a few event-loop iterations later
             await asyncio.sleep(0)
         await bus.stop()
         await bus.prepare()
@@ -586,7 +586,7 @@ async def test_a_stop_at_any_moment_leaves_nothing_locked(make_bus: MakeBus) -> 
     assert sorted(set(handled)) == list(range(60))
 
 
-async def test_a_relay_sends_nothing_after_half_its_lease(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_relay_sends_nothing_after_half_its_lease(make_bus: MakeBus, broker: MemoryBroker) -> None:
     async with make_bus(runs_relay=False) as bus:
         await bus.publish("order.created", 1)
         works = await bus.core.worker.relay._claim()
@@ -605,9 +605,7 @@ async def test_two_relays_send_each_message_once(make_bus: MakeBus, broker: Memo
     assert sorted(int(envelope.body) for envelope in broker.sent) == list(range(200))
 
 
-async def test_two_relays_that_cannot_skip_locked_rows_send_each_message_once(
-    make_bus: MakeBus, broker: MemoryBroker
-) -> None:
+async def test_two_relays_without_skip_locked_send_each_message_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
     one, two = make_bus(relay_batch=7), make_bus(relay_batch=7)
     async with one, two:
         for bus in (one, two):  # as on MySQL 5.7
@@ -617,7 +615,7 @@ async def test_two_relays_that_cannot_skip_locked_rows_send_each_message_once(
     assert sorted(int(envelope.body) for envelope in broker.sent) == list(range(100))
 
 
-async def test_what_is_not_sent_yet_can_be_cancelled_and_nothing_else(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_only_unsent_messages_can_be_cancelled(make_bus: MakeBus, broker: MemoryBroker) -> None:
     async with make_bus() as bus:
         sent = await bus.publish("order.created", 1)
         delayed = await bus.publish("order.created", 2, delay=600)
@@ -638,7 +636,7 @@ async def test_what_is_not_sent_yet_can_be_cancelled_and_nothing_else(make_bus: 
     assert [envelope.id for envelope in broker.sent] == [str(sent)]
 
 
-async def test_every_change_of_state_is_one_the_table_of_states_allows(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_every_state_change_is_allowed_by_the_state_table(make_bus: MakeBus, broker: MemoryBroker) -> None:
     changes: list[StateChange] = []
     bus = make_bus(on_state=changes.append, retry=Retry(max=2, backoff=fixed(0)))
     bus.subscriptions.add("bad", failing)
@@ -665,7 +663,7 @@ async def test_every_change_of_state_is_one_the_table_of_states_allows(make_bus:
     assert {key: status.value for key, status in last.items()} == stored
 
 
-async def test_queue_rows_belong_to_unfinished_messages_and_none_is_left(make_bus: MakeBus) -> None:
+async def test_queue_rows_exist_only_for_unfinished_messages(make_bus: MakeBus) -> None:
     bus = make_bus()
     odd: list[Any] = []
 
@@ -690,16 +688,16 @@ async def test_queue_rows_belong_to_unfinished_messages_and_none_is_left(make_bu
     assert odd == []
 
 
-# -- the clock of these tests ----------------------------------------------------------------------------------------
+# -- helpers for retries and time ------------------------------------------------------------------------------------
 
 
 def tried(bus: EventBus, place: str) -> int:
-    """Attempts that failed, or rounds, of one of the three places."""
+    """Return the number of failed attempts (send, handle) or of rounds."""
     return bus.core.context.probe.totals[f'bus_retries_total{{place="{place}"}}']
 
 
 async def advance_to_next(bus: EventBus) -> None:
-    """Until the only open message is due; not at all while somebody works on it."""
+    """Advance the clock until the only open message is due; not while a worker holds it."""
     for queued in await rows(bus, "queue"):
         if queued["LockedBy"] is None:
             bus.advance(max(0.0, (queued["NextAt"] - bus.core.context.now()).total_seconds()) + 0.01)

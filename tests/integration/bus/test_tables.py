@@ -1,4 +1,4 @@
-"""The tables of the bus: how they are made, what stands in them, and when it is deleted."""
+"""The tables of the bus: creation, contents, and deletion of expired rows."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SECOND = timedelta(seconds=1)
 
 
 class AtOnce(random.Random):
-    """No jitter."""
+    """A random source without jitter."""
 
     def random(self) -> float:
         return 0.0
 
 
-# -- making them -----------------------------------------------------------------------------------------------------
+# -- creation --------------------------------------------------------------------------------------------------------
 
 
 async def test_first_start_makes_exactly_the_tables_and_a_second_one_changes_nothing(make_bus: MakeBus) -> None:
@@ -98,12 +98,12 @@ async def test_two_processes_starting_together_both_succeed(database_url: str, m
     assert await table_names(make_bus()) == MESSAGE_TABLES | HELPER_TABLES
 
 
-async def test_each_name_is_found_once_whatever_the_letter_case(bus: EventBus) -> None:
+async def test_table_names_are_unique_ignoring_case(bus: EventBus) -> None:
     names = [name.lower() for name in await table_names(bus)]
     assert [names.count(wanted) for wanted in ("cap.published", "cap.received", "cap.queue")] == [1, 1, 1]
 
 
-async def test_schema_or_prefix_moves_all_tables(make_bus: MakeBus) -> None:
+async def test_schema_or_prefix_applies_to_all_tables(make_bus: MakeBus) -> None:
     handled: list[int] = []
     bus = make_bus(schema="Shop x", table_prefix="Shop x")
     bus.subscriptions.add("order.created", handled.append)
@@ -116,7 +116,7 @@ async def test_schema_or_prefix_moves_all_tables(make_bus: MakeBus) -> None:
     assert handled == [7]
 
 
-async def test_several_buses_share_a_database_and_keep_apart(make_bus: MakeBus) -> None:
+async def test_several_buses_share_a_database_without_mixing_messages(make_bus: MakeBus) -> None:
     one, two = (make_bus(schema=space, table_prefix=space) for space in ("one", "two"))
     await one.prepare()
     await two.prepare()
@@ -124,13 +124,13 @@ async def test_several_buses_share_a_database_and_keep_apart(make_bus: MakeBus) 
     assert (await counts(one), await counts(two)) == ((1, 0, 1), (0, 0, 0))
 
 
-async def test_a_schema_or_prefix_with_quotes_is_refused(make_bus: MakeBus) -> None:
+async def test_schema_or_prefix_with_quotes_is_refused(make_bus: MakeBus) -> None:
     for space in ('x"; DROP TABLE y; --', "x`"):
         with pytest.raises(SettingsError):
             make_bus(schema=space, table_prefix=space)
 
 
-async def test_exported_ddl_makes_what_a_start_makes(make_bus: MakeBus) -> None:
+async def test_exported_ddl_makes_the_same_tables_as_a_start(make_bus: MakeBus) -> None:
     started, exported = (
         make_bus(schema=space, table_prefix=space, create_tables=space == "started") for space in ("started", "export")
     )
@@ -145,14 +145,14 @@ async def test_exported_ddl_makes_what_a_start_makes(make_bus: MakeBus) -> None:
     assert await shape(exported) == await shape(started)
 
 
-async def test_without_create_tables_a_start_makes_nothing(make_bus: MakeBus) -> None:
+async def test_start_without_create_tables_makes_nothing(make_bus: MakeBus) -> None:
     bus = make_bus(create_tables=False)
     with pytest.raises(TablesMissing, match="sparrow bus ddl"):
         await bus.start()
     assert await table_names(bus) == set()
 
 
-async def test_metadata_names_the_columns_that_are_there(bus: EventBus) -> None:
+async def test_metadata_lists_the_existing_columns(bus: EventBus) -> None:
     there = {table: [column[0] for column in found["columns"]] for table, found in (await shape(bus)).items()}
     translated_errors = {
         table.name.rpartition(".")[2]: [each.name for each in table.columns] for table in bus.metadata().tables.values()
@@ -180,7 +180,7 @@ async def test_strict_tables_makes_three_tables_that_deliver_once(make_bus: Make
         assert await table_names(again) == MESSAGE_TABLES
 
 
-# -- what stands in them ---------------------------------------------------------------------------------------------
+# -- contents --------------------------------------------------------------------------------------------------------
 
 
 async def test_status_is_a_known_word_and_never_null(make_bus: MakeBus, broker) -> None:
@@ -199,7 +199,7 @@ async def test_status_is_a_known_word_and_never_null(make_bus: MakeBus, broker) 
         assert not nullable
 
 
-async def test_the_five_states_are_spelled_as_required(make_bus: MakeBus) -> None:
+async def test_five_states_have_the_required_spelling(make_bus: MakeBus) -> None:
     assert {"Scheduled", "Enqueued", "Processing", "Successed", "Failed"} <= {status.value for status in EventStatus}
     assert {status.value for status in EventStatus} - {"Delayed", "Cancelled"} == {
         "Scheduled", "Enqueued", "Processing", "Successed", "Failed",
@@ -211,7 +211,9 @@ async def test_the_five_states_are_spelled_as_required(make_bus: MakeBus) -> Non
         assert (await row(bus, "published"))["StatusName"] == "Succeeded"
 
 
-async def test_what_the_broker_holds_is_utf8_json_and_a_round_trip_keeps_all(make_bus: MakeBus, broker) -> None:
+async def test_body_at_the_broker_is_utf8_json_and_the_document_round_trip_is_lossless(
+    make_bus: MakeBus, broker
+) -> None:
     async with make_bus() as bus:
         await bus.publish("order.created", {"name": "Zoë", "n": 2**60}, key="7", headers={"x": "ü"})
         await bus.drain()
@@ -232,7 +234,7 @@ async def test_ids_are_unique_integers_and_text_in_json(bus: EventBus) -> None:
     assert decode_content((await rows(bus, "published"))[0]["Content"])[0]["cap-msg-id"] == str(stored[0])
 
 
-async def test_name_is_the_topic_after_the_prefix(make_bus: MakeBus, broker) -> None:
+async def test_name_is_the_topic_with_the_prefix(make_bus: MakeBus, broker) -> None:
     handled: list[str] = []
     bus = make_bus(topic_prefix="eu")
 
@@ -262,7 +264,7 @@ async def test_content_is_json_text_and_keeps_every_character(make_bus: MakeBus)
     assert handled == [payload, payload]
 
 
-async def test_received_rows_and_messages_have_their_group(make_bus: MakeBus) -> None:
+async def test_received_rows_and_events_have_their_group(make_bus: MakeBus) -> None:
     events: list[Event] = []
     bus = make_bus()
 
@@ -277,7 +279,7 @@ async def test_received_rows_and_messages_have_their_group(make_bus: MakeBus) ->
     assert events[0].group == events[0].headers.group == "billing.v1"
 
 
-async def test_added_is_the_databases_time_in_utc_and_retries_do_not_change_it(make_bus: MakeBus) -> None:
+async def test_added_is_database_time_in_utc_and_retries_do_not_change_it(make_bus: MakeBus) -> None:
     bus = make_bus()
     bus.subscriptions.add("order.created", failing)
     async with bus:
@@ -290,11 +292,11 @@ async def test_added_is_the_databases_time_in_utc_and_retries_do_not_change_it(m
         received = await row(bus, "received")
         assert received["Retries"] >= 2
         assert [(await row(bus, table))["Added"] for table in ("published", "received")] == first
-    # SQLite's clock has milliseconds, and ends them where they begin.
+    # The clock of SQLite has milliseconds, rounded down.
     assert all(before - timedelta(milliseconds=1) <= added <= datetime.now(UTC) for added in first)
 
 
-async def test_expiry_is_null_until_the_end_then_a_day_or_fifteen(make_bus: MakeBus) -> None:
+async def test_expiry_is_null_while_open_then_one_day_or_fifteen(make_bus: MakeBus) -> None:
     bus = make_bus()
     bus.subscriptions.add("good", lambda value: None)
     bus.subscriptions.add("bad", refusing)
@@ -313,7 +315,7 @@ async def test_expiry_is_null_until_the_end_then_a_day_or_fifteen(make_bus: Make
             assert each["ExpiresAt"] - each["Added"] == timedelta(days=15)
 
 
-async def test_received_has_a_group_published_has_none_in_the_order_cap_reads(bus: EventBus, make_bus: MakeBus) -> None:
+async def test_only_received_has_a_group_and_columns_are_in_the_order_of_cap(bus: EventBus, make_bus: MakeBus) -> None:
     tables = {table: [column[0] for column in found["columns"]] for table, found in (await shape(bus)).items()}
     assert tables["published"][:8] == CAP_ORDER
     assert tables["received"][:9] == [*CAP_ORDER[:3], "Group", *CAP_ORDER[3:]]
@@ -326,12 +328,12 @@ async def test_received_has_a_group_published_has_none_in_the_order_cap_reads(bu
     assert b'"Group":"billing"' in encode_document(envelope, group="billing")
 
 
-# -- cleaning --------------------------------------------------------------------------------------------------------
+# -- cleanup ---------------------------------------------------------------------------------------------------------
 
 
-async def test_cleaning_comes_at_the_start_and_every_hour(make_bus: MakeBus) -> None:
+async def test_cleanup_runs_at_the_start_and_every_hour(make_bus: MakeBus) -> None:
     handled: list[int] = []
-    # New rounds come a little before: when one has, the clock was looked at.
+    # Retry rounds run shortly before the cleanup: a counted round shows that the loop has read the clock.
     bus = make_bus(retry_round_interval_s=3_590.0, cleanup_pause_s=0.0)
     bus.core.context.rng = AtOnce()
     rounds = 'bus_retries_total{place="round"}'
@@ -340,7 +342,7 @@ async def test_cleaning_comes_at_the_start_and_every_hour(make_bus: MakeBus) -> 
     bus.subscriptions.add("order.created", handled.append)
 
     async def expired(hour: int) -> None:
-        """One of each table that could be cleaned, and one for the next round."""
+        """Make an expired row in each table, and a failed one for the next retry round."""
         await bus.publish("order.created", hour)
         await bus.drain()
         for table in ("published", "received"):
@@ -362,7 +364,7 @@ async def test_cleaning_comes_at_the_start_and_every_hour(make_bus: MakeBus) -> 
     assert handled == [1, 2]
 
 
-async def test_only_what_expired_before_now_is_deleted_whatever_its_state(make_bus: MakeBus) -> None:
+async def test_only_expired_rows_are_deleted_in_any_state(make_bus: MakeBus) -> None:
     bus = make_bus(runs_relay=False, runs_handlers=False, cleanup_batch=2, cleanup_pause_s=0.0)
     bus.core.context.rng = random.Random(1)
     async with bus:
@@ -379,7 +381,7 @@ async def test_only_what_expired_before_now_is_deleted_whatever_its_state(make_b
         assert sorted(left) == sorted(kept)
 
 
-async def test_inbox_keys_outlive_their_messages_by_days(make_bus: MakeBus, broker) -> None:
+async def test_inbox_keys_are_kept_days_longer_than_their_messages(make_bus: MakeBus, broker) -> None:
     handled: list[int] = []
     bus = make_bus(cleanup_pause_s=0.0)
     bus.subscriptions.add("order.created", handled.append)
@@ -398,7 +400,7 @@ async def test_inbox_keys_outlive_their_messages_by_days(make_bus: MakeBus, brok
     assert handled == [1]
 
 
-async def test_one_process_cleans_at_a_time(make_bus: MakeBus) -> None:
+async def test_only_one_process_cleans_at_a_time(make_bus: MakeBus) -> None:
     async with (
         make_bus(runs_relay=False, runs_handlers=False) as one,
         make_bus(runs_relay=False, runs_handlers=False) as two,
@@ -410,7 +412,7 @@ async def test_one_process_cleans_at_a_time(make_bus: MakeBus) -> None:
         assert await two.core.worker.maintenance._alone("clean now", 3_600.0)
 
 
-async def test_what_is_cleaned_is_archived_first(make_bus: MakeBus, tmp_path: Path) -> None:
+async def test_deleted_rows_are_archived_first(make_bus: MakeBus, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     bus = make_bus(archive=tmp_path / "archive", cleanup_pause_s=0.0)
@@ -427,13 +429,13 @@ async def test_what_is_cleaned_is_archived_first(make_bus: MakeBus, tmp_path: Pa
     assert (archived["Content"], archived["Added"]) == (stored_row["Content"], stored_row["Added"])
 
 
-def test_a_window_of_hours_may_pass_midnight() -> None:
+def test_window_of_hours_may_cross_midnight() -> None:
     night = (time(22), time(6))
     assert [is_between(time(hour), night) for hour in (21, 22, 0, 6, 7)] == [False, True, True, True, False]
     assert [is_between(time(hour), (time(1), time(6))) for hour in (0, 1, 7)] == [False, True, False]
 
 
-async def test_rows_that_lost_each_other_are_mended(make_bus: MakeBus) -> None:
+async def test_missing_queue_rows_are_restored_and_orphans_deleted(make_bus: MakeBus) -> None:
     async with make_bus(runs_relay=False, runs_handlers=False) as bus:
         lost = await bus.publish("order.created", 1)
         stray = await bus.publish("order.created", 2)
@@ -445,7 +447,7 @@ async def test_rows_that_lost_each_other_are_mended(make_bus: MakeBus) -> None:
         assert await bus.core.worker.maintenance.repair_orphans() == (0, 0)
 
 
-# -- what they are made of -------------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def failing(value: object) -> None:
@@ -457,7 +459,7 @@ def refusing(value: object) -> None:
 
 
 async def stored(bus: EventBus, table: str, status: str) -> int:
-    """A row in this state, as no bus would have left it."""
+    """Insert a row in this state; no bus writes such a row."""
     number = bus.core.context.ids.next()
     columns, values = '"Id", "Name", "Content", "StatusName"', [number, "order.created", "{}", status]
     if table == "received":

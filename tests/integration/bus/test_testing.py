@@ -1,4 +1,4 @@
-"""What applications test their events with: a bus on a broker in memory, a clock, and a look at what was published."""
+"""The test support for applications: a bus on an in-memory broker, a clock, and a capture of published events."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from sparrow.bus.transports.memory import MemoryTransport
 from sparrow.model.errors import Refused
 
 
-async def test_a_bus_of_its_own_needs_nothing_and_leaves_nothing() -> None:
+async def test_standalone_test_bus_needs_no_setup_and_leaves_no_files() -> None:
     handled: list[dict] = []
     async with TestBus(app="shop") as bus:
         folder = Path(bus.database.engine.url.database).parent
@@ -28,7 +28,7 @@ async def test_a_bus_of_its_own_needs_nothing_and_leaves_nothing() -> None:
     assert not folder.exists()
 
 
-def test_it_works_without_an_event_loop() -> None:
+def test_test_bus_works_without_an_event_loop() -> None:
     handled: list[dict] = []
     with TestBus() as bus:
         bus.subscriptions.add("order.created", lambda order: handled.append(order))
@@ -38,7 +38,7 @@ def test_it_works_without_an_event_loop() -> None:
     assert not bus.is_running
 
 
-async def test_the_applications_own_bus_runs_on_a_broker_in_memory_and_is_as_before_afterwards(tmp_path: Path) -> None:
+async def test_application_bus_runs_on_an_in_memory_broker_and_is_restored_afterwards(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "sparrow://127.0.0.1:1", app="shop")
     transport, database = bus.core.context.transport, bus.database
     handled: list[dict] = []
@@ -57,7 +57,7 @@ async def test_the_applications_own_bus_runs_on_a_broker_in_memory_and_is_as_bef
     assert (bus.core.context.transport, bus.database, bus.core.clock.shift_s) == (transport, database, 0)
 
 
-async def test_another_database_may_stand_in_for_one_that_is_not_there() -> None:
+async def test_another_database_can_replace_an_unreachable_one() -> None:
     bus = EventBus("postgresql://nobody@127.0.0.1:1/shop", "sparrow://127.0.0.1:1", schema="shop")
     sql = bus.core.context.sql
     handled: list[str] = []
@@ -73,7 +73,7 @@ async def test_another_database_may_stand_in_for_one_that_is_not_there() -> None
     assert bus.core.context.sql is sql
 
 
-async def test_a_failed_start_leaves_the_bus_as_it_was(tmp_path: Path) -> None:
+async def test_failed_start_leaves_the_bus_unchanged(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/none/shop.db", "sparrow://127.0.0.1:1")
     transport = bus.core.context.transport
     with pytest.raises(Exception, match="unable to open"):
@@ -83,7 +83,7 @@ async def test_a_failed_start_leaves_the_bus_as_it_was(tmp_path: Path) -> None:
     assert not bus.is_running
 
 
-async def test_a_running_bus_is_not_taken_over_and_a_made_one_takes_no_options(event_bus: EventBus) -> None:
+async def test_running_bus_is_refused_and_an_existing_one_takes_no_options(event_bus: EventBus) -> None:
     with pytest.raises(Refused, match="app"):
         TestBus(event_bus, app="other")
     async with event_bus.aio:
@@ -91,10 +91,10 @@ async def test_a_running_bus_is_not_taken_over_and_a_made_one_takes_no_options(e
             await TestBus(event_bus).__aenter__()
 
 
-# -- the fixture -------------------------------------------------------------------------------------------------------
+# -- fixture -----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_fixture_is_a_bus_with_tables_that_starts_when_told(event_bus: EventBus) -> None:
+async def test_fixture_is_a_bus_with_tables_that_is_started_by_the_test(event_bus: EventBus) -> None:
     assert not event_bus.is_running
     handled: list[int] = []
 
@@ -109,7 +109,7 @@ async def test_the_fixture_is_a_bus_with_tables_that_starts_when_told(event_bus:
     assert sorted(handled) == [1, 2]
 
 
-def test_the_fixture_serves_tests_without_a_loop(event_bus: EventBus) -> None:
+def test_fixture_works_in_tests_without_a_loop(event_bus: EventBus) -> None:
     handled: list[int] = []
     event_bus.subscriptions.add("counted", lambda number: handled.append(number))
     with event_bus:
@@ -118,13 +118,13 @@ def test_the_fixture_serves_tests_without_a_loop(event_bus: EventBus) -> None:
     assert handled == [3]
 
 
-def test_a_run_that_asks_for_no_bus_does_not_load_sqlalchemy() -> None:
+def test_run_without_a_bus_does_not_import_sqlalchemy() -> None:
     script = "import sys, sparrow.testing.plugin\nsys.exit('loaded' if 'sqlalchemy' in sys.modules else 0)\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_pytest_does_not_take_the_class_for_tests(tmp_path: Path) -> None:
+def test_pytest_does_not_collect_the_test_bus_class(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(
         "from sparrow.bus.testing import TestBus, capture\n"
         "def test_theirs(event_bus):\n"
@@ -155,10 +155,10 @@ def test_pytest_does_not_take_the_class_for_tests(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-# -- the clock ---------------------------------------------------------------------------------------------------------
+# -- clock -------------------------------------------------------------------------------------------------------------
 
 
-async def test_moving_the_clock_makes_what_is_delayed_come_due(event_bus: EventBus) -> None:
+async def test_advancing_the_clock_makes_delayed_events_due(event_bus: EventBus) -> None:
     handled: list[str] = []
     event_bus.subscriptions.add("reminder", lambda text: handled.append(text))
     async with event_bus.aio:
@@ -176,7 +176,7 @@ async def test_moving_the_clock_makes_what_is_delayed_come_due(event_bus: EventB
 # -- capture -----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_captured_is_seen_whole_and_neither_sent_nor_handled(event_bus: EventBus) -> None:
+async def test_captured_events_are_complete_and_neither_sent_nor_handled(event_bus: EventBus) -> None:
     handled: list[object] = []
     event_bus.subscriptions.add("#", lambda value: handled.append(value))
     broker = event_bus.core.context.transport.broker  # type: ignore[attr-defined]
@@ -187,7 +187,7 @@ async def test_what_is_captured_is_seen_whole_and_neither_sent_nor_handled(event
             await event_bus.aio.publish_many([("order.paid", 1), ("order.paid", 2)])
             await event_bus.aio.publish("later", None, delay=60)
         await event_bus.aio.publish("sent", "after the block")
-        await event_bus.aio.drain()  # two minutes must not pass while something is in flight: its lease would be over
+        await event_bus.aio.drain()  # a jump of two minutes would expire the lease of a message in flight
         event_bus.advance(120)
         await event_bus.aio.drain()
     assert published.names == ["order.created", "order.paid", "order.paid", "later"]
@@ -200,17 +200,17 @@ async def test_what_is_captured_is_seen_whole_and_neither_sent_nor_handled(event
     assert [envelope.name for envelope in broker.sent] == ["sent"]
 
 
-def test_what_is_rolled_back_is_not_captured(event_bus: EventBus) -> None:
+def test_rolled_back_events_are_not_captured(event_bus: EventBus) -> None:
     with capture(event_bus) as published, Session(event_bus.database.engine) as session:
         event_bus.publish("order.created", 1, session=session)
-        assert len(published) == 0  # not committed yet, and looking does not wait for it
+        assert len(published) == 0  # not committed yet, and the read does not wait for the commit
         session.rollback()
         event_bus.publish("order.created", 2, session=session)
         session.commit()
     assert [event.value for event in published] == [2]
 
 
-async def test_what_was_captured_before_a_start_is_not_sent_by_it(event_bus: EventBus) -> None:
+async def test_events_captured_before_a_start_are_not_sent_by_it(event_bus: EventBus) -> None:
     with capture(event_bus) as published:
         await event_bus.aio.publish("order.created", 1)
     async with event_bus.aio:
@@ -219,7 +219,7 @@ async def test_what_was_captured_before_a_start_is_not_sent_by_it(event_bus: Eve
     assert published.names == ["order.created"]
 
 
-def test_a_missing_event_is_told_with_what_there_is(event_bus: EventBus) -> None:
+def test_assertion_on_a_missing_event_lists_the_existing_ones(event_bus: EventBus) -> None:
     with capture(event_bus) as published:
         event_bus.publish("order.created", 1)
         event_bus.publish("order.created", 2)
@@ -229,7 +229,7 @@ def test_a_missing_event_is_told_with_what_there_is(event_bus: EventBus) -> None
         published.one("order.created")
 
 
-async def test_captures_may_be_nested_and_each_sees_its_own(event_bus: EventBus) -> None:
+async def test_nested_captures_see_their_own_events(event_bus: EventBus) -> None:
     with capture(event_bus) as outer:
         await event_bus.aio.publish("a")
         with capture(event_bus) as inner:
@@ -239,7 +239,7 @@ async def test_captures_may_be_nested_and_each_sees_its_own(event_bus: EventBus)
     assert outer.names == ["a", "b", "c"]
 
 
-async def test_every_database_can_be_looked_at(database_url: str) -> None:
+async def test_capture_works_on_every_database(database_url: str) -> None:
     async with TestBus(database=database_url) as bus:
         with capture(bus) as published:
             await bus.publish("order.created", {"name": "Zoë"})
@@ -248,7 +248,7 @@ async def test_every_database_can_be_looked_at(database_url: str) -> None:
         assert [event.value for event in published] == [{"name": "Zoë"}, 0, 1, 2]
 
 
-async def test_a_bus_on_an_asyncio_engine_can_be_looked_at(tmp_path: Path) -> None:
+async def test_capture_works_with_an_asyncio_engine(tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
     bus = EventBus(engine, MemoryTransport())
     await bus.aio.prepare()
@@ -260,7 +260,7 @@ async def test_a_bus_on_an_asyncio_engine_can_be_looked_at(tmp_path: Path) -> No
     await engine.dispose()
 
 
-def test_an_engine_of_the_application_can_be_used(tmp_path: Path) -> None:
+def test_engine_of_the_application_can_be_used(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
     with TestBus(database=engine) as bus, Session(engine) as session:
         session.execute(text("CREATE TABLE orders (number INTEGER)"))
