@@ -140,7 +140,7 @@ def test_all_other_broker_requests_need_an_admin_token(guard):
         guard.check(request(code, ADMIN.access_key))
 
 
-def test_an_admin_token_may_do_everything(guard):
+def test_an_admin_token_may_make_all_producer_and_consumer_requests(guard):
     for code in ALLOWED_CODES["p"] | ALLOWED_CODES["c"]:
         guard.check(request(code, ADMIN.access_key))
 

@@ -102,6 +102,6 @@ def test_a_batch_with_several_priorities_is_illegal(words):
         lane_queue_for_batch(Queue("T", MIDDLE), batch_of(*words))
 
 
-def test_an_unreadable_batch_is_refused():
+def test_an_unreadable_batch_is_a_protocol_error():
     with pytest.raises(ProtocolError):
         lane_queue_for_batch(Queue("T", MIDDLE), batch_of("low")[:-1])
