@@ -126,7 +126,7 @@ def test_producer_requests_need_a_producer_token(guard, code):
 
 
 @pytest.mark.parametrize("code", sorted(SHARED_CODES - {RequestCode.HEART_BEAT}))
-def test_queue_bounds_and_unregistering_need_any_token(guard, code):
+def test_offset_queries_and_unregistering_need_any_token(guard, code):
     guard.check(request(code, "sender"))
     guard.check(request(code, "reader"))
 
