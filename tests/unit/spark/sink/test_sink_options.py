@@ -51,7 +51,7 @@ def test_options_survive_pickling():
 @pytest.mark.parametrize(
     ("given", "named"), [({}, "default"), ({"topic": "t"}, "t"), ({"topic": "t", "sinkName": "audit"}, "audit")]
 )
-def test_the_default_sink_name_contains_the_topic(given: dict[str, str], named: str):
+def test_a_sink_is_named_after_its_topic_unless_it_has_a_name(given: dict[str, str], named: str):
     assert parse_sink_options(GIVEN | given).sink_name == named
 
 
