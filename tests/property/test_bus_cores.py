@@ -1,4 +1,4 @@
-"""Patterns agree with a plain definition, payloads and spans come back as they went, and retries end."""
+"""Patterns match a reference definition, payloads and time spans round-trip, and retries end at the maximum."""
 
 import dataclasses
 import json
@@ -20,14 +20,14 @@ from sparrow.bus.headers import format_time_span, parse_time_span
 from sparrow.bus.names import is_pattern, matches, pattern_regex, specificity
 from sparrow.bus.retry import NO_RETRY, NextAttempt, Retry, RetryDelays, exponential, fixed, quartic
 
-# Few words, so that they meet; one that a regular expression would take for something else.
+# Few words, so that names and patterns often match; "a+" has a meaning in regular expressions.
 words = st.sampled_from(["a", "b", "a-b", "a+", ""])
 names = st.lists(words, min_size=1, max_size=7).map(".".join)
 patterns = st.lists(words | st.sampled_from("*#*#"), min_size=1, max_size=6).map(".".join)
 
 
 def takes(pattern: list[str], name: list[str]) -> bool:
-    """The definition, word by word."""
+    """Match word by word: the reference definition."""
     if not pattern:
         return not name
     first, *rest = pattern
@@ -37,25 +37,25 @@ def takes(pattern: list[str], name: list[str]) -> bool:
 
 
 @given(pattern=patterns, name=names)
-def test_a_pattern_takes_what_the_definition_says(pattern, name):
+def test_a_pattern_matches_the_names_that_the_reference_definition_matches(pattern, name):
     expected = takes(pattern.split("."), name.split("."))
     assert matches(pattern, name) == expected
     assert (re.match(pattern_regex(pattern), name) is not None) == expected
 
 
 @given(pattern=patterns, name=names)
-def test_a_pattern_made_wider_takes_as_much_and_sorts_later(pattern, name):
+def test_a_wider_pattern_matches_at_least_as_many_names_and_sorts_later(pattern, name):
     for index, word in enumerate(split := pattern.split(".")):
         if word == "#":
             continue
         wider = ".".join([*split[:index], "#" if word == "*" else "*", *split[index + 1 :]])
         assert matches(wider, name) or not matches(pattern, name)
-        # A `*` beside a `#` that becomes one more `#` may take the same names as before, but never fewer.
+        # A `*` beside a `#` that becomes another `#` may match the same names as before, but never fewer.
         assert specificity(pattern)[:-1] <= specificity(wider)[:-1]
 
 
 @given(name=names)
-def test_a_name_takes_itself_only(name):
+def test_a_name_without_wildcards_matches_only_itself(name):
     assert matches(name, name)
     assert not is_pattern(name)
     assert not matches(name, name + ".a")
@@ -116,7 +116,7 @@ shipments = st.builds(Shipped, spans, st.lists(lines, max_size=3).map(tuple), st
 
 
 @given(value=plain, naming=namings)
-def test_plain_values_are_plain_json(value, naming):
+def test_plain_values_are_encoded_as_plain_json(value, naming):
     body = encode_payload("t", value, naming=naming)
     assert payload_decoder(Any, naming=naming)(body) == value
     if value is not None:
@@ -124,7 +124,7 @@ def test_plain_values_are_plain_json(value, naming):
 
 
 @given(value=lines | orders | shipments, naming=namings)
-def test_models_come_back_as_they_went(value, naming):
+def test_models_round_trip(value, naming):
     body = encode_payload("t", value, naming=naming)
     again = payload_decoder(type(value), naming=naming)(body)
     assert again == value
@@ -132,7 +132,7 @@ def test_models_come_back_as_they_went(value, naming):
 
 
 @given(value=decimals, naming=namings)
-def test_no_digit_of_a_decimal_is_lost(value, naming):
+def test_decimals_keep_every_digit(value, naming):
     again = payload_decoder(Line, naming=naming)(
         encode_payload("t", Line(UUID(int=0), value, ""), naming=naming)
     ).unit_price
@@ -140,7 +140,7 @@ def test_no_digit_of_a_decimal_is_lost(value, naming):
 
 
 @given(body=st.binary(max_size=40))
-def test_any_body_is_read_or_undecodable(body):
+def test_any_body_is_decoded_or_raises_undecodable(body):
     for annotation in (Any, dict, Line, Order, Shipped):
         for naming in (None, "pascal"):
             with suppress(Undecodable):
@@ -148,7 +148,7 @@ def test_any_body_is_read_or_undecodable(body):
 
 
 @given(span=spans)
-def test_spans_come_back_as_they_went(span):
+def test_time_spans_round_trip(span):
     assert parse_time_span(format_time_span(span)) == span
 
 
@@ -165,7 +165,7 @@ chances = st.floats(0, 1, exclude_max=True)
 
 
 @given(retry=retries, error=st.sampled_from([ValueError("no"), RetryAfter(5)]), chance=chances)
-def test_attempts_end_at_the_maximum_and_not_before(retry, error, chance):
+def test_retries_end_exactly_at_the_maximum_number_of_attempts(retry, error, chance):
     failures = 1
     while (answer := retry.after(error, failures, chance)) is not NO_RETRY:
         assert isinstance(answer, NextAttempt)

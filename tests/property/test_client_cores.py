@@ -1,4 +1,4 @@
-"""Allocations give every queue to one member; a window agrees with a plain set; choosing a broker never fails."""
+"""Allocations give each queue to one member; the offset window matches a naive set; queue selection never fails."""
 
 import pytest
 from hypothesis import given
@@ -28,13 +28,13 @@ def shares(strategy, queues, clients):
 
 @pytest.mark.parametrize("strategy", [averagely, averagely_by_circle, consistent_hash(), consistent_hash(1)])
 @given(queues=some_queues, clients=some_clients)
-def test_every_queue_is_given_to_exactly_one_client(strategy, queues, clients):
+def test_every_queue_is_allocated_to_exactly_one_client(strategy, queues, clients):
     given_out = [queue for share in shares(strategy, queues, clients).values() for queue in share]
     assert sorted(given_out) == queues
 
 
 @given(queues=some_queues, clients=some_clients)
-def test_every_queue_of_the_room_is_given_to_exactly_one_client(queues, clients):
+def test_every_queue_of_the_machine_room_is_allocated_to_exactly_one_client(queues, clients):
     given_out = shares(by_machine_room(["room"]), queues, clients)
     in_room = [queue for queue in queues if queue.broker_name.startswith("room@")]
     assert sorted(queue for share in given_out.values() for queue in share) == in_room
@@ -43,14 +43,14 @@ def test_every_queue_of_the_room_is_given_to_exactly_one_client(queues, clients)
 
 @pytest.mark.parametrize("strategy", [averagely, averagely_by_circle])
 @given(queues=some_queues, clients=some_clients)
-def test_averages_differ_by_one_at_most_and_the_first_get_more(strategy, queues, clients):
+def test_average_shares_differ_by_at_most_one_and_the_first_clients_get_more(strategy, queues, clients):
     sizes = [len(share) for share in shares(strategy, queues, clients).values()]
     assert sizes[0] - sizes[-1] <= 1
     assert sizes == sorted(sizes, reverse=True)
 
 
 @given(queues=some_queues, clients=some_clients)
-def test_averagely_follows_the_formula_that_all_clients_share(queues, clients):
+def test_averagely_follows_rocketmqs_formula(queues, clients):
     total, members = len(queues), len(clients)
     for index, client in enumerate(clients):
         left = total % members
@@ -62,7 +62,7 @@ def test_averagely_follows_the_formula_that_all_clients_share(queues, clients):
 
 
 @given(queues=some_queues, clients=some_clients.filter(lambda clients: len(clients) > 1), data=st.data())
-def test_on_a_ring_only_the_queues_of_the_leaver_move(queues, clients, data):
+def test_consistent_hash_moves_only_the_queues_of_the_client_that_leaves(queues, clients, data):
     leaver = data.draw(st.sampled_from(clients))
     staying = [client for client in clients if client != leaver]
     before = shares(consistent_hash(), queues, clients)
@@ -73,15 +73,15 @@ def test_on_a_ring_only_the_queues_of_the_leaver_move(queues, clients, data):
 
 
 @given(queues=some_queues, mine=st.lists(queue_values, max_size=10), clients=some_clients)
-def test_configured_queues_are_those_that_exist_in_order(queues, mine, clients):
+def test_by_config_returns_the_configured_queues_that_exist_in_order(queues, mine, clients):
     assert by_config(mine)("g", clients[0], queues, clients) == sorted(set(queues) & set(mine))
 
 
-# -- window --------------------------------------------------------------------------------------
+# -- offset window -------------------------------------------------------------------------------
 
 
 class Naive:
-    """A window as one would write it without a thought of speed."""
+    """An offset window without any optimisation."""
 
     def __init__(self):
         self.in_hand = {}
@@ -125,7 +125,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=30))
-def test_a_window_agrees_with_a_naive_one_whatever_is_asked(history):
+def test_the_window_agrees_with_the_naive_window_after_any_operations(history):
     window, naive = OffsetWindow(), Naive()
     for name, *arguments in history:
         getattr(window, name)(*arguments)
@@ -137,8 +137,8 @@ def test_a_window_agrees_with_a_naive_one_whatever_is_asked(history):
     pulls=st.lists(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 100)), max_size=40), min_size=1, max_size=10),
     data=st.data(),
 )
-def test_a_window_agrees_with_a_naive_one_in_ordinary_use(pulls, data):
-    """Offsets rise with gaps, and what is done comes back in any order, in any portions."""
+def test_the_window_agrees_with_the_naive_window_when_offsets_rise_and_complete_in_any_order(pulls, data):
+    """Offsets rise with gaps, and handled offsets are reported in any order and in parts of any size."""
     window, naive = OffsetWindow(), Naive()
     offset = 0
     for pull in pulls:
@@ -162,7 +162,7 @@ def test_a_window_agrees_with_a_naive_one_in_ordinary_use(pulls, data):
     assert facts(window) == (offset + 1, 0, 0, 0)
 
 
-# -- choosing ------------------------------------------------------------------------------------
+# -- queue selection -----------------------------------------------------------------------------
 
 notes = st.lists(
     st.tuples(broker_names, st.integers(0, 20_000), st.integers(0, 100_000), st.booleans()), max_size=20
@@ -170,7 +170,9 @@ notes = st.lists(
 
 
 @given(notes, queues_to_choose, st.integers(0, 2**40), st.none() | broker_names, st.integers(0, 200_000))
-def test_a_choice_is_always_made_and_a_usable_other_broker_is_preferred(history, queues, index, last, now_ms):
+def test_selection_always_returns_a_queue_and_prefers_a_usable_broker_other_than_the_last(
+    history, queues, index, last, now_ms
+):
     faults = LatencyFaultTolerance(brokers_max=3)
     for broker, latency_ms, at_ms, failed in history:
         faults.record(broker, latency_ms, at_ms, failed=failed)
@@ -192,6 +194,6 @@ def test_a_selector_picks_one_of_the_queues(selector, queues, key):
 
 
 @given(queues=queues_to_choose, key=st.text(max_size=10))
-def test_one_key_means_one_queue(queues, key):
+def test_by_sharding_key_selects_the_queue_of_by_hash(queues, key):
     message = Message(topic="T", properties={"__SHARDINGKEY": key})
     assert by_sharding_key()(queues, message) == by_hash(key)(queues, Message(topic="T"))

@@ -1,4 +1,4 @@
-"""Batches as columns against the object codec: the same bytes are written, and the same bytes are understood."""
+"""The columnar batch codec against the object codec: both write the same bytes and read the same messages."""
 
 from itertools import accumulate
 from typing import Any
@@ -32,7 +32,7 @@ rows_to_write = st.tuples(
 
 
 @given(st.lists(rows_to_write, max_size=12), st.integers(-1, 400), st.integers(0, 3))
-def test_columns_become_the_batches_of_the_object_codec(
+def test_columns_encode_to_the_batches_of_the_object_codec(
     rows: list[tuple[Any, ...]], bytes_max: int, skipped: int
 ) -> None:
     body, flags, keys, tags, unique, maps = zip(*rows, strict=True) if rows else ((), (), (), (), (), ())
@@ -57,7 +57,7 @@ def test_columns_become_the_batches_of_the_object_codec(
     firsts = list(accumulate((each.count for each in batches), initial=0))
     for each, following in zip(batches, firsts[1:], strict=True):
         assert len(each.data) <= bytes_max or each.count == 1
-        # A batch ends only where the next message would not have fit.
+        # A batch ends only where the next message did not fit.
         assert following == len(expected) or len(each.data) + len(expected[following]) > bytes_max
 
 
@@ -70,7 +70,7 @@ property_strings = st.one_of(
     ),
 )
 members = st.tuples(int32s, st.binary(max_size=20), property_strings)
-# Some stand there many times, because members of one size are found together.
+# Some members are repeated, because the codec finds members of equal size together.
 sound_batches = st.lists(st.tuples(members, st.sampled_from([1, 1, 1, 2, 17, 40])), max_size=6).map(
     lambda runs: batch.encode([member for member, times in runs for _ in range(times)])
 )
@@ -81,7 +81,7 @@ def damaged_batches(draw: st.DrawFn) -> bytes:
     whole = bytearray(draw(sound_batches))
     assume(whole)
     starts = list(accumulate((22 + len(body) + len(props) for _, body, props in batch.decode(whole)), initial=0))
-    # The length fields deserve more than chance.
+    # Damage the length fields more often than chance would.
     at = draw(st.sampled_from(starts[:-1])) + draw(st.sampled_from([0, 16]))
     if draw(st.booleans()):
         whole[at : at + 4] = draw(int32s | st.integers(0, 80)).to_bytes(4, "big", signed=True)
@@ -102,7 +102,7 @@ packed_hosts = st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_si
     st.tuples(int32s, int64s, int32s),
 )
 @example(batch.encode([(0, b"", b"")]), "t", bytes(8), 8, b"CLUSTER\x01c\x02", (0, 0, 0))
-def test_a_batch_becomes_the_records_of_its_members_or_is_refused_by_both_codecs(
+def test_a_batch_becomes_the_records_of_its_members_or_both_codecs_refuse_it(
     data: bytes, topic: str, born_host: bytes, store_host_bytes: int, extra: bytes, numbers: tuple[int, int, int]
 ) -> None:
     sys_flag, born_ms, reconsume_times = numbers
@@ -160,7 +160,7 @@ def test_a_batch_becomes_the_records_of_its_members_or_is_refused_by_both_codecs
 
 
 @given(st.integers(32700, 32767), st.integers(1, 100), st.booleans())
-def test_properties_that_the_extra_makes_too_long_are_refused(own: int, extra: int, is_open: bool) -> None:
+def test_extra_properties_that_exceed_the_length_limit_are_refused(own: int, extra: int, is_open: bool) -> None:
     data = batch.encode([(0, b"", b"k\x01v\x02"), (0, b"", b"x" * (own - 1) + (b"x" if is_open else b"\x02"))])
     try:
         batch_to_records(data, topic="t", sys_flag=0, born_ms=0, born_host=bytes(8), extra_properties=b"e" * extra)
@@ -170,13 +170,13 @@ def test_properties_that_the_extra_makes_too_long_are_refused(own: int, extra: i
         assert own + extra + is_open <= 32767
 
 
-# -- the answer -------------------------------------------------------------------------------------------------------
+# -- the response -----------------------------------------------------------------------------------------------------
 
 addresses = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)
 
 
 @given(st.builds(Host, ip=addresses, port=st.integers(0, 65535)), st.lists(int64s, max_size=20))
-def test_offset_ids_are_those_of_the_offsets_one_by_one(host: Host, offsets: list[int]) -> None:
+def test_joined_offset_ids_equal_the_ids_formatted_one_by_one(host: Host, offsets: list[int]) -> None:
     expected = ",".join(message_ids.format_offset_id(host, offset) for offset in offsets)
     assert joined_offset_ids(message_ids.offset_id_prefix(host), offsets) == expected
     assert joined_offset_ids(message_ids.offset_id_prefix(host), np.array(offsets, np.int64)) == expected

@@ -1,4 +1,4 @@
-"""The columnar codec against the object codec: whatever the one makes of some bytes, the other makes of them too."""
+"""The columnar codec against the object codec: both read the same bytes in the same way, or both refuse them."""
 
 import zlib
 from typing import Any
@@ -20,7 +20,7 @@ int64s = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 ips = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
 hosts = st.builds(Host, ip=ips, port=int32s)
-# Few names, so that they meet again in one string; separators anywhere.
+# Few names, so that they repeat within one string; separators anywhere.
 names = st.sampled_from([b"KEYS", b"TAGS", b"UNIQ_KEY", b"a", "имя".encode(), b"a-name-of-more-than-16-bytes", b""])
 values = st.one_of(texts.map(str.encode), st.sampled_from([b"", b"one two  three ", b"x\x01y", b"\x00", b"v"]))
 entries = st.one_of(
@@ -36,7 +36,7 @@ bodies = st.one_of(
 
 @st.composite
 def records(draw: st.DrawFn) -> bytes:
-    """One sound record, of any kind that the format knows."""
+    """A valid record of any kind that the format allows."""
     body, sys_flag = draw(bodies)
     message = StoredMessage(
         topic="",
@@ -73,7 +73,7 @@ def clipped_us(ms: int) -> int:
 
 
 def row_of(message: StoredMessage) -> dict[str, Any]:
-    """What the columns must say about a message, but for the raw property string."""
+    """The expected columns of a message, without the raw property string."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -96,7 +96,7 @@ def row_of(message: StoredMessage) -> dict[str, Any]:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The batch as Python rows; a name that is there twice would show in the count."""
+    """The batch as Python rows; a property name that occurs twice would change the count."""
     batch.validate(full=True)
     got = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -109,7 +109,7 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def agreed(data: bytes, starts: list[int] | None, *, verify_crc: bool, expand: bool = True) -> None:
-    """Both codecs accept the bytes and say the same, or both refuse them."""
+    """Assert that both codecs read the same values, or that both refuse the bytes."""
     try:
         batch = columns.decode(
             data, starts, columns=list(columns.COLUMN_DECODERS), verify_crc=verify_crc, expand=expand
@@ -124,7 +124,7 @@ def agreed(data: bytes, starts: list[int] | None, *, verify_crc: bool, expand: b
     assert (batch is None) == (messages is None)
     if batch is not None and messages is not None:
         assert rows_of(batch) == [row_of(message) for message in messages]
-        for name in ("keys", "tags", "msg_id"):  # alone, a property is looked for in another way
+        for name in ("keys", "tags", "msg_id"):  # a single property is found by other code
             alone = columns.decode(data, starts, columns=[name], verify_crc=verify_crc, expand=expand)
             assert alone.column(0).to_pylist() == batch.column(name).to_pylist()
 
@@ -151,14 +151,14 @@ def test_both_codecs_agree_on_every_column(encoded: list[bytes], gaps: list[byte
 
 
 @given(st.lists(records(), min_size=1, max_size=4), st.data(), st.booleans())
-def test_damaged_bytes_are_refused_by_both_codecs_or_read_alike(
+def test_both_codecs_read_damaged_bytes_alike_or_refuse_them(
     encoded: list[bytes], data: st.DataObject, verify_crc: bool
 ) -> None:
     whole = bytearray(b"".join(encoded))
     starts = columns.starts_from_sizes([len(each) for each in encoded]).tolist()
     for at, value in data.draw(st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=3)):
         whole[at] = value
-    # The length fields deserve more than chance.
+    # Damage the length fields more often than chance would.
     start = data.draw(st.sampled_from(starts))
     at = start + data.draw(st.sampled_from([0, 4, 36, 84]))
     if data.draw(st.booleans()):
@@ -169,7 +169,7 @@ def test_damaged_bytes_are_refused_by_both_codecs_or_read_alike(
         try:
             right = record.decode(cut, start, expand=False).physical_offset == start
         except ProtocolError as refused:
-            # Recovery asks whether bytes are whole, not whether they are text.
+            # Recovery checks whether a record is complete, not whether its text is valid UTF-8.
             right = is_right if "UTF-8" in str(refused) else False
         assert is_right == right
     agreed(cut, None, verify_crc=verify_crc)
@@ -200,7 +200,7 @@ rows_to_write = st.tuples(
 
 
 @given(st.lists(rows_to_write, max_size=6), legal_texts, st.integers(0, 3))
-def test_written_columns_are_the_records_of_the_object_codec(
+def test_encoded_columns_equal_the_records_of_the_object_codec(
     rows: list[tuple[Any, ...]], topic: str, skipped: int
 ) -> None:
     body, keys, marks, ids, maps = zip(*rows, strict=True) if rows else ((), (), (), (), ())
@@ -240,6 +240,6 @@ def test_written_columns_are_the_records_of_the_object_codec(
 
 
 @given(st.lists(st.one_of(st.none(), texts, st.text(st.characters(max_codepoint=127))), max_size=20), st.integers(0, 3))
-def test_hashes_of_a_column_are_those_of_its_rows(given_texts: list[str | None], skipped: int) -> None:
+def test_hashes_of_a_column_equal_the_hashes_of_its_rows(given_texts: list[str | None], skipped: int) -> None:
     column = pa.array(given_texts, pa.string())[skipped:]
     assert columns.java_hashes(column).tolist() == [wire_hashes.java_hash(text or "") for text in given_texts[skipped:]]

@@ -1,7 +1,7 @@
-"""A log store against a plain list, whatever is done to it and whatever happens to its files.
+"""A log store against a plain list, under any operations and any damage to its files.
 
-The model is the log itself: a list of what was written, in order. What queues, keys and topics should hold follows from
-it, as it does in the store; but here by a loop over the list each time.
+The model is the log itself: a list of the records in order. The contents of queues, keys and topics are derived from
+it, as in the store, but here by a loop over the list each time.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ drafted = st.builds(
 
 @dataclass
 class Written:
-    """A record in the log: a message, or word of a topic."""
+    """A record in the log: a message, or a state record of a topic."""
 
     start: int
     end: int
@@ -62,14 +62,14 @@ class Written:
     made: str = ""
     gone: str = ""
     begun: int = -1
-    """Of what belongs to a group: where the log ended before it."""
+    """For a record of an atomic append: where the log ended before the append."""
     noted: int = -1
-    """Of the end of a group: its number."""
+    """For the end of an atomic append: its number in the ledger."""
 
 
 @dataclass
 class Model:
-    """What was written, and what groups committed."""
+    """The records, and the committed offsets of groups."""
 
     log: list[Written] = field(default_factory=list)
     first: int = 0
@@ -87,7 +87,7 @@ class Model:
         return alive
 
     def queues(self) -> dict[Queue, list[Written]]:
-        """Everything each queue ever held since its topic was made, trimmed or not."""
+        """All messages of each queue since its topic was created, including trimmed ones."""
         found: dict[Queue, list[Written]] = defaultdict(list)
         for written in self.log:
             if written.gone:
@@ -110,7 +110,7 @@ class LogStoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        # In memory where that can be had: a sync of each step would be most of the time.
+        # Use a file system in memory if there is one: syncing each step to disk would take most of the time.
         self.home = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.path = self.home / "store-0"
         self.lives = 0
@@ -132,7 +132,7 @@ class LogStoreMachine(RuleBasedStateMachine):
         self.loop.close()
         shutil.rmtree(self.home)
 
-    # -- ordinary days ------------------------------------------------------------------------------------------------
+    # -- normal operation ---------------------------------------------------------------------------------------------
 
     @initialize()
     def start(self) -> None:
@@ -271,7 +271,7 @@ class LogStoreMachine(RuleBasedStateMachine):
             stop = wanted[count_max].offset if len(wanted) > count_max else bounds.end
             assert offset < result.next_offset <= stop
 
-    # -- what the keeper does -----------------------------------------------------------------------------------------
+    # -- maintenance --------------------------------------------------------------------------------------------------
 
     @rule()
     def checkpoint(self) -> None:
@@ -290,9 +290,9 @@ class LogStoreMachine(RuleBasedStateMachine):
         oldest_ms = self.now_ms - HOUR_MS
         young = [written for written in self.model.log if written.data and written.store_ms > oldest_ms]
         assert all(written.start >= self.store.first for written in young), "nothing goes before its time"
-        # Words of topics were said again at the head before theirs went; where exactly does not matter to the model.
+        # Retention appended the state of topics at the head before it dropped the old records; the model ignores where.
 
-    # -- stops, and what may be lost by them --------------------------------------------------------------------------
+    # -- stops and crashes, and what they may lose --------------------------------------------------------------------
 
     @rule()
     def restart(self) -> None:
@@ -310,7 +310,7 @@ class LogStoreMachine(RuleBasedStateMachine):
         self.adopt_committed()
 
     def adopt_committed(self) -> None:
-        """Commits that were not in the log yet may be forgotten, but nothing is made up."""
+        """A crash may lose commits that were not in the log yet, but it must not invent any."""
         for group in GROUPS:
             for queue in QUEUES:
                 offset = self.run(self.store.offsets.committed(group, queue))
@@ -321,7 +321,7 @@ class LogStoreMachine(RuleBasedStateMachine):
                     self.model.committed[group, queue] = offset
 
     def none_is_trimmed_away(self) -> bool:
-        """Whether the log still holds a message of every queue that ever had one."""
+        """Return whether the log still holds a message of every queue that ever had one."""
         return all(self.model.kept(queue) for queue in self.model.queues())
 
     @precondition(none_is_trimmed_away)
@@ -348,7 +348,7 @@ class LogStoreMachine(RuleBasedStateMachine):
         junk=st.sampled_from([b"\0", b"\xff", b"\x5a"]),
     )
     def garble_views(self, victim: Queue | str, at: int, junk: bytes) -> None:
-        """All files of a queue, or a few bytes of the small files, which have checksums."""
+        """Overwrite all files of a queue, or a few bytes of the small files, which have checksums."""
         self.store.close_blocking()
         if isinstance(victim, Queue):
             for path in (self.path / "consumequeue" / victim.topic / str(victim.id)).glob("*"):
@@ -368,9 +368,9 @@ class LogStoreMachine(RuleBasedStateMachine):
             {
                 written.end
                 for written in self.model.log
-                # Cutting off a topic's deletion: see test_engine.py.
-                # Nor is cut what retention has said again: what it stands for is nowhere else any more.
-                # Into a group, the cut is where that begins.
+                # test_engine.py tests cuts that remove the deletion of a topic.
+                # Do not cut records that retention re-appended: no other copy of that state exists.
+                # A cut inside an atomic append moves back to its start.
                 if lowest <= max(written.begun, 0) <= written.end or (lowest <= written.end and written.begun < 0)
                 if written.made or written.data or written.noted >= 0
             }
@@ -386,7 +386,7 @@ class LogStoreMachine(RuleBasedStateMachine):
         self.model.log = [written for written in self.model.log if written.end <= end]
         self.adopt_committed()
 
-    # -- what must hold all the time ----------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def topics_are_those_that_were_made(self) -> None:
@@ -433,7 +433,7 @@ class LogStoreMachine(RuleBasedStateMachine):
                 assert self.run(self.store.offsets.committed(group, queue)) == self.model.committed.get((group, queue))
 
 
-# Half as many as of others: each opens and damages files.
+# Fewer examples than other state machines: each step opens and damages files.
 LogStoreMachine.TestCase.settings = hypothesis_settings(
     stateful_step_count=50, max_examples=hypothesis_settings().max_examples // 4
 )

@@ -1,6 +1,6 @@
-"""Routes against a list of facts, whatever brokers, connections and tools do.
+"""Routes against a list of facts, under any operations of brokers, connections and tools.
 
-The model keeps plain facts (who is a member, which queues a broker named) and answers questions by a loop over them.
+The model keeps plain facts (the members, and the queues of each broker) and answers questions by a loop over them.
 """
 
 from dataclasses import dataclass

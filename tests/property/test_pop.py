@@ -1,4 +1,4 @@
-"""Pop against a model: whatever happens, and wherever it stops, what is not acknowledged is known to be in flight."""
+"""Pop state against a model: after any operations and any stop, every unacknowledged message is still in flight."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUES = (Queue("T", 0), Queue("T", 1))
 
 
 @given(st.integers(min_value=0, max_value=1 << 900))
-def test_a_mask_survives_being_packed(mask):
+def test_a_mask_round_trips_through_its_packed_form(mask):
     assert unpack_mask(pack_mask(mask)) == mask
 
 
@@ -40,9 +40,9 @@ steps = st.lists(
 
 
 @given(steps)
-def test_every_message_in_flight_is_given_out_when_its_time_is_over_and_no_other(steps):
+def test_exactly_the_messages_whose_invisible_time_is_over_are_due(steps):
     flying, now, number = InFlightTable(), 0, 0
-    model: dict[tuple[int, int], int] = {}  # (lot, offset) to when it is due
+    model: dict[tuple[int, int], int] = {}  # (batch, offset) to the end of its invisible time
     lots: dict[int, InFlightBatch] = {}
     for verb, pick, mask in steps:
         alive = sorted({of for of, _ in model})
@@ -87,7 +87,7 @@ acts = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(acts, st.booleans())
-def test_a_start_knows_again_what_was_in_flight(acts, is_killed):
+def test_a_restart_restores_the_messages_in_flight(acts, is_killed):
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_play(Path(folder), acts, is_killed=is_killed))
 
@@ -142,7 +142,7 @@ async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bo
                 pops.save()
             else:
                 await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the turn ends, and what it did is written
+        await asyncio.sleep(0)  # the loop iteration ends and its changes are written
         path = crashed_copy(store, folder / "two") if is_killed else store.path
         expected = _view(pops)
     finally:

@@ -1,4 +1,4 @@
-"""Portions: what is written is read, and bytes that are not ours do no harm."""
+"""Queue batches round-trip, and arbitrary bytes raise a protocol error or decode completely."""
 
 import numpy as np
 from hypothesis import example, given
@@ -15,7 +15,7 @@ topics = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=
 
 @st.composite
 def some_portions(draw: st.DrawFn) -> list[QueueBatch]:
-    """What is inside the records is nobody's business here."""
+    """Batches of arbitrary bytes: the codec does not check the contents of records."""
     found = []
     for _ in range(draw(st.integers(0, 4))):
         sizes = draw(st.lists(st.integers(RECORD_BYTES_MIN, RECORD_BYTES_MIN + 40), min_size=1, max_size=5))
@@ -30,19 +30,17 @@ def plain(some: list[QueueBatch]) -> list[tuple[Queue, bytes, list[int]]]:
 
 
 @given(some_portions())
-def test_what_is_written_is_read(some: list[QueueBatch]) -> None:
+def test_queue_batches_round_trip(some: list[QueueBatch]) -> None:
     body = queue_batches.encode(some)
     assert plain(queue_batches.decode(body)) == plain(some)
     assert queue_batches.topics_in(body) == {part.queue.topic for part in some}
 
 
 @given(some_portions(), st.data())
-def test_damaged_bytes_are_an_error_of_the_protocol_or_portions_all_the_same(
-    some: list[QueueBatch], data: st.DataObject
-) -> None:
+def test_damaged_bytes_raise_a_protocol_error_or_decode_completely(some: list[QueueBatch], data: st.DataObject) -> None:
     body = bytearray(queue_batches.encode(some))
     for _ in range(data.draw(st.integers(1, 3))):
-        # Mostly in what is not a record: there it matters.
+        # Damage mostly the fields outside the records, because only those are parsed.
         at = data.draw(st.integers(0, min(len(body), 60) - 1) | st.integers(0, len(body) - 1))
         body[at] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(body)) | st.just(len(body)))
@@ -52,7 +50,7 @@ def test_damaged_bytes_are_an_error_of_the_protocol_or_portions_all_the_same(
 @given(st.binary(max_size=300))
 @example(b"\0\0\0\0")
 @example(b"\0\0\0\1\0\1T\0\0\0\0\x40\0\0\0\0\0\0\0" + bytes(200))
-def test_any_bytes_are_an_error_of_the_protocol_or_portions(body: bytes) -> None:
+def test_any_bytes_raise_a_protocol_error_or_decode_completely(body: bytes) -> None:
     _accounts_for_all_or_raises(body)
 
 

@@ -1,4 +1,4 @@
-"""Sharing a limit out, and cutting ranges into tasks: nothing is lost, doubled, or out of order."""
+"""Splitting a row limit among queues, and offset ranges into tasks: no offset is lost, repeated or out of order."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ RANGES = st.dictionaries(QUEUES, st.tuples(st.integers(0, 1000), st.integers(0, 
 
 
 @given(BACKLOGS, st.integers(1, 50_000))
-def test_a_share_never_passes_its_backlog_and_no_queue_starves(backlogs: dict[QueueRef, int], limit: int) -> None:
+def test_every_queue_gets_at_least_one_row_and_never_more_than_its_backlog(
+    backlogs: dict[QueueRef, int], limit: int
+) -> None:
     shares = apportion(backlogs, limit)
     assert set(shares) == set(backlogs)
     assert all(1 <= shares[queue] <= backlogs[queue] for queue in backlogs)
 
 
 @given(BACKLOGS, st.integers(1, 50_000))
-def test_the_whole_keeps_the_limit_but_for_one_row_of_each_queue(backlogs: dict[QueueRef, int], limit: int) -> None:
+def test_the_total_exceeds_the_limit_by_at_most_one_row_a_queue(backlogs: dict[QueueRef, int], limit: int) -> None:
     total = sum(apportion(backlogs, limit).values())
     assert total <= limit + len(backlogs)
     if limit >= len(backlogs):
-        # What rounding leaves over is handed out, one to each queue at most.
+        # Rows left over by rounding are distributed, at most one to each queue.
         assert total >= min(limit, sum(backlogs.values())) - len(backlogs)
 
 
 @given(BACKLOGS, st.integers(1, 50_000))
-def test_repeated_batches_reach_the_end(backlogs: dict[QueueRef, int], limit: int) -> None:
+def test_repeated_batches_read_the_whole_backlog(backlogs: dict[QueueRef, int], limit: int) -> None:
     left = dict(backlogs)
     for _ in range(sum(backlogs.values()) + 1):
         if not left:
@@ -66,7 +68,7 @@ def test_tasks_cover_every_offset_once_and_in_order(
 
 
 @given(RANGES, st.integers(1, 40))
-def test_the_order_in_which_ranges_are_named_changes_nothing(ranges: list[OffsetRange], partitions_min: int) -> None:
+def test_the_plan_does_not_depend_on_the_order_of_the_ranges(ranges: list[OffsetRange], partitions_min: int) -> None:
     def planned(some: list[OffsetRange]) -> object:
         return plan_tasks(some, partitions_min=partitions_min, range_rows_max=100, task_rows_target=250)
 
@@ -74,7 +76,7 @@ def test_the_order_in_which_ranges_are_named_changes_nothing(ranges: list[Offset
 
 
 @given(st.dictionaries(QUEUES, st.integers(0, 1 << 50)), st.dictionaries(QUEUES, st.integers(0, 1 << 50)))
-def test_offsets_read_back_as_written_and_keys_are_sorted(
+def test_offsets_round_trip_through_json_and_keys_are_sorted(
     positions: dict[QueueRef, int], first_offsets: dict[QueueRef, int]
 ) -> None:
     offsets = SourceOffsets(positions, first_offsets)

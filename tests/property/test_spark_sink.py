@@ -1,4 +1,4 @@
-"""Rows written by a sink, whatever they are: nothing is lost or doubled on the way to blobs, and order is kept."""
+"""Rows written by the sink: every row reaches its queue once and in order."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ NAMES = st.text("abcde", min_size=1, max_size=3)
 
 @st.composite
 def some_rows(draw: st.DrawFn) -> tuple[MessageRows, int]:
-    """Rows of one topic, and how many write queues it has."""
+    """Rows of one topic, and the number of its write queues."""
     queues = draw(st.integers(1, 9))
     count = draw(st.integers(1, 30))
 
@@ -52,12 +52,12 @@ def some_rows(draw: st.DrawFn) -> tuple[MessageRows, int]:
 
 
 def queues_of(count: int) -> tuple[QueueRef, ...]:
-    """On two brokers, of which the second has one more if they are odd."""
+    """Queues on two brokers; the second has one more if the number is odd."""
     return tuple(QueueRef("t", "a" if i < count // 2 else "b", i) for i in range(count))
 
 
 @given(some_rows(), st.integers(150, 2000), st.booleans())
-def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[MessageRows, int], blob_bytes: int, by_client: bool):
+def test_every_row_reaches_its_queue_once_and_in_order(made: tuple[MessageRows, int], blob_bytes: int, by_client: bool):
     rows, count = made
     queues = queues_of(count)
     given = {"nameserver": "127.0.0.1:1", "topic": "t", "checksum": "client" if by_client else "broker"}
@@ -97,12 +97,12 @@ def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[MessageRows, i
 
 
 def texts(column: pa.Array | None, count: int) -> list[str | None]:
-    """As records keep them: what is empty is not written."""
+    """Texts as records store them: empty ones are omitted."""
     return [each or None for each in column.to_pylist()] if column is not None else [None] * count
 
 
 @given(some_rows())
-def test_a_row_finds_its_queue_whatever_its_neighbours_are(made: tuple[MessageRows, int]):
+def test_the_queue_of_a_row_does_not_depend_on_other_rows(made: tuple[MessageRows, int]):
     rows, count = made
     together = select_queues(rows, count).tolist()
     assert together == [int(select_queues(rows.slice(i, 1), count)[0]) for i in range(len(rows))]
@@ -125,7 +125,7 @@ def text_at(column: pa.Array | None, at: int) -> str | None:
 
 
 @given(st.lists(st.integers(-1, 5), max_size=50))
-def test_sorting_by_place_is_stable_and_whole(places: list[int]):
+def test_sorting_by_queue_is_stable_and_keeps_every_row(places: list[int]):
     order, shares = sort_by_queue(np.array(places, np.int64))
     assert sorted(order.tolist()) == list(range(len(places)))
     for place, share in shares:
@@ -133,7 +133,7 @@ def test_sorting_by_place_is_stable_and_whole(places: list[int]):
 
 
 @given(st.lists(st.lists(st.binary(max_size=3), max_size=9), max_size=9), st.integers(1, 7))
-def test_chunks_do_not_depend_on_how_batches_are_cut(batches: Sequence[list[bytes]], rows: int):
+def test_chunks_do_not_depend_on_the_sizes_of_the_input_batches(batches: Sequence[list[bytes]], rows: int):
     made = list(rechunk((pa.record_batch({"body": pa.array(some, pa.binary())}) for some in batches), rows))
     flat = [body for some in batches for body in some]
     assert [batch.column(0).to_pylist() for batch in made] == [flat[at : at + rows] for at in range(0, len(flat), rows)]

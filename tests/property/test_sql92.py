@@ -1,7 +1,7 @@
-"""Three evaluators of one selector: one message, a column, and the slow one below, which knows the rules and no tricks.
+"""Three evaluators of one selector: for one message, for a column, and the slow reference evaluator below.
 
-The slow one has no part in common with the others. It walks the nested tuples an expression was written from, not the
-tree it is parsed into, over decoded properties; so that it judges the parser too.
+The reference evaluator shares no code with the others. It walks the nested tuples from which an expression was
+written, not the parsed tree, over decoded properties; therefore it tests the parser too.
 """
 
 import math
@@ -89,7 +89,7 @@ def _quoted(text: str) -> str:
 
 
 def _is_refused(node: Any) -> bool:
-    """Whether RocketMQ refuses what is written so, of all that can be written by the rules above."""
+    """Return whether RocketMQ refuses this expression, among those that the strategies above generate."""
     match node:
         case ("=" | "<>", left, right):
             if ("constant", None) in (left, right):
@@ -103,15 +103,15 @@ def _is_refused(node: Any) -> bool:
     return any(_is_refused(part) for part in parts if isinstance(part, tuple))
 
 
-# -- the slow evaluator -----------------------------------------------------------------------------
+# -- the reference evaluator ------------------------------------------------------------------------
 
 
 class Thrown(Exception):
-    """What RocketMQ's evaluation throws; the broker takes it for no match."""
+    """RocketMQ's evaluation throws here; the broker treats it as no match."""
 
 
 def _class_of(value: Any) -> str:
-    """The Java class of a value. A literal's class is decided by its size before any minus."""
+    """Return the Java class of a value. The class of a literal depends on its size before the minus sign is applied."""
     if isinstance(value, Number):
         return value.kind
     return {str: "String", bool: "Boolean"}[type(value)]
@@ -175,7 +175,7 @@ def _evaluated(node: Any, message: dict[str, str]) -> Any:
 
 
 def _condition(node: Any, message: dict[str, str]) -> bool | None:
-    """A property where a condition is wanted is text, and text is not true."""
+    """Evaluate a condition. A property in the place of a condition is text, and text is not true."""
     value = _evaluated(node, message)
     return False if isinstance(value, str) else value
 
@@ -200,7 +200,7 @@ def _equal(one: Any, other: Any) -> bool | None:
 
 
 def _compared(one: Any, other: Any) -> int:
-    """Below 0, 0 or above 0, as Java's compareTo after RocketMQ's conversions; -1 for what has nothing in common."""
+    """Compare like Java's compareTo after RocketMQ's conversions; return -1 for values that cannot be compared."""
     left, right = _class_of(one), _class_of(other)
     if left == right == "String":
         return 0 if one == other else -1
@@ -325,7 +325,7 @@ SIGNS = [
 
 
 @given(st.one_of(st.text(max_size=30), st.lists(st.sampled_from(WORDS + SIGNS), max_size=12).map(" ".join)))
-def test_any_text_is_a_selector_or_is_refused_at_a_place_in_it(text):
+def test_any_text_compiles_or_is_refused_with_a_position_inside_it(text):
     refusal = None
     try:
         selector = compile_selector(text)

@@ -1,4 +1,4 @@
-"""Timers against a list that is sorted again at every look."""
+"""The timer wheel against a list that is sorted again at every step."""
 
 import numpy as np
 from hypothesis import settings
@@ -47,7 +47,7 @@ class AgainstAList(RuleBasedStateMachine):
 
     @rule(step_ms=st.one_of(st.integers(0, 3_000), DELAYS))
     def time_passes(self, step_ms: int) -> None:
-        """Backwards as well: clocks are set."""
+        """Move the clock, backwards too: clocks are set."""
         self.now_ms = max(0, self.now_ms + step_ms)
 
     def _first(self, count: int) -> list[tuple[int, int]]:

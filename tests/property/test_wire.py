@@ -1,4 +1,4 @@
-"""Any bytes into any decoder; both codecs agree; however a stream is cut, the same commands come out."""
+"""Decoders accept any bytes or raise a protocol error; both codecs agree; stream splits do not change the commands."""
 
 import string
 import struct
@@ -42,7 +42,7 @@ def framed(header, body, serialization):
 
 @st.composite
 def mutated(draw, whole):
-    """Something valid with a few bytes changed, cut off or put in: gets further into a decoder than noise does."""
+    """A valid value with some bytes changed, removed or inserted: it gets further into a decoder than random bytes."""
     damaged = bytearray(draw(whole))
     for _ in range(draw(st.integers(0, 4))):
         if not damaged:
@@ -68,7 +68,7 @@ def read_typed(command):
 
 
 @given(st.binary(max_size=200), st.binary(max_size=20), st.integers(0, 2))
-def test_any_header_gives_a_command_or_a_protocol_error(header, body, serialization):
+def test_any_header_decodes_to_a_command_or_raises_a_protocol_error(header, body, serialization):
     command = value_or(lambda: frame.decode(framed(header, body, serialization)), ProtocolError)
     if command is not None:
         read_typed(command)
@@ -91,7 +91,7 @@ def commands(draw):
 
 
 @given(mutated(commands().map(frame.encode)))
-def test_a_damaged_frame_gives_a_command_or_a_protocol_error(damaged):
+def test_a_damaged_frame_decodes_to_a_command_or_raises_a_protocol_error(damaged):
     command = value_or(lambda: frame.decode(damaged), ProtocolError)
     if command is not None:
         read_typed(command)
@@ -113,7 +113,7 @@ def test_any_json_as_ext_fields_gives_a_header_or_a_bad_request(code, data):
     value_or(lambda: headers.read(kind, command.ext), BadRequest)
 
 
-def test_every_entry_of_a_damaged_raw_header_is_a_bad_request_at_worst():
+def test_a_damaged_raw_header_raises_at_most_a_bad_request():
     for nonsense in (b'{"topic":"\xff"}', b'{"topic":"\xed\xa0\x80"}', b'{"\xff":"x"}', b"[[[]]]", b'{"offset":1e999}'):
         command = frame.decode(framed(b'{"code":11,"extFields":%b}' % nonsense, b"", 0))
         for kind in {*headers.REQUEST_HEADERS.values(), *headers.RESPONSE_HEADERS.values()}:
@@ -121,7 +121,7 @@ def test_every_entry_of_a_damaged_raw_header_is_a_bad_request_at_worst():
 
 
 @given(st.lists(mutated(commands().map(frame.encode)) | st.binary(max_size=30), max_size=4))
-def test_any_stream_gives_commands_or_breaks_for_good(pieces):
+def test_any_stream_gives_commands_or_stays_broken_after_its_first_error(pieces):
     connection = Connection(frame_bytes_max=10_000)
     for piece in pieces:
         was_broken = connection.error is not None
@@ -169,7 +169,7 @@ def one_by_one(data: bytes, verify_crc: bool) -> list[StoredMessage]:
 
 
 @given(st.lists(mutated(stored.map(record.encode_message)) | stored.map(record.encode_message)), st.booleans())
-def test_all_records_at_once_are_what_they_are_one_by_one(records, verify_crc):
+def test_decoding_all_records_at_once_equals_decoding_them_one_by_one(records, verify_crc):
     data = b"".join(records)
     slow = value_or(lambda: one_by_one(data, verify_crc), ProtocolError)
     quick = value_or(lambda: record.decode_all(data, verify_crc=verify_crc), ProtocolError)
@@ -177,7 +177,7 @@ def test_all_records_at_once_are_what_they_are_one_by_one(records, verify_crc):
 
 
 @given(stored)
-def test_a_record_can_be_drafted_again(message):
+def test_a_record_can_be_turned_into_a_draft_again(message):
     raw = record.encode_message(message)
     draft = record.draft_from_record(raw)
     assert draft.body == message.body
@@ -213,7 +213,7 @@ DIALECT = st.text('{}[]:,"\\0123456789.-eE+truefalsn $标', max_size=60).map(str
 
 
 @given(st.binary(max_size=100) | DIALECT | mutated(JSON_VALUES.map(fastjson.emit)))
-def test_any_text_in_the_dialect_gives_a_value_or_a_protocol_error(damaged):
+def test_any_fastjson_text_gives_a_value_or_a_protocol_error(damaged):
     value_or(lambda: fastjson.parse(damaged), ProtocolError)
 
 
@@ -260,7 +260,7 @@ def test_any_compressed_body_gives_at_most_the_limit_or_a_protocol_error(body, k
 
 
 def told(command):
-    """All a command says, whatever way it was written."""
+    """The contents of a command, without its serialization."""
     return (
         command.code,
         command.opaque,
@@ -328,7 +328,7 @@ def test_records_round_trip(message):
 
 
 @given(stored)
-def test_the_same_record_as_v2_reads_the_same(message):
+def test_the_same_record_in_v2_decodes_to_the_same_message(message):
     v1 = record.encode_message(message)
     topic_at = len(v1) - len(properties.encode(message.properties)) - 2 - len(message.topic) - 1
     v2 = bytearray(v1)
@@ -346,7 +346,7 @@ def test_properties_round_trip(mapping):
 
 
 @given(st.dictionaries(text, text, max_size=4))
-def test_properties_are_written_so_that_they_read_the_same_or_refused(mapping):
+def test_properties_round_trip_or_are_refused(mapping):
     try:
         encoded = properties.encode(mapping)
     except Refused:
@@ -366,7 +366,7 @@ def test_tables_keyed_by_queues_round_trip(table):
 
 
 @given(JSON_VALUES)
-def test_the_dialect_reads_what_it_writes_and_what_json_writes(value):
+def test_fastjson_parses_its_own_output_and_plain_json(value):
     assert fastjson.parse(fastjson.emit(value)) == fastjson.parse(msgspec.json.encode(value)) == value
 
 

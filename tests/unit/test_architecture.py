@@ -1,4 +1,4 @@
-"""Imports are those that docs/architecture.md allows, its modules exist, and a plain client stays light."""
+"""Imports follow docs/architecture.md, its modules exist, and a plain client loads no heavy package."""
 
 import ast
 import os
@@ -55,7 +55,7 @@ def package_of(path: Path) -> str:
 
 
 def imported_packages(source: str, package: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, package) of every import of ours. `package` is the base of relative imports."""
+    """Yield (line, package) of every import of Sparrow. `package` is the base of relative imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -79,7 +79,7 @@ def may_import(package: str, other: str) -> bool:
 
 
 def is_attribute(name: str) -> bool:
-    """Return whether `from sparrow import name` names a value and no package."""
+    """Return whether `from sparrow import name` names a value and not a package."""
     return name not in PACKAGES and not (PACKAGE / name).exists() and not (PACKAGE / f"{name}.py").exists()
 
 
@@ -104,7 +104,7 @@ def test_every_package_has_a_line() -> None:
     assert not unknown, f"no line for {sorted(unknown)} in the packages block of docs/architecture.md"
 
 
-def test_packages_name_only_packages_and_form_no_cycle() -> None:
+def test_packages_name_only_known_packages_and_form_no_cycle() -> None:
     for package, allowed in PACKAGES.items():
         unknown = allowed - PACKAGES.keys() - {EVERYTHING, SHARED}
         assert not unknown, f"{package} names {sorted(unknown)}, which have no line"
@@ -112,7 +112,7 @@ def test_packages_name_only_packages_and_form_no_cycle() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_the_diagram_shows_what_the_lines_allow() -> None:
+def test_the_diagram_shows_the_allowed_imports() -> None:
     arrows: dict[str, set[str]] = {}
     for importer, imported in re.findall(r"(\w+) --> (\w+)", fenced(PAGE, "```mermaid")):
         arrows.setdefault(importer, set()).add(imported)
@@ -124,19 +124,19 @@ def test_the_diagram_shows_what_the_lines_allow() -> None:
     drawn = {"cli", *reachable("cli")}
     assert drawn == PACKAGES.keys() - {"testing", "aio", "__init__", "__main__", *SHARED_MODULES}
     for package in drawn - {"cli"}:
-        # `bus` and `spark` reach `net` only through the client, and import nothing of it.
+        # `bus` and `spark` use `net` only through the client, and import nothing of it.
         hidden = {"net"} if package in {"bus", "spark"} else set()
         assert reachable(package) - hidden == PACKAGES[package], package
 
 
-def test_every_module_that_the_page_names_exists() -> None:
+def test_every_module_on_the_page_exists() -> None:
     named = {name for name in re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)+)`", PAGE) if name.split("/")[0] in PACKAGES}
     assert len(named) > 40
     missing = [name for name in named if not (PACKAGE / name).is_dir() and not (PACKAGE / f"{name}.py").is_file()]
     assert not missing, f"docs/architecture.md names {sorted(missing)}"
 
 
-def test_imports_are_seen_however_they_are_written() -> None:
+def test_every_form_of_import_is_recognised() -> None:
     for source, packages in (
         ("import sparrow.net.tls", ["net"]),
         ("import sparrow", []),
@@ -154,7 +154,7 @@ def test_imports_are_seen_however_they_are_written() -> None:
 
 
 def light_modules() -> list[str]:
-    """Return every module of `model` and `wire` but the columnar ones, and both flavours of the client."""
+    """Return every module of `model` and `wire` except the columnar ones, and both flavours of the client."""
     names = [module_name(path) for package in ("model", "wire") for path in sorted((PACKAGE / package).rglob("*.py"))]
     return [
         *(name for name in names if not COLUMNAR.match(name)),
@@ -168,7 +168,7 @@ def light_modules() -> list[str]:
 def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:
     modules = light_modules()
     assert {"sparrow.wire.record", "sparrow.wire.frame"} <= set(modules)
-    # A fresh interpreter: in this one other tests have loaded both. Module by module, to name the culprit.
+    # A fresh interpreter: in this one other tests have loaded both. Check module by module to name the cause.
     script = (
         "import importlib, sys\n"
         f"for name in {modules!r}:\n"

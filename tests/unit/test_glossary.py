@@ -61,7 +61,7 @@ def _public_classes() -> dict[str, set[str]]:
     return homes
 
 
-def test_two_public_classes_share_a_name_only_if_the_glossary_says_why() -> None:
+def test_two_public_classes_share_a_name_only_with_a_reason_in_the_glossary() -> None:
     shared = {name: modules for name, modules in _public_classes().items() if len(modules) > 1}
     listed = {
         name.strip("`"): set(re.findall(r"`([\w.]+)`", modules))
@@ -87,7 +87,7 @@ def test_modules_are_named_by_nouns() -> None:
     assert not wrong, "not nouns: " + ", ".join(sorted(wrong))
 
 
-def test_every_module_that_the_glossary_names_exists() -> None:
+def test_every_module_in_the_glossary_exists() -> None:
     package = SRC / "sparrow"
     named = {name for row in _rows(_section("Nouns")) for name in re.findall(r"`([\w/]+)`", row[3])}
     missing = [name for name in named if not (package / name).is_dir() and not (package / f"{name}.py").is_file()]

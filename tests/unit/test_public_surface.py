@@ -1,4 +1,4 @@
-"""What `sparrow` and `sparrow.aio` export, and that it stays light and documented."""
+"""The exports of `sparrow` and `sparrow.aio`: complete, light and documented."""
 
 import ast
 import inspect
@@ -26,7 +26,7 @@ def test_every_exported_name_can_be_imported_and_has_a_docstring(module):
 
 
 @pytest.mark.parametrize("path", [SRC / "__init__.py", SRC / "aio.py"])
-def test_type_checkers_see_the_names_that_are_exported(path):
+def test_type_checkers_see_the_exported_names(path):
     tree = ast.parse(path.read_text())
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     imported = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
@@ -58,7 +58,7 @@ def test_public_methods_have_docstrings():
             assert not missing, f"{name}: {missing}"
 
 
-def test_importing_sparrow_loads_nothing_of_it():
+def test_importing_sparrow_loads_none_of_its_packages():
     script = "import sys, sparrow; print(*[name for name in sys.modules if name.startswith('sparrow.')])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []
@@ -74,7 +74,7 @@ def test_every_option_has_a_default(kind):
     assert get_type_hints(getattr(options, f"{kind}Options")).keys() == defaults[kind].keys()
 
 
-def test_an_unknown_option_is_refused_with_the_known_ones():
+def test_an_unknown_option_is_refused_with_a_list_of_the_known_ones():
     with pytest.raises(TypeError, match=r"Producer has no option linger; its options are group, .*linger_ms"):
         aio.Producer(linger=3)  # type: ignore[call-arg]
 

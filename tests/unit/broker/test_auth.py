@@ -1,4 +1,4 @@
-"""Who may ask for what: pure, without a socket."""
+"""Authorization of requests: pure, without a socket."""
 
 import pytest
 from pydantic import SecretStr
@@ -60,7 +60,7 @@ def refused(guard: RequestAuthorizer, command: RemotingCommand) -> str:
     return str(caught.value)
 
 
-# -- who is there -----------------------------------------------------------------------------------------------------
+# -- authentication ---------------------------------------------------------------------------------------------------
 
 
 def test_a_request_without_a_token_is_refused(guard):
@@ -69,12 +69,12 @@ def test_a_request_without_a_token_is_refused(guard):
     assert "is not signed" in refused(guard, RemotingCommand(RequestCode.PULL_MESSAGE, ext={"Signature": "s"}))
 
 
-def test_a_token_nobody_issued_is_refused_by_its_name(guard):
+def test_an_unknown_token_is_refused_by_its_name(guard):
     ext = headers.write(sign(None, b"", Credentials("stranger", "secret")))
     assert "there is no token 'stranger'" in refused(guard, RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext))
 
 
-def test_a_wrong_signature_is_refused_whatever_the_token_could_do(guard):
+def test_a_wrong_signature_is_refused_for_every_token(guard):
     for name in ("sender", "reader", "gone", "operator"):
         ext = headers.write(sign(None, b"", Credentials(name, "wrong")))
         said = refused(guard, RemotingCommand(RequestCode.HEART_BEAT, ext=ext))
@@ -86,7 +86,7 @@ def test_a_revoked_token_is_refused(guard):
     assert "token 'gone' is revoked" in refused(guard, request(RequestCode.PULL_MESSAGE, "gone"))
 
 
-def test_a_token_counts_as_it_stands_at_the_moment():
+def test_a_check_uses_the_current_state_of_a_token():
     tokens = {}
     guard = RequestAuthorizer(tokens, {})
     asked = request(RequestCode.PULL_MESSAGE, "reader")
@@ -97,7 +97,7 @@ def test_a_token_counts_as_it_stands_at_the_moment():
     refused(guard, asked)
 
 
-def test_no_refusal_holds_a_secret(guard):
+def test_no_refusal_contains_a_secret(guard):
     secrets = [ADMIN.secret_key, *(one.secret_key for one in TOKENS.values())]
     for name in (*TOKENS, ADMIN.access_key):
         wrong = Credentials(name, of(name).secret_key + "x")
@@ -108,11 +108,11 @@ def test_no_refusal_holds_a_secret(guard):
         assert not any(secret in said for secret in secrets)
 
 
-# -- what they may ask ------------------------------------------------------------------------------------------------
+# -- permissions ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", sorted(CONSUMER_CODES))
-def test_what_consumers_do_takes_a_consumers_token(guard, code):
+def test_consumer_requests_need_a_consumer_token(guard, code):
     guard.check(request(code, "reader"))
     said = refused(guard, request(code, "sender"))
     assert code.name in said
@@ -120,18 +120,18 @@ def test_what_consumers_do_takes_a_consumers_token(guard, code):
 
 
 @pytest.mark.parametrize("code", sorted(PRODUCER_CODES))
-def test_what_producers_do_takes_a_producers_token(guard, code):
+def test_producer_requests_need_a_producer_token(guard, code):
     guard.check(request(code, "sender", send_to("T", code)))
     assert code.name in refused(guard, request(code, "reader", send_to("T", code)))
 
 
 @pytest.mark.parametrize("code", sorted(SHARED_CODES - {RequestCode.HEART_BEAT}))
-def test_bounds_and_leave_takings_are_anybodys(guard, code):
+def test_offset_queries_and_unregistering_need_any_token(guard, code):
     guard.check(request(code, "sender"))
     guard.check(request(code, "reader"))
 
 
-def test_everything_else_a_broker_can_do_takes_an_admin_token(guard):
+def test_all_other_broker_requests_need_an_admin_token(guard):
     others = {int(code) for code in HANDLERS} - {int(code) for code in ALLOWED_CODES["p"] | ALLOWED_CODES["c"]}
     assert {17, 25, 33, 200, 207, 215, 222, 9101, 9102, 9103} <= others
     for code in others | {424242}:
@@ -140,7 +140,7 @@ def test_everything_else_a_broker_can_do_takes_an_admin_token(guard):
         guard.check(request(code, ADMIN.access_key))
 
 
-def test_an_admin_token_may_do_what_the_others_may(guard):
+def test_an_admin_token_may_make_all_producer_and_consumer_requests(guard):
     for code in ALLOWED_CODES["p"] | ALLOWED_CODES["c"]:
         guard.check(request(code, ADMIN.access_key))
 
@@ -149,23 +149,23 @@ def test_an_admin_token_may_do_what_the_others_may(guard):
     "code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE]
 )
 def test_only_consumers_send_to_retry_topics(guard, code):
-    """As Java's do with what was tried too often in order."""
+    """Java's consumers send messages there whose ordered attempts are used up."""
     guard.check(request(code, "reader", send_to("%RETRY%g", code)))
     assert "only consumers" in refused(guard, request(code, "sender", send_to("%RETRY%g", code)))
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
-def test_a_reply_is_no_way_into_a_retry_topic(guard, code):
+def test_a_reply_cannot_be_sent_to_a_retry_topic(guard, code):
     for name in ("sender", "reader"):
         refused(guard, request(code, name, send_to("%RETRY%g", code)))
 
 
-def test_both_may_trace(guard):
+def test_producers_and_consumers_may_send_traces(guard):
     for name in ("sender", "reader"):
         guard.check(request(RequestCode.SEND_MESSAGE_V2, name, send_to("RMQ_SYS_TRACE_TOPIC")))
 
 
-def test_a_member_of_a_group_has_a_token_of_its_kind(guard):
+def test_a_heartbeat_needs_a_token_of_the_kind_of_its_groups(guard):
     guard.check(request(RequestCode.HEART_BEAT, "sender", body=heartbeat(producers=("g",))))
     guard.check(request(RequestCode.HEART_BEAT, "reader", body=heartbeat(consumers=("g",))))
     assert "'g' is a consumer group" in refused(
@@ -177,11 +177,11 @@ def test_a_member_of_a_group_has_a_token_of_its_kind(guard):
     guard.check(request(RequestCode.HEART_BEAT, ADMIN.access_key, body=heartbeat(producers=("g",), consumers=("h",))))
 
 
-def test_the_producer_in_every_java_consumer_is_let_pass(guard):
+def test_the_inner_producers_of_java_consumers_are_allowed(guard):
     inner = heartbeat(producers=("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER-g-CONSUME"), consumers=("g",))
     guard.check(request(RequestCode.HEART_BEAT, "reader", body=inner))
 
 
-def test_a_heartbeat_that_cannot_be_read_is_no_way_past(guard):
+def test_an_unreadable_heartbeat_is_a_bad_request(guard):
     with pytest.raises(BadRequest):
         guard.check(request(RequestCode.HEART_BEAT, "sender", body=b"{"))

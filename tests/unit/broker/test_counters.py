@@ -1,4 +1,4 @@
-"""Counts become rates and figures; time is an argument, so a day passes in no time."""
+"""Traffic counters: rates and sums. Time is an argument, so that tests need not wait."""
 
 import time
 
@@ -16,7 +16,7 @@ def sent(totals: Totals) -> int:
 
 @pytest.fixture
 def counters() -> TrafficCounters:
-    """Of a broker that has just started."""
+    """The counters of a broker that has just started."""
     fresh = TrafficCounters()
     fresh.tick(NOON)
     return fresh
@@ -39,7 +39,7 @@ def test_totals_add_up_over_topics_and_groups(counters):
     )
 
 
-def test_nothing_counted_is_no_speed_and_no_traffic(counters):
+def test_without_messages_rates_are_zero_and_there_is_no_traffic(counters):
     assert counters.rates(NOON, sent) == (0.0, 0.0, 0.0)
     assert counters.rates(NOON + MINUTE, sent) == (0.0, 0.0, 0.0)
     assert counters.topic_traffic("a", NOON) is None
@@ -47,7 +47,7 @@ def test_nothing_counted_is_no_speed_and_no_traffic(counters):
     assert counters.send_back_traffic("g", "a", NOON) is None
 
 
-def test_a_broker_that_never_ticked_can_be_asked():
+def test_counters_can_be_read_before_the_first_tick():
     fresh = TrafficCounters()
     fresh.count_send("a", 5, 10)
     assert fresh.rates(NOON, sent) == (0.0, 0.0, 0.0)
@@ -55,7 +55,7 @@ def test_a_broker_that_never_ticked_can_be_asked():
     assert fresh.rates(NOON + 5_000, lambda totals: totals.sends) == (0.0, 0.0, 0.0)
 
 
-def test_a_steady_stream_has_the_same_speed_in_every_window(counters):
+def test_a_steady_stream_has_the_same_rate_in_every_window(counters):
     now_ms = NOON
     for _ in range(100):
         counters.count_send("a", 50, 5_000)
@@ -77,15 +77,15 @@ def test_a_burst_leaves_the_short_window_first(counters):
             assert counters.rates(now_ms, sent) == (60.0, 60.0, 60.0)
     short, minute, long = counters.rates(now_ms, sent)
     assert (short, minute) == (0.0, 0.0)
-    assert long == pytest.approx(5.0)  # 600 in the two minutes there were so far
+    assert long == pytest.approx(5.0)  # 600 in the first two minutes
 
 
-def test_speed_is_live_between_ticks(counters):
+def test_rates_change_between_ticks(counters):
     counters.count_send("a", 10, 10)
     assert counters.rates(NOON + 5_000, sent) == (2.0, 2.0, 2.0)
 
 
-def test_ticking_more_often_changes_nothing():
+def test_more_frequent_ticks_do_not_change_rates():
     rare, often = TrafficCounters(), TrafficCounters()
     rare.tick(NOON)
     often.tick(NOON)
@@ -100,7 +100,7 @@ def test_ticking_more_often_changes_nothing():
     assert rare.topic_traffic("a", now_ms).messages.hour == often.topic_traffic("a", now_ms).messages.hour
 
 
-def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
+def test_minute_hour_and_day_sums_drop_old_samples_in_that_order(counters):
     counters.count_send("a", 7, 70)
     counters.tick(NOON + SAMPLE_INTERVAL_MS)
 
@@ -112,7 +112,7 @@ def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
     assert sums(NOON + 2 * HOUR) == [0, 0, 7]
 
 
-def test_an_average_is_of_a_call(counters):
+def test_an_average_is_per_request(counters):
     counters.count_send("a", 1, 100)
     counters.count_send("a", 9, 900)
     traffic = counters.topic_traffic("a", NOON + SAMPLE_INTERVAL_MS)
@@ -120,12 +120,12 @@ def test_an_average_is_of_a_call(counters):
     assert (traffic.messages.minute.rate, traffic.bytes.minute.rate) == (1.0, 100.0)
 
 
-def test_one_message_a_moment_after_a_tick_is_no_flood(counters):
+def test_a_message_shortly_after_a_tick_does_not_inflate_the_rate(counters):
     counters.count_send("a", 10, 10)
     assert counters.topic_traffic("a", NOON + 1).messages.minute.rate == 1.0
 
 
-def test_groups_are_told_apart_by_group_and_topic(counters):
+def test_traffic_is_counted_per_group_and_topic(counters):
     counters.count_pull("g", "a", 1, 10)
     counters.count_pull("h", "a", 2, 20)
     counters.count_pull("g", "b", 4, 40)
@@ -138,7 +138,7 @@ def test_groups_are_told_apart_by_group_and_topic(counters):
     assert counters.send_back_traffic("g", "a", NOON).messages.minute.sum == 4
 
 
-def test_a_topic_idle_for_a_day_is_dropped_and_its_total_stays(counters):
+def test_a_topic_idle_for_a_day_is_dropped_and_the_totals_stay(counters):
     counters.count_send("idle", 5, 50)
     counters.count_pull("g", "idle", 5, 50)
     counters.tick(NOON)
@@ -151,7 +151,7 @@ def test_a_topic_idle_for_a_day_is_dropped_and_its_total_stays(counters):
     assert (counters.totals.messages_sent, counters.totals.messages_pulled) == (29, 5)
 
 
-def test_forgetting_a_topic_or_a_group_keeps_the_totals(counters):
+def test_removing_a_topic_or_a_group_keeps_the_totals(counters):
     for topic in ("a", "b"):
         counters.count_send(topic, 1, 1)
         for group in ("g", "h"):
@@ -172,7 +172,7 @@ def test_forgetting_a_topic_or_a_group_keeps_the_totals(counters):
     assert counters.group_traffic("h", "b", NOON) is not None
 
 
-def test_a_topic_made_again_counts_from_nothing(counters):
+def test_a_topic_created_again_counts_from_zero(counters):
     counters.count_send("a", 5, 5)
     counters.tick(NOON + SAMPLE_INTERVAL_MS)
     counters.forget_topic("a")
@@ -181,7 +181,7 @@ def test_a_topic_made_again_counts_from_nothing(counters):
     assert counters.totals.messages_sent == 7
 
 
-def test_mornings_are_what_the_totals_were_at_the_last_two_midnights(counters):
+def test_midnight_totals_are_the_totals_at_the_last_two_midnights(counters):
     at = time.localtime(NOON / 1000)
     midnight_ms = round(time.mktime((*at[:3], 0, 0, 0, 0, 0, -1)) * 1000)
     counters.count_send("a", 1, 1)
@@ -195,7 +195,7 @@ def test_mornings_are_what_the_totals_were_at_the_last_two_midnights(counters):
     assert [totals.messages_sent for totals in counters.midnight_totals] == [1, 11]
 
 
-def test_a_clock_set_back_does_no_harm(counters):
+def test_a_clock_set_back_keeps_rates_non_negative(counters):
     counters.count_send("a", 1, 1)
     counters.tick(NOON + HOUR)
     counters.count_send("a", 1, 1)

@@ -1,4 +1,4 @@
-"""The broker asks a store for its abilities, and never which engine it is."""
+"""The broker reads the abilities of a store and never tests which engine it is."""
 
 import ast
 from pathlib import Path

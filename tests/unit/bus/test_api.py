@@ -1,4 +1,4 @@
-"""The two kinds of `EventBus`: the same names, one bus."""
+"""The blocking and the asyncio `EventBus`: the same names, one bus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def public(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_") and name not in ("core", "of_core")}
 
 
-def test_both_kinds_have_the_same_names_and_arguments() -> None:
+def test_both_flavours_have_the_same_names_and_arguments() -> None:
     assert public(EventBus) == public(aio.EventBus)
     for name in ("publish_many", "request", "drain", "start", "stop", "prepare"):
         blocking = inspect.signature(getattr(EventBus, name)).parameters
@@ -27,11 +27,11 @@ def test_both_kinds_have_the_same_names_and_arguments() -> None:
         assert inspect.iscoroutinefunction(getattr(aio.EventBus, name)), name
 
 
-def test_no_kind_has_more_public_names_than_a_reader_can_hold() -> None:
+def test_the_number_of_public_methods_is_limited() -> None:
     assert len(public(EventBus)) <= PUBLIC_METHODS_MAX
 
 
-def test_both_kinds_are_views_of_one_bus(tmp_path: Path) -> None:
+def test_both_flavours_share_one_bus(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/bus.db", "memory://")
     assert bus.blocking is bus
     assert bus.aio is bus.aio
@@ -52,7 +52,7 @@ def test_old_names_warn_and_still_work(tmp_path: Path) -> None:
         bus.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
-async def test_a_blocking_start_inside_an_event_loop_names_the_asyncio_kind(tmp_path: Path) -> None:
+async def test_a_blocking_start_inside_an_event_loop_names_the_asyncio_flavour(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/bus.db", "memory://")
     with pytest.raises(Refused, match=r"sparrow\.bus\.aio\.EventBus"):
         bus.start()

@@ -1,4 +1,4 @@
-"""The AsyncAPI document says what handlers take, as it travels."""
+"""The AsyncAPI document describes the payloads of handlers in their wire form."""
 
 import json
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def resolved(document: dict[str, Any], reference: str) -> Any:
 
 
 def payload(document: dict[str, Any], operation: str) -> Any:
-    """What the schema of an operation's only message is, through all references."""
+    """Return the schema of the only message of an operation, with references resolved."""
     [message] = document["operations"][operation]["messages"]
     schema = resolved(document, resolved(document, message["$ref"])["$ref"])["payload"]
     return resolved(document, schema["$ref"]) if "$ref" in schema else schema
@@ -114,7 +114,7 @@ def test_every_subscription_is_an_operation_on_its_channel() -> None:
     assert set(payload(document, "send.eu.order.shipped")["properties"]) == {"order_id", "by"}
 
 
-def test_all_references_lead_somewhere_and_the_text_is_json() -> None:
+def test_all_references_resolve_and_the_document_is_json() -> None:
     bus = made()
     bus.subscriptions.add("a", lambda order: None)
     bus.subscriptions.add("b.*", lambda order: None, group="b")
@@ -128,7 +128,7 @@ def test_all_references_lead_somewhere_and_the_text_is_json() -> None:
     assert json.loads(format_document(document)) == document
 
 
-def test_names_in_the_schema_are_those_on_the_wire() -> None:
+def test_schema_names_are_the_wire_names() -> None:
     bus = made(naming="pascal")
     document = asyncapi(bus, publishes={"order": Order, "paid": Paid, "shipped": Shipped})
     schemas = document["components"]["schemas"]
@@ -139,7 +139,7 @@ def test_names_in_the_schema_are_those_on_the_wire() -> None:
     assert set(schemas["Shipped"]["properties"]) == {"OrderId", "By"}
 
 
-def test_a_batch_is_described_by_one_of_its_messages() -> None:
+def test_a_batch_handler_is_described_by_a_single_message() -> None:
     bus = made()
 
     @bus.subscribe("paid", batch=10)
@@ -149,7 +149,7 @@ def test_a_batch_is_described_by_one_of_its_messages() -> None:
     assert set(one["properties"]) == {"order_id", "amount", "after"}
 
 
-def test_two_models_of_one_name_are_both_described() -> None:
+def test_two_models_with_the_same_name_are_both_described() -> None:
     def another() -> type:
         class Paid(msgspec.Struct):
             in_cash: bool
@@ -163,7 +163,7 @@ def test_two_models_of_one_name_are_both_described() -> None:
     assert set(document["components"]["schemas"]) == {"Paid", "Paid-2"}
 
 
-def test_handlers_that_cannot_work_have_no_document() -> None:
+def test_invalid_handlers_raise_instead_of_giving_a_document() -> None:
     bus = made()
     bus.subscriptions.add("a", lambda order: None)
     bus.subscriptions.add("a", lambda order: None)

@@ -1,4 +1,4 @@
-"""What can be set is what the manual says can be set."""
+"""The settings of the bus are those that the manual lists."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_the_manual_lists_every_setting_and_no_other() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("relay_batch", 0), ("lease_s", 0), ("concurrency", -1), ("succeeded_spelling", "Done")]
 )
-def test_a_value_that_cannot_work_is_refused_with_its_name(name: str, value: object) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_the_setting(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
         BusSettings(**{name: value})
 
 
-def test_the_modern_profile_is_what_cap_does_today() -> None:
+def test_cap_settings_follow_the_defaults_of_cap() -> None:
     settings = cap_settings(app="shop")
     assert (settings.retry.max, settings.retry.immediate_retries) == (50, 2)
     assert settings.retry_round_interval_s is None
@@ -41,7 +41,7 @@ def test_the_options_of_a_bus_are_the_fields_of_its_settings() -> None:
     assert list(options) == [field.name for field in fields(BusSettings)]
 
 
-def test_a_setting_may_have_its_old_name_for_one_version() -> None:
+def test_the_old_name_of_a_setting_works_for_one_version() -> None:
     with pytest.warns(DeprecationWarning, match="breaker is now circuit_breaker"):
         settings = apply_options(BusSettings(), {"breaker": True})  # type: ignore[typeddict-unknown-key]
     assert settings.circuit_breaker

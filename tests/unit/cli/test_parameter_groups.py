@@ -42,7 +42,7 @@ def test_fields_of_a_group_are_options_of_the_command(arguments: list[str], show
     assert CliRunner().invoke(app, arguments).output.strip() == shown
 
 
-def test_the_help_lists_fields_with_their_texts_and_bounds() -> None:
+def test_the_help_lists_fields_with_their_help_texts_and_limits() -> None:
     app = typer.Typer()
     app.command()(show)
     shown = CliRunner().invoke(app, ["--help"]).output

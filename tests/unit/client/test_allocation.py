@@ -1,4 +1,4 @@
-"""Who reads what. The expected queues are answers of RocketMQ 4.9.7; 5.5.0 gives the same."""
+"""Allocation of queues. The expected queues are results of RocketMQ 4.9.7; 5.5.0 gives the same."""
 
 import pytest
 
@@ -29,11 +29,11 @@ def short(queues):
         (consistent_hash(1), ["a2 a3", "a0", "a1 b0 b1 b2 b3"]),
     ],
 )
-def test_queues_are_shared_out_as_java_does_it(strategy, expected):
+def test_queues_are_allocated_as_in_java(strategy, expected):
     assert [short(strategy("g", client, QUEUES, CLIENTS)) for client in CLIENTS] == expected
 
 
-def test_a_machine_room_reads_its_own_brokers_as_java_does_it():
+def test_by_machine_room_allocates_the_queues_of_its_rooms_as_in_java():
     rooms = [QueueRef("T", name, number) for name in ("east@a", "east@b", "plain", "west@a") for number in range(4)]
     strategy = by_machine_room(["east"])
     expected = ["a0 a1 b2", "a2 a3 b3", "b0 b1"]
@@ -41,17 +41,17 @@ def test_a_machine_room_reads_its_own_brokers_as_java_does_it():
 
 
 @pytest.mark.parametrize(("name", "is_read"), [("r@a", True), ("r@a@", True), ("r@a@b", False), ("r@", False)])
-def test_a_room_is_the_first_of_two_parts_of_a_name(name, is_read):
+def test_the_machine_room_is_the_part_of_a_broker_name_before_the_at_sign(name, is_read):
     queue = QueueRef("T", name, 0)
     assert by_machine_room(["r"])("g", "c", [queue], ["c"]) == [queue] * is_read
 
 
-def test_more_clients_than_queues_leaves_the_last_ones_idle():
+def test_with_more_clients_than_queues_the_last_clients_get_none():
     shares = [averagely("g", client, QUEUES[:2], CLIENTS) for client in CLIENTS]
     assert shares == [[QUEUES[0]], [QUEUES[1]], []]
 
 
-def test_configured_queues_are_read_as_far_as_they_exist():
+def test_configured_queues_are_read_if_they_exist():
     strategy = by_config([QueueRef("orders", "broker-z", 0), QUEUES[5], QUEUES[1]])
     assert strategy("g", CLIENTS[0], QUEUES, CLIENTS) == [QUEUES[1], QUEUES[5]]
 
@@ -59,13 +59,13 @@ def test_configured_queues_are_read_as_far_as_they_exist():
 @pytest.mark.parametrize(
     "strategy", [averagely, averagely_by_circle, consistent_hash(), by_config(QUEUES), by_machine_room(["east"])]
 )
-def test_a_client_that_is_no_member_gets_nothing(strategy):
+def test_a_client_that_is_not_a_member_gets_no_queues(strategy):
     assert strategy("g", "stranger", QUEUES, CLIENTS) == []
     assert strategy("g", "stranger", QUEUES, []) == []
     assert strategy("g", CLIENTS[0], [], CLIENTS) == []
 
 
-def test_strategies_have_the_names_that_rocketmq_gave_them():
+def test_strategies_have_the_names_of_rocketmq():
     assert STRATEGIES_BY_NAME["AVG"] is averagely
     assert STRATEGIES_BY_NAME["AVG_BY_CIRCLE"] is averagely_by_circle
     ringed = STRATEGIES_BY_NAME["CONSISTENT_HASH"]("g", CLIENTS[0], QUEUES, CLIENTS)

@@ -1,4 +1,4 @@
-"""What a consumer holds of a queue."""
+"""The offset window: offsets of a queue that a consumer is handling."""
 
 import time
 
@@ -12,11 +12,11 @@ def test_a_new_window_has_nothing_to_commit():
     assert (window.count, window.bytes, window.span) == (0, 0, 0)
 
 
-def test_a_window_that_starts_at_an_offset_may_commit_it():
+def test_a_window_can_commit_its_start_offset():
     assert OffsetWindow(7).committable_offset == 7
 
 
-def test_the_first_message_in_hand_holds_back_the_commit():
+def test_the_lowest_unhandled_message_limits_the_commit():
     window = OffsetWindow()
     window.add([(5, 10), (6, 20), (8, 30)], 10)
     window.done([6, 8])
@@ -25,7 +25,7 @@ def test_the_first_message_in_hand_holds_back_the_commit():
     assert window.committable_offset == 10
 
 
-def test_count_bytes_and_span_are_of_what_is_in_hand():
+def test_count_bytes_and_span_cover_the_unhandled_messages():
     window = OffsetWindow()
     window.add([(5, 10), (6, 20), (9, 30)], 10)
     assert (window.count, window.bytes, window.span) == (3, 60, 4)
@@ -33,27 +33,27 @@ def test_count_bytes_and_span_are_of_what_is_in_hand():
     assert (window.count, window.bytes, window.span) == (1, 20, 0)
 
 
-def test_a_pull_that_found_nothing_of_interest_moves_on():
+def test_a_pull_without_matching_messages_advances_the_offset():
     window = OffsetWindow(3)
     window.add([], 40)
     assert window.committable_offset == window.next_offset == 40
 
 
-def test_unknown_offsets_are_passed_over():
+def test_unknown_offsets_are_ignored():
     window = OffsetWindow()
     window.add([(5, 10), (6, 10)], 7)
     window.done([4, 5, 5, 99])
     assert (window.count, window.bytes, window.committable_offset) == (1, 10, 6)
 
 
-def test_a_message_in_hand_is_not_counted_twice():
+def test_a_message_that_is_in_the_window_is_not_counted_twice():
     window = OffsetWindow()
     window.add([(5, 10), (6, 10)], 7)
     window.add([(6, 10), (7, 10)], 8)
     assert (window.count, window.bytes) == (3, 30)
 
 
-def test_a_pull_that_went_back_holds_back_the_commit_again():
+def test_a_pull_from_an_earlier_offset_moves_the_commit_back():
     window = OffsetWindow()
     window.add([(5, 10), (6, 10), (7, 10)], 8)
     window.done([5, 6])
@@ -61,7 +61,7 @@ def test_a_pull_that_went_back_holds_back_the_commit_again():
     assert (window.committable_offset, window.count, window.span) == (5, 2, 2)
 
 
-def test_a_restart_forgets_what_is_in_hand():
+def test_a_restart_drops_the_messages_in_the_window():
     window = OffsetWindow()
     window.add([(5, 10)], 6)
     window.restart(2)
@@ -69,7 +69,7 @@ def test_a_restart_forgets_what_is_in_hand():
     assert (window.committable_offset, window.count, window.bytes, window.span) == (2, 0, 0, 0)
 
 
-def test_each_limit_fills_the_window_by_itself():
+def test_each_limit_alone_fills_the_window():
     window = OffsetWindow()
     window.add([(5, 10), (8, 10)], 9)
     assert not window.is_full(count_max=3, bytes_max=21, span_max=3)
@@ -82,7 +82,7 @@ def test_an_empty_window_is_never_full():
     assert not OffsetWindow().is_full(count_max=0, bytes_max=0, span_max=0)
 
 
-def test_a_hanging_message_does_not_make_the_line_grow():
+def test_a_stuck_message_does_not_make_the_list_of_offsets_grow():
     window = OffsetWindow()
     window.add([(0, 1), (1, 1)], 2)
     longest = 0
@@ -94,8 +94,8 @@ def test_a_hanging_message_does_not_make_the_line_grow():
     assert (window.committable_offset, window.count, window.span) == (0, 2, 20 * STALE_OFFSETS_MAX)
 
 
-def test_finishing_one_by_one_from_the_front_costs_the_same_each_time():
-    # With a quadratic window 200,000 messages take minutes; with ours a fraction of a second.
+def test_handling_messages_in_order_costs_the_same_for_each():
+    # A quadratic window needs minutes for 200,000 messages; this one needs a fraction of a second.
     count = 200_000
     window = OffsetWindow()
     started = time.perf_counter()

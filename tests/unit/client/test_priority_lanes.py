@@ -1,4 +1,4 @@
-"""Lanes of priority: what is handed out first, and what a lane gets that has waited too long."""
+"""Priority lanes: the order of delivery, and the share of a starving lane."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from sparrow.model.priority import Priority
 
 HIGH, MIDDLE, LOW = Priority
 AGED_MS = 60_000
-"""Longer than lanes may wait; messages that are stored at 0 are that old."""
+"""Longer than the starvation time; messages stored at 0 have this age."""
 
 counts = st.tuples(*(st.integers(0, 50) for _ in Priority))
 batch_sizes = st.integers(0, 40)
@@ -41,7 +41,7 @@ def test_a_batch_is_filled_from_high_to_low():
     assert [lane for lane, _ in lanes.take(10, now_ms=0)] == [LOW] * 6
 
 
-def test_what_comes_later_and_is_higher_is_taken_first():
+def test_a_later_message_of_higher_priority_is_delivered_first():
     lanes = lanes_of(0, 0, 5)
     assert lanes.take(1, now_ms=0) == [(LOW, 0)]
     lanes.add(HIGH, [(HIGH, 0)])
@@ -51,7 +51,7 @@ def test_what_comes_later_and_is_higher_is_taken_first():
 @given(
     waiting=counts, batch=batch_sizes, starvation_ms=st.sampled_from([0, 30_000]), now_ms=st.sampled_from([0, AGED_MS])
 )
-def test_a_batch_is_full_or_takes_all_and_its_lanes_keep_their_order(waiting, batch, starvation_ms, now_ms):
+def test_a_batch_is_full_or_takes_all_messages_and_lanes_keep_their_order(waiting, batch, starvation_ms, now_ms):
     lanes = lanes_of(*waiting, starvation_ms=starvation_ms)
     taken = lanes.take(batch, now_ms)
     assert len(taken) == min(batch, sum(waiting))
@@ -60,19 +60,19 @@ def test_a_batch_is_full_or_takes_all_and_its_lanes_keep_their_order(waiting, ba
 
 
 @given(waiting=counts, batch=st.integers(1, 40), now_ms=st.sampled_from([0, AGED_MS]))
-def test_everything_is_handed_out_once(waiting, batch, now_ms):
+def test_every_message_is_delivered_once(waiting, batch, now_ms):
     found = drained(lanes_of(*waiting), batch, now_ms=now_ms)
     assert sorted(found) == [(lane, number) for lane in Priority for number in range(waiting[lane])]
 
 
 @given(waiting=counts, batch=st.integers(1, 40))
-def test_without_a_guard_a_lower_lane_gets_only_what_the_higher_ones_leave(waiting, batch):
+def test_without_a_starvation_guard_delivery_is_strictly_by_priority(waiting, batch):
     found = drained(lanes_of(*waiting, starvation_ms=0), batch, now_ms=AGED_MS)
     assert found == sorted(found)
 
 
 @given(waiting=counts, reserved=counts, count_max=batch_sizes)
-def test_reserved_places_are_given_as_far_as_there_are_some(waiting, reserved, count_max):
+def test_reserved_slots_are_filled_as_far_as_a_lane_has_messages(waiting, reserved, count_max):
     taken = allot(waiting, reserved, count_max)
     assert sum(taken) == min(count_max, sum(waiting))
     assert all(some <= count for some, count in zip(taken, waiting, strict=True))
@@ -80,22 +80,22 @@ def test_reserved_places_are_given_as_far_as_there_are_some(waiting, reserved, c
         assert all(some >= min(count, places) for some, count, places in zip(taken, waiting, reserved, strict=True))
 
 
-# -- lanes that wait too long -----------------------------------------------------------------------------------------
+# -- starving lanes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("batch", "middle", "low"), [(10, 2, 1), (20, 4, 2), (100, 20, 10)])
-def test_lanes_that_waited_too_long_get_their_share_of_a_batch(batch, middle, low):
+def test_starving_lanes_get_their_share_of_a_batch(batch, middle, low):
     taken = Counter(lane for lane, _ in lanes_of(500, 500, 500).take(batch, AGED_MS))
     assert (taken[MIDDLE], taken[LOW], taken[HIGH]) == (middle, low, batch - middle - low)
 
 
-def test_a_lane_that_has_waited_exactly_as_long_as_it_may_does_not_starve_yet():
+def test_a_lane_does_not_starve_exactly_at_the_starvation_time():
     assert LOW not in dict(lanes_of(500, 0, 500).take(10, now_ms=30_000))
     assert LOW in dict(lanes_of(500, 0, 500).take(10, now_ms=30_001))
 
 
 @given(batch=st.integers(1, 60))
-def test_whatever_the_batches_starving_lanes_get_their_shares_and_no_more(batch):
+def test_starving_lanes_get_exactly_their_shares_with_batches_of_any_size(batch):
     lanes, count = lanes_of(3_000, 3_000, 3_000), Counter[Priority]()
     while count.total() < 1_000:
         count.update(lane for lane, _ in lanes.take(batch, AGED_MS))
@@ -105,7 +105,7 @@ def test_whatever_the_batches_starving_lanes_get_their_shares_and_no_more(batch)
 
 
 @given(batches=st.lists(st.integers(1, 15), min_size=1, max_size=80))
-def test_starving_lanes_have_their_shares_after_every_batch_whatever_their_sizes(batches):
+def test_starving_lanes_have_their_shares_after_every_batch_of_mixed_sizes(batches):
     lanes, count = lanes_of(1_500, 1_500, 1_500), Counter[Priority]()
     for batch in batches:
         count.update(lane for lane, _ in lanes.take(batch, AGED_MS))
@@ -113,27 +113,27 @@ def test_starving_lanes_have_their_shares_after_every_batch_whatever_their_sizes
             assert count[lane] > count.total() * STARVED_SHARES_OF_TEN[lane] / 10 - 1
 
 
-def test_the_first_message_of_a_starving_lane_comes_with_the_next_batch_also_with_batches_of_one():
+def test_the_first_message_of_a_starving_lane_is_in_the_next_batch_even_in_batches_of_one():
     lanes = lanes_of(100, 0, 100)
     assert [lane for _ in range(11) for lane, _ in lanes.take(1, AGED_MS)] == [LOW] + [HIGH] * 9 + [LOW]
 
 
-def test_a_lane_that_got_something_of_itself_is_owed_nothing_for_it():
+def test_messages_that_a_lane_got_without_competition_are_not_owed_again():
     lanes = lanes_of(0, 0, 100)
     lanes.take(50, AGED_MS)
     lanes.add(HIGH, [(HIGH, number) for number in range(100)])
     assert [lane for _ in range(10) for lane, _ in lanes.take(1, AGED_MS)] == [HIGH] * 9 + [LOW]
 
 
-def test_a_strict_guard_reserves_nothing_however_long_lanes_wait():
+def test_a_guard_with_starvation_time_zero_reserves_nothing():
     assert StarvationGuard(0).reserved([10**9, 10**9, 10**9], 100) == [0, 0, 0]
 
 
-def test_an_empty_lane_gets_no_place():
+def test_an_empty_lane_gets_no_reserved_slot():
     assert StarvationGuard(1).reserved([None, None, 2], 10) == [0, 0, 1]
 
 
-def test_what_is_kept_no_more_is_not_handed_out():
+def test_messages_removed_by_keep_are_not_delivered():
     lanes = lanes_of(2, 2, 2)
     lanes.keep(lambda item: item[1] == 1)
     assert lanes.take(10, 0) == [(HIGH, 1), (MIDDLE, 1), (LOW, 1)]

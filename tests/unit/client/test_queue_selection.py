@@ -1,4 +1,4 @@
-"""Selectors of queues."""
+"""Queue selectors of producers."""
 
 from collections import Counter
 
@@ -14,26 +14,26 @@ QUEUES = [QueueRef("T", "broker-a", number) for number in range(4)] + [
 MESSAGE = Message(topic="T")
 
 
-def test_round_robin_takes_every_queue_in_turn():
+def test_round_robin_selects_every_queue_in_turn():
     pick = queue_selection.round_robin(start=5)
     assert [pick(QUEUES, MESSAGE) for _ in range(9)] == [*QUEUES[5:], *QUEUES]
 
 
-def test_round_robin_counts_each_topic_for_itself():
+def test_round_robin_counts_each_topic_separately():
     pick = queue_selection.round_robin(start=0)
     seen = [pick(QUEUES[:2], Message(topic=topic)) for topic in "ABABAB"]
     assert seen[0::2] == seen[1::2] == [QUEUES[0], QUEUES[1], QUEUES[0]]
 
 
-def test_round_robin_goes_on_when_the_queues_change():
+def test_round_robin_continues_when_the_queues_change():
     pick = queue_selection.round_robin(start=0)
     for count in (7, 3, 1, 7):
         assert pick(QUEUES[:count], MESSAGE) in QUEUES[:count]
 
 
-def test_round_robin_starts_anywhere():
+def test_round_robin_starts_at_a_random_queue():
     starts = {queue_selection.round_robin()(QUEUES, MESSAGE) for _ in range(1000)}
-    assert starts == set(QUEUES)  # missing one of seven by chance: 1 in 10^66
+    assert starts == set(QUEUES)  # the chance to miss one of seven is 1 in 10^66
 
 
 def test_round_robin_remembers_a_bounded_number_of_topics(monkeypatch):
@@ -42,7 +42,7 @@ def test_round_robin_remembers_a_bounded_number_of_topics(monkeypatch):
     assert [pick(QUEUES, Message(topic=topic)).queue_id for topic in "AABBCA"] == [0, 1, 0, 1, 0, 0]
 
 
-def test_random_choice_leaves_out_no_queue():
+def test_random_choice_selects_every_queue():
     pick = queue_selection.random_choice()
     assert set(Counter(pick(QUEUES, MESSAGE) for _ in range(1000))) == set(QUEUES)
 
@@ -57,18 +57,18 @@ def test_random_choice_leaves_out_no_queue():
         ("TopicTest#ORDER_1", "broker-a", 1),  # a negative hash
     ],
 )
-def test_a_key_finds_the_queue_that_java_finds(key, broker, number):
-    # Answers of SelectMessageQueueByHash, RocketMQ 4.9.7.
+def test_a_key_selects_the_queue_that_java_selects(key, broker, number):
+    # Results of SelectMessageQueueByHash, RocketMQ 4.9.7.
     assert queue_selection.by_hash(key)(QUEUES, MESSAGE) == QueueRef("T", broker, number)
 
 
-def test_a_sharding_key_decides_like_a_hash_of_it():
+def test_a_sharding_key_selects_the_queue_of_its_hash():
     pick = queue_selection.by_sharding_key()
     for key in ("order-1", "order-42", ""):
         message = Message(topic="T", properties={"__SHARDINGKEY": key})
         assert pick(QUEUES, message) == pick(QUEUES, message) == queue_selection.by_hash(key)(QUEUES, MESSAGE)
 
 
-def test_messages_without_a_sharding_key_take_turns():
+def test_messages_without_a_sharding_key_use_round_robin():
     pick = queue_selection.by_sharding_key()
     assert {pick(QUEUES, MESSAGE) for _ in QUEUES} == set(QUEUES)

@@ -1,4 +1,4 @@
-"""What a handler may choose, and what becomes of a message it did not take."""
+"""Decisions of a handler, and the retry or dead letter that a failed message becomes."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def message(topic: str = "orders", **properties: str) -> StoredMessage:
     )
 
 
-def test_a_handler_chooses_a_level_the_broker_or_the_end():
+def test_a_handler_selects_a_delay_level_the_brokers_delay_or_the_dead_letter_queue():
     assert [delay_level_for(each) for each in (RetryLater(5), RetryLater(), ValueError("oh"), DeadLetter())] == [
         5,
         DELAY_LEVEL_BY_BROKER,
@@ -35,31 +35,31 @@ def test_a_handler_chooses_a_level_the_broker_or_the_end():
     assert [is_handler_decision(each) for each in (RetryLater(), DeadLetter(), ValueError())] == [True, True, False]
 
 
-def test_a_level_knows_its_time_and_must_exist():
+def test_a_delay_level_has_a_fixed_time_and_must_exist():
     assert (RetryLater(1).delay_ms, RetryLater(18).delay_ms, RetryLater().delay_ms) == (1_000, 7_200_000, None)
     with pytest.raises(Refused, match="19"):
         RetryLater(19)
 
 
-def test_a_retry_keeps_its_topic_and_its_first_id_and_is_no_half_message():
+def test_a_retry_keeps_its_topic_and_first_id_and_is_not_a_half_message():
     again = make_retry_message(message(TAGS="paid", TRAN_MSG="true"), "billing", 4)
     assert (again.topic, again.body, again.flag) == ("%RETRY%billing", b"a book", 7)
     assert again.properties == {"TAGS": "paid", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": FIRST_ID, "DELAY": "4"}
 
 
-def test_without_a_level_a_retry_waits_longer_each_time_and_a_dead_letter_not_at_all():
+def test_a_retry_without_a_level_is_delayed_longer_each_time_and_a_dead_letter_is_not_delayed():
     tired = message(DELAY="7")
     tired.reconsume_times = 2
     assert make_retry_message(tired, "billing", DELAY_LEVEL_BY_BROKER).properties["DELAY"] == "5"
     assert "DELAY" not in make_retry_message(tired, "billing", DELAY_LEVEL_DEAD_LETTER).properties
 
 
-def test_a_retry_of_a_retry_keeps_what_the_first_said():
+def test_a_retry_of_a_retry_keeps_the_original_topic_and_id():
     again = make_retry_message(message(RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID"), "billing", 4)
     assert (again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == ("first", "ID")
 
 
-def test_a_dead_letter_is_sent_again_as_it_was_when_it_was_young():
+def test_redrive_restores_the_original_topic_and_properties_of_a_dead_letter():
     letter = message(
         "%DLQ%billing",
         TAGS="paid",
@@ -81,6 +81,6 @@ def test_a_dead_letter_is_sent_again_as_it_was_when_it_was_young():
     assert (again.topic, again.properties) == ("%RETRY%billing", {**young, "RETRY_TOPIC": "orders"})
 
 
-def test_a_dead_letter_that_does_not_say_its_topic_cannot_be_sent_again():
+def test_a_dead_letter_without_an_original_topic_cannot_be_redriven():
     with pytest.raises(Refused, match="'A1'"):
         make_redriven_message(message("%DLQ%billing", UNIQ_KEY="A1"), "billing", to_group_only=False)

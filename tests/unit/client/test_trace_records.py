@@ -1,4 +1,4 @@
-"""Trace records: what is written is read back, and what others write is read too."""
+"""Trace records: they round-trip, and records of other clients are decoded."""
 
 import pytest
 from hypothesis import given
@@ -54,14 +54,14 @@ TRANSACTION = TransactionEndTrace(
 )
 
 
-def test_a_published_record_has_the_official_fields_in_their_order():
+def test_a_publish_record_has_the_official_fields_in_order():
     assert encode([PUBLISHED]) == (
         b"Pub\x011700000000000\x01DefaultRegion\x01producers\x01orders\x017F0000010000000000000000000000A1\x01paid\x01"
         b"order-7 customer-3\x01127.0.0.1:10911\x0112\x013\x013\x017F00000100002A9F0000000000000000\x01true\x02"
     )
 
 
-def test_the_other_records_have_theirs():
+def test_other_records_have_the_official_fields_in_order():
     assert encode([BEGUN]) == b"SubBefore\x015\x01DefaultRegion\x01billing\x01R\x01A1\x012\x01order-7\x02"
     assert encode([ENDED]) == b"SubAfter\x01R\x01A1\x019\x01false\x01order-7\x012\x0114\x01billing\x02"
     assert encode([TRANSACTION]) == (
@@ -120,7 +120,7 @@ traces = st.one_of(
 
 
 @given(st.lists(traces, max_size=5))
-def test_what_is_written_is_read_back(some: list[TraceRecord]):
+def test_trace_records_round_trip(some: list[TraceRecord]):
     assert decode(encode(some)) == some
 
 
@@ -143,22 +143,22 @@ def test_a_separator_inside_a_field_becomes_a_blank():
         b"SubAfter\x01R\x02",
     ],
 )
-def test_what_cannot_be_read_is_passed_over(damage: bytes):
+def test_unreadable_records_are_skipped(damage: bytes):
     assert decode(damage) == []
     assert decode(damage + b"\x02" + encode([BEGUN])) == [BEGUN]
 
 
-def test_an_old_record_without_an_offset_id_is_read():
+def test_an_old_record_without_an_offset_id_is_decoded():
     old = b"Pub\x011\x01R\x01g\x01t\x01A1\x01null\x01null\x01h:1\x0112\x013\x010\x01true\x02"
     (read,) = decode(old)
     assert isinstance(read, PublishTrace)
     assert (read.message_id, read.tags, read.keys, read.offset_id, read.is_success) == ("A1", "", "", "", True)
 
 
-def test_a_record_of_a_cloud_without_time_and_group_is_read():
+def test_a_cloud_record_without_time_and_group_is_decoded():
     (read,) = decode(b"SubAfter\x01R\x01A1\x019\x01true\x01k\x010\x02")
     assert read == ConsumeEndTrace(request_id="R", message_id="A1", cost_ms=9, is_success=True, keys="k")
 
 
-def test_a_trace_message_is_found_by_ids_and_keys_each_once():
+def test_trace_keys_are_the_message_ids_and_keys_without_duplicates():
     assert trace_keys([PUBLISHED, BEGUN, ENDED]) == [PUBLISHED.message_id, "order-7", "customer-3", "A1"]

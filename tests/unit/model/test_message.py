@@ -1,4 +1,4 @@
-"""Making a message."""
+"""Construction of messages."""
 
 import pytest
 
@@ -9,27 +9,27 @@ from sparrow.model.protocol import PROPERTY_PRIORITY
 
 
 @pytest.mark.parametrize("priority", ["high", Priority.HIGH])
-def test_a_priority_is_a_word_or_a_value(priority):
+def test_a_priority_is_a_name_or_an_enum_value(priority):
     assert Message("T", "x", priority=priority).properties == {PROPERTY_PRIORITY: "high"}
 
 
-def test_a_message_that_says_no_priority_has_no_such_property():
+def test_a_message_without_a_priority_has_no_priority_property():
     assert Message("T", "x").properties == {}
 
 
 @pytest.mark.parametrize("word", ["High", "urgent", ""])
-def test_a_priority_that_is_none_is_refused_before_it_is_sent(word):
+def test_an_invalid_priority_is_refused_before_sending(word):
     with pytest.raises(IllegalMessage, match="high, middle or low"):
         Message("T", "x", priority=word)
 
 
-def test_tags_keys_and_properties_are_one_mapping():
+def test_tags_and_keys_are_stored_as_properties():
     message = Message("T", b"x", tags="paid", keys=["a", "b"], properties={"city": "Oslo"}, flag=7)
     assert message.properties == {"city": "Oslo", "TAGS": "paid", "KEYS": "a b"}
     assert (message.tags, message.keys, message.unique_key, message.flag) == ("paid", ["a", "b"], None, 7)
 
 
-def test_the_callers_properties_are_copied():
+def test_the_properties_of_the_caller_are_copied():
     properties = {"city": "Oslo"}
     message = Message("T", properties=properties, tags="paid")
     assert properties == {"city": "Oslo"}

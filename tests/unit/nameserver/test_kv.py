@@ -9,7 +9,7 @@ from sparrow.model.errors import StorageError, TooLarge
 from sparrow.nameserver.kv import KV_BYTES_MAX, KvConfig
 
 
-async def test_what_is_put_can_be_got_until_it_is_deleted():
+async def test_a_value_is_readable_until_it_is_deleted():
     kv = KvConfig()
     await kv.put("ns", "k", "v")
     await kv.put("ns", "other", "w")
@@ -21,7 +21,7 @@ async def test_what_is_put_can_be_got_until_it_is_deleted():
     assert kv.table("ns") is None
 
 
-async def test_deleting_what_is_not_there_is_no_error():
+async def test_deleting_a_missing_key_is_no_error():
     kv = KvConfig()
     await kv.delete("ns", "k")
     await kv.put("ns", "k", "v")
@@ -29,7 +29,7 @@ async def test_deleting_what_is_not_there_is_no_error():
     assert kv.table("ns") == {"k": "v"}
 
 
-async def test_a_new_one_takes_over_what_the_file_holds(tmp_path):
+async def test_a_new_instance_loads_the_file(tmp_path):
     path = tmp_path / "kv.json"
     kv = KvConfig(path)
     await asyncio.gather(*(kv.put("ns", f"k{n}", "ä") for n in range(20)))
@@ -38,7 +38,7 @@ async def test_a_new_one_takes_over_what_the_file_holds(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["kv.json"]
 
 
-async def test_a_damaged_file_is_an_error_and_stays_as_it_is(tmp_path):
+async def test_a_damaged_file_is_an_error_and_is_not_overwritten(tmp_path):
     path = tmp_path / "kv.json"
     path.write_bytes(b'{"ns":')
     with pytest.raises(StorageError, match="repair the file"):
@@ -46,15 +46,15 @@ async def test_a_damaged_file_is_an_error_and_stays_as_it_is(tmp_path):
     assert path.read_bytes() == b'{"ns":'
 
 
-async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path):
+async def test_a_change_that_cannot_be_written_has_no_effect(tmp_path):
     kv = KvConfig(tmp_path / "folder" / "kv.json")
-    (tmp_path / "folder").touch()  # a file in its way
+    (tmp_path / "folder").touch()  # a file in the place of the folder
     with pytest.raises(StorageError, match="cannot write"):
         await kv.put("ns", "k", "v")
     assert kv.get("ns", "k") is None
 
 
-async def test_the_tables_have_a_bound():
+async def test_the_size_of_the_tables_is_limited():
     kv = KvConfig()
     await kv.put("ns", "k", "v")
     with pytest.raises(TooLarge):

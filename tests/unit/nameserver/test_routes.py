@@ -1,4 +1,4 @@
-"""Brokers come, change and go, and routes follow."""
+"""Routes: brokers register, change and disconnect, and routes follow."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SILENCE_MS = 120_000
 
 
 def table(*names, counter=1, state=None, perm=6, queues=4):
-    """A registration's topics. Two fillers, because a lone topic means something else."""
+    """The topics of a registration, with two fillers, because a single topic is an incremental registration."""
     configs = [TopicConfig(name, queues, queues, perm) for name in (*names, "filler-1", "filler-2")]
     return TopicTable(
         topic_config_table={config.topic_name: config for config in configs},
@@ -52,13 +52,13 @@ def routes():
     return RouteTable()
 
 
-def test_a_topic_nobody_registered_has_no_route(routes):
+def test_an_unregistered_topic_has_no_route(routes):
     register(routes)
     assert routes.route("unknown") is None
     assert routes.encoded_route("unknown") is None
 
 
-def test_a_route_names_every_broker_that_holds_the_topic(routes):
+def test_a_route_lists_every_broker_of_the_topic(routes):
     register(routes, "b", connection="cb")
     register(routes, "a", connection="ca")
     register(routes, "c", topics=table("other"), connection="cc")
@@ -66,7 +66,7 @@ def test_a_route_names_every_broker_that_holds_the_topic(routes):
     assert queues_of(routes) == QueueData("a", 4, 4, 6, 0)
 
 
-def test_a_route_goes_out_compact_with_quoted_numbers_and_without_an_order(routes):
+def test_a_route_is_compact_json_with_quoted_numbers_and_without_an_order(routes):
     register(routes)
     assert routes.encoded_route("T") == (
         b'{"brokerDatas":[{"cluster":"DefaultCluster","brokerName":"a","brokerAddrs":{"0":"a-0:10911"},'
@@ -75,7 +75,7 @@ def test_a_route_goes_out_compact_with_quoted_numbers_and_without_an_order(route
     )
 
 
-def test_an_encoded_route_is_kept_until_something_changes(routes):
+def test_an_encoded_route_is_cached_until_something_changes(routes):
     register(routes)
     first = routes.encoded_route("T")
     register(routes, now_ms=1)
@@ -86,7 +86,7 @@ def test_an_encoded_route_is_kept_until_something_changes(routes):
     assert routes.encoded_route("T") == first
 
 
-def test_an_encoded_route_is_made_again_when_the_order_changes(routes):
+def test_an_encoded_route_is_rebuilt_when_the_order_changes(routes):
     register(routes)
     assert b"orderTopicConf" not in routes.encoded_route("T")
     ordered = routes.encoded_route("T", "a:4")
@@ -94,7 +94,7 @@ def test_an_encoded_route_is_made_again_when_the_order_changes(routes):
     assert b"orderTopicConf" not in routes.encoded_route("T")
 
 
-def test_topics_change_with_the_data_version_only(routes):
+def test_topics_change_only_with_the_data_version(routes):
     register(routes, topics=table("T", counter=1, queues=4))
     register(routes, topics=table("T", counter=1, queues=8))
     assert queues_of(routes).read_queue_nums == 4
@@ -102,19 +102,19 @@ def test_topics_change_with_the_data_version_only(routes):
     assert queues_of(routes).read_queue_nums == 8
 
 
-def test_a_missing_state_version_is_the_same_as_the_first(routes):
+def test_a_missing_state_version_equals_zero(routes):
     register(routes, topics=table("T", state=None, queues=4))
     register(routes, topics=table("T", state=0, queues=8))
     assert queues_of(routes).read_queue_nums == 4
 
 
-def test_a_registration_adds_topics_and_takes_none_away(routes):
+def test_a_registration_adds_topics_and_removes_none(routes):
     register(routes, topics=table("T", counter=1))
     register(routes, topics=table("U", counter=2))
     assert routes.topics() == ["T", "U", "filler-1", "filler-2"]
 
 
-def test_a_single_topic_is_an_increment_and_needs_a_known_broker(routes):
+def test_a_single_topic_is_an_increment_and_needs_a_registered_broker(routes):
     lone = TopicTable({"T": TopicConfig("T")}, DataVersion(2, 1000))
     with pytest.raises(BadRequest, match="register all topics first"):
         register(routes, topics=lone)
@@ -124,28 +124,28 @@ def test_a_single_topic_is_an_increment_and_needs_a_known_broker(routes):
     assert brokers_of(routes, "T") == {"a": {0: "a-0:10911"}}
 
 
-def test_a_4_9_slave_is_in_the_route_but_brings_no_topics(routes):
+def test_a_4_9_slave_is_in_the_route_but_registers_no_topics(routes):
     register(routes, number=1, topics=table("S"), connection="c1")
     assert routes.topics() == []
     register(routes, number=0, connection="c0")
     assert brokers_of(routes) == {"a": {0: "a-0:10911", 1: "a-1:10911"}}
 
 
-def test_a_slave_is_told_where_its_master_is_and_the_master_nothing(routes):
+def test_a_slave_gets_the_address_of_its_master_and_a_master_gets_none(routes):
     assert register(routes, number=1, connection="c1") == RegistrationResult()
     assert register(routes, number=0, connection="c0") == RegistrationResult()
     assert register(routes, number=1, connection="c1") == RegistrationResult("a-0:10911", "a-0:10912")
 
 
 @pytest.mark.parametrize("acting_master", [True, False])
-def test_the_first_5_x_slave_brings_topics_when_there_is_no_master(routes, acting_master):
+def test_the_first_5_x_slave_registers_topics_when_there_is_no_master(routes, acting_master):
     register(routes, number=2, topics=table("T"), acting_master=acting_master, connection="c2")
     register(routes, number=3, topics=table("U"), acting_master=acting_master, connection="c3")
     assert "T" in routes.topics()
     assert "U" not in routes.topics()
 
 
-def test_the_first_slave_acts_as_a_master_that_cannot_be_written_to(routes):
+def test_the_first_slave_becomes_a_read_only_acting_master(routes):
     for number in (0, 1, 2):
         register(routes, number=number, acting_master=True, connection=number)
     assert queues_of(routes).perm == 6
@@ -157,20 +157,20 @@ def test_the_first_slave_acts_as_a_master_that_cannot_be_written_to(routes):
     assert queues_of(routes).perm == 6
 
 
-def test_members_that_synchronize_see_no_acting_master(routes):
+def test_the_member_sync_topic_has_no_acting_master(routes):
     topic = "rmq_sys_SYNC_BROKER_MEMBER_a"
     register(routes, number=1, topics=table(topic, perm=6), acting_master=True)
     assert brokers_of(routes, topic) == {"a": {1: "a-1:10911"}}
     assert queues_of(routes, topic).perm == 6
 
 
-def test_without_acting_masters_a_route_keeps_the_real_numbers(routes):
+def test_without_acting_masters_a_route_keeps_the_real_broker_ids(routes):
     register(routes, number=1, acting_master=False)
     assert brokers_of(routes) == {"a": {1: "a-1:10911"}}
     assert queues_of(routes).perm == 6
 
 
-def test_a_slave_that_becomes_master_is_there_once(routes):
+def test_a_slave_that_becomes_master_is_listed_once(routes):
     register(routes, number=0, connection="c0")
     register(routes, number=1, address="x:1", connection="c1")
     routes.connection_closed("c0")
@@ -179,7 +179,7 @@ def test_a_slave_that_becomes_master_is_there_once(routes):
     assert routes.connection_closed("c1") == [RemovedBroker("a", 0, "x:1")]
 
 
-def test_who_lost_a_number_to_a_newer_master_is_ignored(routes):
+def test_an_older_master_is_ignored(routes):
     register(routes, address="new:1", topics=table("T", state=2), connection="new")
     assert register(routes, address="old:1", topics=table("T", state=1), connection="old") == RegistrationResult()
     assert brokers_of(routes) == {"a": {0: "new:1"}}
@@ -187,7 +187,7 @@ def test_who_lost_a_number_to_a_newer_master_is_ignored(routes):
     assert brokers_of(routes) == {"a": {0: "newer:1"}}
 
 
-def test_a_closed_connection_takes_all_its_brokers_along_and_nobody_else(routes):
+def test_a_closed_connection_removes_exactly_its_own_brokers(routes):
     register(routes, "a", connection="shared")
     register(routes, "b", connection="shared")
     register(routes, "c", connection="other")
@@ -196,7 +196,7 @@ def test_a_closed_connection_takes_all_its_brokers_along_and_nobody_else(routes)
     assert routes.connection_closed("shared") == []
 
 
-def test_a_broker_on_a_new_connection_outlives_its_old_one(routes):
+def test_a_broker_on_a_new_connection_survives_the_close_of_its_old_one(routes):
     register(routes, connection="old")
     register(routes, connection="new")
     assert routes.connection_closed("old") == []
@@ -204,20 +204,20 @@ def test_a_broker_on_a_new_connection_outlives_its_old_one(routes):
     assert routes.connection_closed("new") == [RemovedBroker("a", 0, "a-0:10911")]
 
 
-def test_a_sign_of_life_over_a_new_connection_is_enough_to_outlive_the_old_one(routes):
+def test_a_heartbeat_on_a_new_connection_survives_the_close_of_the_old_one(routes):
     register(routes, connection="old")
     assert routes.touch("a", "a-0:10911", connection="new", now_ms=1) == DataVersion(1, 1000)
     assert routes.connection_closed("old") == []
     assert len(routes.connection_closed("new")) == 1
 
 
-def test_a_broker_that_is_not_known_must_register(routes):
+def test_a_heartbeat_of_an_unknown_broker_asks_it_to_register(routes):
     register(routes)
     assert routes.touch("b", "a-0:10911", connection="c", now_ms=0) is None
     assert routes.touch("a", "elsewhere:1", connection="c", now_ms=0) is None
 
 
-def test_a_broker_silent_for_longer_than_it_may_be_is_dropped(routes):
+def test_a_silent_broker_is_dropped_after_its_timeout(routes):
     register(routes, "a", now_ms=0, connection="ca")
     register(routes, "b", now_ms=0, heartbeat_timeout_ms=10, connection="cb")
     assert routes.expire(10) == []
@@ -228,7 +228,7 @@ def test_a_broker_silent_for_longer_than_it_may_be_is_dropped(routes):
     assert routes.topics() == []
 
 
-def test_topics_stay_as_long_as_one_member_does(routes):
+def test_topics_stay_while_one_member_of_the_broker_stays(routes):
     register(routes, number=0, connection="c0")
     register(routes, number=1, connection="c1")
     assert routes.unregister("a", "a-0:10911") == [RemovedBroker("a", 0, "a-0:10911")]
@@ -238,14 +238,14 @@ def test_topics_stay_as_long_as_one_member_does(routes):
     assert routes.clusters() == bodies.ClusterTable()
 
 
-def test_unregistering_who_is_not_there_changes_nothing(routes):
+def test_unregistering_an_unknown_broker_changes_nothing(routes):
     register(routes)
     assert routes.unregister("b", "b-0:10911") == []
     assert routes.unregister("a", "elsewhere:1") == []
     assert brokers_of(routes) == {"a": {0: "a-0:10911"}}
 
 
-def test_a_group_belongs_to_the_cluster_it_registered_with_last(routes):
+def test_a_broker_belongs_to_the_cluster_of_its_last_registration(routes):
     register(routes, "a", cluster="one", connection="ca")
     register(routes, "b", cluster="one", connection="cb")
     assert routes.topics_of_cluster("one") == ["T", "filler-1", "filler-2"]
@@ -256,7 +256,7 @@ def test_a_group_belongs_to_the_cluster_it_registered_with_last(routes):
     assert routes.topics_of_cluster("one") == []
 
 
-def test_wiped_write_permissions_stay_wiped_until_the_topics_change(routes):
+def test_removed_write_permissions_stay_removed_until_the_topics_change(routes):
     register(routes, "a", connection="ca")
     register(routes, "b", connection="cb")
     routes.encoded_route("T")
@@ -270,7 +270,7 @@ def test_wiped_write_permissions_stay_wiped_until_the_topics_change(routes):
     assert queues_of(routes).perm == 6
 
 
-def test_write_permissions_can_be_given_back(routes):
+def test_write_permissions_can_be_restored(routes):
     register(routes)
     routes.forbid_writes("a")
     assert routes.allow_writes("a") == 3
@@ -278,7 +278,7 @@ def test_write_permissions_can_be_given_back(routes):
     assert routes.forbid_writes("unknown") == routes.allow_writes("unknown") == 0
 
 
-def test_a_deleted_topic_comes_back_with_a_broker_that_still_has_it(routes):
+def test_a_deleted_topic_returns_with_a_broker_that_still_has_it(routes):
     register(routes)
     routes.delete_topic("T")
     assert routes.route("T") is None
@@ -296,7 +296,7 @@ def test_a_topic_can_be_deleted_in_one_cluster(routes):
     assert brokers_of(routes) == {"b": {0: "b-0:10911"}}
 
 
-def test_a_topic_is_registered_by_hand_for_known_brokers_only(routes):
+def test_a_topic_is_registered_manually_for_known_brokers_only(routes):
     register(routes)
     queues = QueueData("a", 2, 2, 6)
     assert not routes.register_topic("U", [queues, QueueData("unknown", 2, 2, 6)])

@@ -1,4 +1,4 @@
-"""All of it is tried on both loops: asyncio's own, which tests and tools use, and uvloop, which servers run on."""
+"""Run every test on both event loops: asyncio's own, which tests and tools use, and uvloop, which servers use."""
 
 import asyncio
 

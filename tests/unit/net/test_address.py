@@ -1,4 +1,4 @@
-"""Addresses as people and route tables write them."""
+"""Addresses in settings and route tables."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from sparrow.net.listener import advertised_address
         ("  host-a.example:10911\n", Address("host-a.example", 10911)),
     ],
 )
-def test_an_address_is_read_and_written_alike(text, address):
+def test_an_address_round_trips_through_its_text(text, address):
     assert Address.parse(text) == address
     assert str(address) == text.strip()
     assert Address.parse(str(address)) == address
@@ -30,34 +30,34 @@ def test_an_address_is_read_and_written_alike(text, address):
         "host:²",
     ],
 )
-def test_what_is_no_address_is_refused_with_a_sentence(text):
+def test_an_invalid_address_is_refused_with_the_expected_format(text):
     with pytest.raises(SettingsError) as refused:
         Address.parse(text)
     assert repr(text) in str(refused.value)
     assert "host:port" in str(refused.value)
 
 
-def test_a_list_is_parted_by_semicolons_or_commas():
+def test_a_list_is_split_at_semicolons_or_commas():
     assert parse_addresses(" a:1; b:2,[::1]:3;;") == [Address("a", 1), Address("b", 2), Address("::1", 3)]
     assert parse_addresses("") == []
 
 
-def test_one_bad_address_spoils_the_list():
+def test_one_invalid_address_makes_the_list_invalid():
     with pytest.raises(SettingsError):
         parse_addresses("a:1;b")
 
 
-def test_records_keep_the_bytes_of_an_address():
+def test_a_host_has_the_bytes_of_the_ip_address():
     assert Address("10.0.0.1", 9876).as_host() == Host(b"\x0a\0\0\x01", 9876)
     assert Address("::1", 1).as_host() == Host(bytes(15) + b"\x01", 1)
 
 
-def test_a_name_is_looked_up_for_a_record():
+def test_a_host_name_is_resolved_for_a_record():
     assert Address("localhost", 7).as_host() == Host(b"\x7f\0\0\x01", 7)
 
 
 @pytest.mark.parametrize("everywhere", ["0.0.0.0", ""])
-def test_who_listens_everywhere_is_reached_by_the_advertised_host(everywhere):
+def test_a_wildcard_address_is_advertised_with_the_advertised_host(everywhere):
     assert advertised_address(everywhere, 1, "10.0.0.9") == Address("10.0.0.9", 1)
     assert advertised_address(everywhere, 1) == Address("127.0.0.1", 1)
     assert advertised_address("10.0.0.3", 1) == Address("10.0.0.3", 1)

@@ -1,4 +1,4 @@
-"""One connection, both of its ends real: requests, answers, deadlines, the end, and peers that do not read."""
+"""One connection with two real ends: requests, responses, deadlines, closing, and peers that do not read."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ ECHO, MUTE = 7001, 7002
 
 
 class Echo:
-    """Answers ECHO with what it was sent, on the spot; keeps MUTE, and whatever else comes, for later."""
+    """Respond to ECHO at once with the request body; keep MUTE and all other requests for later."""
 
     def __init__(self):
         self.kept = []
@@ -64,7 +64,7 @@ async def test_a_thousand_requests_in_one_write_are_all_answered(server):
     assert all(one.flag == RESPONSE_FLAG for one in answers)
 
 
-async def test_answers_of_one_turn_go_out_in_one_write(server):
+async def test_responses_of_one_loop_iteration_are_sent_in_one_write(server):
     async with wire_to(server.address) as wire:
         await wire.ask(RemotingCommand(ECHO))
         (peer,) = server.channels
@@ -73,7 +73,7 @@ async def test_answers_of_one_turn_go_out_in_one_write(server):
         peer._transport = _Spy(peer._transport, lambda data: (written.append(len(data)), write(data)))
         wire.write(*(RemotingCommand(ECHO, opaque) for opaque in range(100)))
         answers = await wire.read(100)
-    # The hundred requests are some 8 KiB: they arrive in one read, or in two if the reader was quick.
+    # The hundred requests have about 8 KiB: they arrive in one read, or in two if the reader was fast.
     assert len(written) <= 2
     assert sum(written) == sum(len(encode(one)) for one in answers)
 
@@ -86,7 +86,7 @@ class _Spy:
         return getattr(self._real, name)
 
 
-async def test_requests_of_one_turn_go_out_in_one_write(server, channel):
+async def test_requests_of_one_loop_iteration_are_sent_in_one_write(server, channel):
     await channel.request(ECHO)
     written = []
     write = channel._transport.write
@@ -95,7 +95,7 @@ async def test_requests_of_one_turn_go_out_in_one_write(server, channel):
     assert len(written) == 1
 
 
-async def test_answers_may_come_in_any_order(echo, channel):
+async def test_responses_may_arrive_in_any_order(echo, channel):
     asked = [channel.request(MUTE, body=b"%d" % number) for number in range(10)]
     await eventually(lambda: len(echo.kept) == 10)
     while echo.kept:
@@ -103,7 +103,7 @@ async def test_answers_may_come_in_any_order(echo, channel):
     assert [bytes((await one).body) for one in asked] == [b"%d" % number for number in range(10)]
 
 
-async def test_an_answer_nobody_asked_for_is_passed_over(echo, server, channel):
+async def test_an_unexpected_response_is_ignored(echo, server, channel):
     asked = channel.request(MUTE)
     await eventually(lambda: echo.kept)
     command, peer = echo.kept[0]
@@ -114,12 +114,12 @@ async def test_an_answer_nobody_asked_for_is_passed_over(echo, server, channel):
     assert (await channel.request(ECHO, body=b"still here")).body == b"still here"
 
 
-async def test_a_large_body_goes_both_ways_whole(channel):
+async def test_a_large_body_round_trips(channel):
     body = bytes(range(256)) * 40_000
     assert (await channel.request(ECHO, body=body)).body == body
 
 
-async def test_a_header_comes_out_as_it_went_in(echo, channel):
+async def test_a_header_round_trips(echo, channel):
     channel.send_one_way(MUTE, headers.QueueRequest("T", 3))
     await eventually(lambda: echo.kept)
     command, _ = echo.kept[0]
@@ -127,7 +127,7 @@ async def test_a_header_comes_out_as_it_went_in(echo, channel):
     assert command.flag == ONE_WAY_FLAG
 
 
-async def test_both_ends_may_ask_at_the_same_time(echo, server):
+async def test_both_ends_may_send_requests_at_the_same_time(echo, server):
     mine = Echo()
     async with channel_to(server.address, mine) as channel:
         await channel.request(ECHO)
@@ -136,7 +136,7 @@ async def test_both_ends_may_ask_at_the_same_time(echo, server):
         assert ((await back).body, (await forth).body) == (b"to the client", b"to the server")
 
 
-async def test_a_channel_that_serves_nobody_drops_requests_and_lives(server, channel):
+async def test_a_channel_without_a_handler_drops_requests_and_stays_open(server, channel):
     await channel.request(ECHO)
     (peer,) = server.channels
     with pytest.raises(RequestTimeout):
@@ -144,7 +144,7 @@ async def test_a_channel_that_serves_nobody_drops_requests_and_lives(server, cha
     assert (await channel.request(ECHO, body=b"x")).body == b"x"
 
 
-async def test_both_ends_know_each_other_by_address(server, channel):
+async def test_both_ends_know_the_address_of_their_peer(server, channel):
     await channel.request(ECHO)
     (peer,) = server.channels
     assert channel.address == str(server.address)
@@ -180,7 +180,7 @@ async def test_each_request_has_its_own_deadline(channel):
             await one
 
 
-async def test_one_timer_watches_over_all_requests(channel, monkeypatch):
+async def test_one_timer_serves_all_request_deadlines(channel, monkeypatch):
     loop, set_timers = asyncio.get_running_loop(), []
     real = loop.call_at
 
@@ -200,7 +200,7 @@ async def test_one_timer_watches_over_all_requests(channel, monkeypatch):
     assert set_timers[0].cancelled()
 
 
-async def test_an_answer_after_the_deadline_is_dropped(echo, channel):
+async def test_a_response_after_the_deadline_is_dropped(echo, channel):
     with pytest.raises(RequestTimeout):
         await channel.request(MUTE, body=b"late", timeout_ms=10)
     await eventually(lambda: echo.kept)
@@ -209,7 +209,7 @@ async def test_an_answer_after_the_deadline_is_dropped(echo, channel):
     assert not channel._pending
 
 
-async def test_a_request_given_up_by_its_caller_harms_nobody(echo, channel):
+async def test_a_cancelled_request_does_not_affect_others(echo, channel):
     asked = channel.request(MUTE)
     await eventually(lambda: echo.kept)
     asked.cancel()
@@ -218,7 +218,7 @@ async def test_a_request_given_up_by_its_caller_harms_nobody(echo, channel):
     assert not channel._pending
 
 
-async def test_the_table_of_open_requests_is_bounded(echo, channel, monkeypatch):
+async def test_the_number_of_pending_requests_is_limited(echo, channel, monkeypatch):
     monkeypatch.setattr(channels, "PENDING_REQUESTS_MAX", 3)
     asked = [channel.request(MUTE) for _ in range(3)]
     with pytest.raises(Busy):
@@ -231,10 +231,10 @@ async def test_the_table_of_open_requests_is_bounded(echo, channel, monkeypatch)
     await asyncio.gather(*asked, return_exceptions=True)
 
 
-# -- the end ----------------------------------------------------------------------------------------------------------
+# -- closing ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_end_fails_every_open_request_once(echo, server):
+async def test_closing_fails_every_pending_request_once(echo, server):
     ends = []
     channel = await connect(server.address, on_close=ends.append)
     asked = [channel.request(MUTE, timeout_ms=60_000) for _ in range(100)]
@@ -251,14 +251,14 @@ async def test_the_end_fails_every_open_request_once(echo, server):
     assert not channel._pending
 
 
-async def test_a_request_into_a_closed_channel_fails_at_once(channel):
+async def test_a_request_on_a_closed_channel_fails_at_once(channel):
     channel.close()
     with pytest.raises(ConnectionLost):
         await channel.request(ECHO)
-    channel.send_one_way(ECHO)  # nothing to fail
+    channel.send_one_way(ECHO)  # a one-way request has no result to fail
 
 
-async def test_what_was_written_before_closing_still_arrives(echo, server):
+async def test_data_written_before_closing_still_arrives(echo, server):
     channel = await connect(server.address)
     channel.send_one_way(MUTE, body=b"last words")
     channel.close()
@@ -266,7 +266,7 @@ async def test_what_was_written_before_closing_still_arrives(echo, server):
     assert echo.kept[0][0].body == b"last words"
 
 
-async def test_nobody_there_is_connection_lost_with_the_address():
+async def test_a_refused_connection_raises_connection_lost_with_the_address():
     async with listening(Echo()) as gone:
         address = gone.address
     with pytest.raises(ConnectionLost) as lost:
@@ -274,12 +274,12 @@ async def test_nobody_there_is_connection_lost_with_the_address():
     assert str(address) in str(lost.value)
 
 
-async def test_a_name_that_is_none_is_connection_lost():
+async def test_an_unknown_host_name_raises_connection_lost():
     with pytest.raises(ConnectionLost):
         await connect(Address("no-such-host.invalid", 1))
 
 
-async def test_a_peer_that_breaks_the_protocol_is_hung_up_on_by_a_client_too(caplog):
+async def test_a_client_closes_the_connection_of_a_peer_that_breaks_the_protocol(caplog):
     async def speak_nonsense(reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
 
@@ -295,20 +295,20 @@ async def test_a_peer_that_breaks_the_protocol_is_hung_up_on_by_a_client_too(cap
 # -- peers that do not read -------------------------------------------------------------------------------------------
 
 
-async def test_a_peer_that_does_not_read_is_not_read_from(server):
-    body, count = b"x" * 10_000, 2000  # 20 MB of answers, while all buffers together hold less
+async def test_the_server_stops_reading_from_a_peer_that_does_not_read(server):
+    body, count = b"x" * 10_000, 2000  # 20 MB of responses; all buffers together hold less
     async with wire_to(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(count):
             wire.write(RemotingCommand(ECHO, opaque, body=body))
         await eventually(lambda: server.channels)
         (peer,) = server.channels
         await eventually(lambda: peer.is_blocked)
-        # What waits for the peer is bounded by the mark and by one read's worth of requests.
+        # Buffered data is limited by the high-water mark and the requests of one read.
         await _until_still(peer)
         assert not peer._transport.is_reading()
         assert peer._transport.get_write_buffer_size() < channels.WRITE_HIGH_WATER_BYTES + (2 << 20)
         assert not peer._out
-        # It reads at last, and nothing was lost.
+        # The peer reads at last; no response was lost.
         answers = await wire.read(count)
         assert [one.opaque for one in answers] == list(range(count))
         assert all(one.body == body for one in answers)
@@ -317,14 +317,14 @@ async def test_a_peer_that_does_not_read_is_not_read_from(server):
 
 
 async def _until_still(peer):
-    """Until the loop has done all it can for this peer."""
+    """Wait until the loop has no more work for this peer."""
     before = -1
     while before != (before := peer._transport.get_write_buffer_size()):
         for _ in range(20):
             await asyncio.sleep(0)
 
 
-async def test_a_peer_that_does_not_read_holds_up_nobody_else(server):
+async def test_a_peer_that_does_not_read_does_not_block_others(server):
     async with wire_to(server.address, receive_bytes=1 << 14) as wire, channel_to(server.address) as other:
         for opaque in range(2000):
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
@@ -337,7 +337,7 @@ async def test_writable_waits_while_the_peer_does_not_read(echo, server):
         wire.write(RemotingCommand(MUTE))
         await eventually(lambda: echo.kept)
         peer = echo.kept[0][1]
-        await peer.writable()  # nothing is in the way yet
+        await peer.writable()  # returns at once: the buffer is empty
         for opaque in range(800):
             peer.write(encode(RemotingCommand(0, opaque, RESPONSE_FLAG, body=b"x" * 10_000)))
         await eventually(lambda: peer.is_blocked)
@@ -348,7 +348,7 @@ async def test_writable_waits_while_the_peer_does_not_read(echo, server):
         await asyncio.wait_for(waiting, 5)
 
 
-async def test_who_waits_to_write_is_let_go_when_the_connection_ends(echo, server):
+async def test_closing_ends_a_waiting_writable_call(echo, server):
     async with wire_to(server.address, receive_bytes=1 << 14) as wire:
         wire.write(RemotingCommand(MUTE))
         await eventually(lambda: echo.kept)
@@ -360,7 +360,7 @@ async def test_who_waits_to_write_is_let_go_when_the_connection_ends(echo, serve
         await asyncio.wait_for(waiting, 5)
 
 
-async def test_ends_leave_nothing_behind(echo, server):
+async def test_closed_channels_are_garbage_collected(echo, server):
     for _ in range(20):
         channel = await connect(server.address)
         await channel.request(ECHO)

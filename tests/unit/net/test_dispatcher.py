@@ -1,4 +1,4 @@
-"""From a request to exactly one answer, whatever its handler does."""
+"""Every request gets exactly one response, whatever its handler does."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ PLAIN, PLAIN_LATER, PLAIN_BROKEN, PLAIN_PARKED = 7101, 7102, 7103, 7104
 
 
 class Context:
-    """What the handlers of these tests share."""
+    """State that the handlers of these tests share."""
 
     def __init__(self):
         self.gate = asyncio.Event()
@@ -46,7 +46,7 @@ async def refusing(request, context, call):
 
 
 async def asking(request, context, call):
-    """Asks the client before it answers."""
+    """Send a request to the client before responding."""
     back = await call.channel.request(QUICK, body=b"and you?")
     return HandlerResponse(body=[b"you said: ", memoryview(back.body)])
 
@@ -118,20 +118,20 @@ async def wire(server):
         yield wire
 
 
-# -- finding the handler ----------------------------------------------------------------------------------------------
+# -- handlers ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_gets_its_request_typed_and_answers_with_a_header(channel):
+async def test_a_handler_gets_a_typed_request_and_returns_a_header(channel):
     answered = await channel.request(RequestCode.GET_MAX_OFFSET, QueueRequest("T", 7))
     assert (answered.code, headers.read(OffsetResponse, answered.ext)) == (0, OffsetResponse(107))
 
 
-async def test_a_body_is_read_and_written_as_json(channel):
+async def test_a_body_is_decoded_and_encoded_as_json(channel):
     answered = await channel.request(LISTING, body=bodies.write(bodies.TopicList(["b", "a"])))
     assert bodies.read(bodies.TopicList, answered.body).topic_list == ["a", "b"]
 
 
-async def test_a_plain_handler_answers_at_once_or_later(context, channel):
+async def test_a_plain_handler_responds_at_once_or_with_a_future(context, channel):
     assert (await channel.request(PLAIN)).body == b"plain"
     later = channel.request(PLAIN_LATER)
     assert (await channel.request(PLAIN)).body == b"plain"
@@ -139,19 +139,19 @@ async def test_a_plain_handler_answers_at_once_or_later(context, channel):
     assert (await later).body == b"later"
 
 
-async def test_an_answer_carries_opaque_response_bit_and_our_version(wire):
+async def test_a_response_has_the_opaque_the_response_flag_and_the_advertised_version(wire):
     answered = await wire.ask(RemotingCommand(QUICK, -5, 0, Language.GO, 317))
     assert (answered.opaque, answered.flag, answered.version) == (-5, RESPONSE_FLAG, ADVERTISED_VERSION)
 
 
 @pytest.mark.parametrize("code", [PLAIN, QUICK, 9999, BROKEN])
-async def test_an_answer_comes_in_the_serialization_of_its_request(wire, code):
+async def test_a_response_uses_the_serialization_of_its_request(wire, code):
     for serialization in (Serialization.BINARY, Serialization.JSON):
         answered = await wire.ask(RemotingCommand(code, 3, serialization=serialization))
         assert answered.serialization is serialization
 
 
-async def test_an_unknown_code_is_answered_in_rocketmqs_words(channel):
+async def test_an_unknown_code_gets_the_remark_of_rocketmq(channel):
     answered = await channel.request(31999)
     assert (answered.code, answered.remark) == (3, " request type 31999 not supported")
     assert (await channel.request(QUICK)).code == 0
@@ -161,7 +161,7 @@ async def test_an_unknown_code_is_answered_in_rocketmqs_words(channel):
 
 
 @pytest.mark.parametrize("code", [BROKEN, PLAIN_BROKEN])
-async def test_a_handler_that_fails_costs_its_request_and_nothing_else(channel, code, caplog):
+async def test_a_failing_handler_affects_only_its_request(channel, code, caplog):
     answered = await channel.request(code)
     assert answered.code == ResponseCode.SYSTEM_ERROR
     assert answered.remark.startswith("ZeroDivisionError: ")
@@ -169,7 +169,7 @@ async def test_a_handler_that_fails_costs_its_request_and_nothing_else(channel, 
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["handler failed"]
 
 
-async def test_a_refusal_is_answered_with_its_code_and_not_logged(channel, caplog):
+async def test_a_refusal_returns_its_code_and_is_not_logged(channel, caplog):
     refused = await channel.request(REFUSING)
     assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "this is not permitted: it is a test")
     refused = await channel.request(PLAIN_BROKEN, body=b"refuse")
@@ -177,13 +177,13 @@ async def test_a_refusal_is_answered_with_its_code_and_not_logged(channel, caplo
     assert "handler failed" not in caplog.text
 
 
-async def test_a_missing_field_is_named(channel):
+async def test_a_missing_field_is_named_in_the_remark(channel):
     refused = await channel.request(RequestCode.GET_MAX_OFFSET, headers.TopicRequest("T"))
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "queueId" in refused.remark
 
 
-async def test_a_body_that_is_no_json_is_refused_with_a_sentence(channel, caplog):
+async def test_a_body_that_is_not_json_is_refused_with_a_remark(channel, caplog):
     refused = await channel.request(LISTING, body=b"{not json")
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert refused.remark
@@ -191,10 +191,10 @@ async def test_a_body_that_is_no_json_is_refused_with_a_sentence(channel, caplog
 
 
 @pytest.mark.parametrize("code", [QUICK, BROKEN, REFUSING, PLAIN, PLAIN_BROKEN, PLAIN_LATER, 9999])
-async def test_one_way_requests_are_never_answered(context, wire, code):
+async def test_one_way_requests_get_no_response(context, wire, code):
     context.gate.set()
     wire.write(RemotingCommand(code, 1, ONE_WAY_FLAG), RemotingCommand(code, 2, ONE_WAY_FLAG))
-    # Handlers run in the order of their requests: were there answers, they would come before this one.
+    # Handlers run in the order of their requests: a response to a one-way request would arrive before this one.
     assert (await wire.ask(RemotingCommand(LISTING, 3, body=b"{}"))).opaque == 3
     assert (await wire.ask(RemotingCommand(PLAIN, 4))).opaque == 4
 
@@ -202,7 +202,7 @@ async def test_one_way_requests_are_never_answered(context, wire, code):
 # -- both directions --------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_may_ask_the_client_on_the_same_connection(server):
+async def test_a_handler_may_send_a_request_to_the_client_on_the_same_connection(server):
     def client(command, channel):
         assert command.body == b"and you?"
         channel.write(encode(response_to(command, 0, None, b"well")))
@@ -211,8 +211,8 @@ async def test_a_handler_may_ask_the_client_on_the_same_connection(server):
         assert (await channel.request(ASKING)).body == b"you said: well"
 
 
-async def test_the_two_directions_number_their_requests_on_their_own(wire):
-    """Our request and the server's have the same opaque; neither is taken for an answer to the other."""
+async def test_both_directions_number_their_requests_independently(wire):
+    """Both requests have the same opaque; neither is mistaken for a response."""
     wire.write(RemotingCommand(ASKING, 1))
     (theirs,) = await wire.read()
     assert (theirs.opaque, theirs.flag) == (1, 0)
@@ -221,7 +221,9 @@ async def test_the_two_directions_number_their_requests_on_their_own(wire):
     assert (ours.opaque, ours.body) == (1, b"you said: one")
 
 
-async def test_a_client_that_hangs_up_while_it_is_asked_costs_only_that_request(server, serving, wire, caplog):
+async def test_a_client_that_disconnects_during_a_server_request_affects_only_that_request(
+    server, serving, wire, caplog
+):
     async with channel_to(server.address) as other:
         wire.write(RemotingCommand(ASKING, 1))
         await wire.read()
@@ -232,10 +234,10 @@ async def test_a_client_that_hangs_up_while_it_is_asked_costs_only_that_request(
     assert "handler failed" not in caplog.text
 
 
-# -- how much at a time -----------------------------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_held_request_does_not_hold_up_the_next(context, channel):
+async def test_a_waiting_request_does_not_block_the_next(context, channel):
     held = channel.request(STUCK)
     assert (await channel.request(QUICK)).code == 0
     assert not held.done()
@@ -243,7 +245,7 @@ async def test_a_held_request_does_not_hold_up_the_next(context, channel):
     assert (await held).body == b"finished"
 
 
-async def test_past_its_share_a_peer_is_told_to_try_again(context, server, channel):
+async def test_a_peer_with_too_many_requests_in_progress_gets_system_busy(context, server, channel):
     held = [channel.request(STUCK, timeout_ms=60_000) for _ in range(REQUESTS_IN_PROGRESS_MAX)]
     await eventually(lambda: len(context.calls) == REQUESTS_IN_PROGRESS_MAX)
     for code in (QUICK, PLAIN):
@@ -253,7 +255,7 @@ async def test_past_its_share_a_peer_is_told_to_try_again(context, server, chann
             True,
         )
     async with channel_to(server.address) as other:
-        assert (await other.request(QUICK)).code == 0  # each peer has a share of its own
+        assert (await other.request(QUICK)).code == 0  # the limit applies to each peer
     context.gate.set()
     assert {(await one).code for one in held} == {0}
     assert (await channel.request(QUICK)).code == 0
@@ -261,7 +263,7 @@ async def test_past_its_share_a_peer_is_told_to_try_again(context, server, chann
     await eventually(lambda: peer.requests_in_progress == 0)
 
 
-async def test_a_thousand_tasks_of_one_write_are_all_answered(wire):
+async def test_a_thousand_requests_of_one_write_all_get_responses(wire):
     wire.write(*(RemotingCommand(QUICK, opaque) for opaque in range(1000)))
     answers = await wire.read(1000)
     assert sorted(one.opaque for one in answers) == list(range(1000))
@@ -271,7 +273,7 @@ async def test_a_thousand_tasks_of_one_write_are_all_answered(wire):
 # -- stopping ---------------------------------------------------------------------------------------------------------
 
 
-async def test_stopping_finishes_what_is_in_hand_and_refuses_what_is_new(context, serving, wire):
+async def test_stop_finishes_requests_in_progress_and_refuses_new_ones(context, serving, wire):
     wire.write(RemotingCommand(STUCK, 1))
     await eventually(lambda: context.calls)
     stopping = asyncio.ensure_future(serving.stop(grace_s=10))
@@ -296,17 +298,15 @@ async def test_stopping_ignores_one_way_requests(context, serving, wire):
     assert not context.calls
 
 
-async def test_what_takes_longer_than_the_grace_is_told_so(context, serving, wire):
+async def test_stop_answers_requests_that_exceed_the_grace_time_with_service_not_available(context, serving, wire):
     wire.write(RemotingCommand(STUCK, 1), RemotingCommand(PLAIN_LATER, 2))
     await eventually(lambda: len(serving._unanswered) == 2 and context.calls)
     await serving.stop(grace_s=0.02)
     assert {(one.opaque, one.code) for one in await wire.read(2)} == {(1, 14), (2, 14)}
 
 
-async def test_what_takes_longer_than_the_grace_is_told_so_before_the_listener_hangs_up(
-    context, serving, server, channel
-):
-    """The order in which every server stops: no turn of the loop between the two."""
+async def test_stop_answers_late_requests_before_the_listener_closes_connections(context, serving, server, channel):
+    """The order in which every server stops: no loop iteration between the two."""
     held = channel.request(STUCK)
     await eventually(lambda: context.calls)
     await serving.stop(grace_s=0.02)
@@ -314,17 +314,17 @@ async def test_what_takes_longer_than_the_grace_is_told_so_before_the_listener_h
     assert (await held).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-async def test_a_request_that_came_just_before_the_end_is_answered_too(serving, server, wire):
+async def test_a_request_just_before_the_stop_gets_a_response(serving, server, wire):
     await wire.ask(RemotingCommand(QUICK))
     (peer,) = server.channels
-    serving(RemotingCommand(QUICK, 77), peer)  # its task is made, and has not run yet
+    serving(RemotingCommand(QUICK, 77), peer)  # its task is created and has not run yet
     await serving.stop(grace_s=0)
     wire.write(RemotingCommand(QUICK, 78))
     assert [one.opaque for one in await wire.read(1)] == [77]
     assert peer.requests_in_progress <= 1
 
 
-async def test_lost_and_late_requests_are_told_apart(context, server):
+async def test_timeout_and_lost_connection_raise_different_errors(context, server):
     async with channel_to(server.address) as channel:
         with pytest.raises(RequestTimeout):
             await channel.request(STUCK, timeout_ms=20)

@@ -1,4 +1,4 @@
-"""Who may connect, for how long, how much they may say, and how everybody is seen off."""
+"""The listener: limits of frames, connections and idle time, and how it stops."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ def echo(command, channel):
 # -- frames -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_frame_announced_too_large_closes_only_that_connection(caplog):
+async def test_a_frame_that_announces_too_large_a_size_closes_only_its_connection(caplog):
     async with listening(echo, frame_bytes_max=1024) as server, channel_to(server.address) as other:
         async with wire_to(server.address) as wire:
             assert (await wire.ask(RemotingCommand(ECHO, 1))).opaque == 1
@@ -34,7 +34,7 @@ async def test_a_frame_announced_too_large_closes_only_that_connection(caplog):
     assert "peer broke the protocol" in caplog.text
 
 
-async def test_a_frame_as_large_as_allowed_is_taken():
+async def test_a_frame_of_the_maximum_size_is_accepted():
     async with listening(echo, frame_bytes_max=1024) as server, wire_to(server.address) as wire:
         empty = encode(RemotingCommand(ECHO, 1))
         exact = encode(RemotingCommand(ECHO, 1, body=b"x" * (1024 - len(empty))))
@@ -43,24 +43,24 @@ async def test_a_frame_as_large_as_allowed_is_taken():
         assert len((await wire.read())[0].body) == 1024 - len(empty)
 
 
-async def test_the_size_is_refused_before_the_frame_is_there():
-    """Nobody waits for 2 GiB that will never come, nor makes room for them."""
+async def test_the_size_is_refused_before_the_frame_arrives():
+    """The listener neither waits for 2 GiB nor allocates memory for them."""
     async with listening(echo) as server, wire_to(server.address) as wire:
         wire.write(b"\x7f\xff\xff\xff\0\0\0\x10")
         assert await wire.is_hung_up_on()
 
 
-async def test_what_came_before_a_break_is_answered():
+async def test_requests_before_invalid_data_get_responses():
     async with listening(echo) as server, wire_to(server.address) as wire:
         wire.write(RemotingCommand(ECHO, 1), RemotingCommand(ECHO, 2), b"\xff" * 8)
         assert [one.opaque for one in await wire.read(2)] == [1, 2]
         assert await wire.is_hung_up_on()
 
 
-# -- how many, how long -----------------------------------------------------------------------------------------------
+# -- connection limits ------------------------------------------------------------------------------------------------
 
 
-async def test_more_connections_than_allowed_are_hung_up_on():
+async def test_connections_above_the_limit_are_closed():
     opened, closed = [], []
     listener = Listener(echo, NetSettings(connections_max=2), on_open=opened.append, on_close=closed.append)
     address = Address(LOOPBACK, listener.bind(LOOPBACK, 0))
@@ -72,7 +72,7 @@ async def test_more_connections_than_allowed_are_hung_up_on():
         await asyncio.wait_for(third.wait_closed(), 5)
         assert len(opened) == 2
         assert not closed
-        # A place becomes free, and the next one gets it.
+        # A closed connection makes room for the next one.
         first.close()
         await eventually(lambda: len(listener.channels) == 1)
         assert len(closed) == 1
@@ -85,7 +85,7 @@ async def test_more_connections_than_allowed_are_hung_up_on():
         await asyncio.wait_for(channel.wait_closed(), 5)
 
 
-async def test_a_silent_connection_is_closed_and_a_talking_one_is_not():
+async def test_an_idle_connection_is_closed_and_an_active_one_is_not():
     async with listening(echo, idle_timeout_ms=100) as server:
         silent, talking = await connect(server.address), await connect(server.address)
         while silent.is_open:
@@ -95,12 +95,12 @@ async def test_a_silent_connection_is_closed_and_a_talking_one_is_not():
         talking.close()
 
 
-async def test_a_connection_that_never_says_a_word_is_closed():
+async def test_a_connection_that_never_sends_is_closed():
     async with listening(echo, idle_timeout_ms=50) as server, wire_to(server.address) as wire:
         assert await wire.is_hung_up_on()
 
 
-async def test_a_silent_peer_that_does_not_read_is_closed_too():
+async def test_an_idle_peer_that_does_not_read_is_closed_too():
     async with listening(echo, idle_timeout_ms=100) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(2000):
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
@@ -122,7 +122,7 @@ async def test_a_port_in_use_is_a_settings_error_that_names_it():
     assert f"{LOOPBACK}:{port}" in str(refused.value)
 
 
-async def test_who_connects_between_bind_and_start_waits():
+async def test_a_client_that_connects_between_bind_and_start_waits():
     listener = Listener(echo)
     address = Address(LOOPBACK, listener.bind(LOOPBACK, 0))
     early = await connect(address)
@@ -134,7 +134,7 @@ async def test_who_connects_between_bind_and_start_waits():
         await listener.stop()
 
 
-async def test_a_listener_that_was_never_started_gives_its_port_back():
+async def test_a_listener_that_never_started_releases_its_port():
     listener = Listener(echo)
     port = listener.bind(LOOPBACK, 0)
     listener.stop_accepting()
@@ -146,7 +146,7 @@ async def test_a_listener_that_was_never_started_gives_its_port_back():
 # -- stopping ---------------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_new_gets_in_once_it_stops_accepting_and_others_stay():
+async def test_stop_accepting_refuses_new_connections_and_keeps_the_others():
     async with listening(echo) as server, channel_to(server.address) as channel:
         await channel.request(ECHO)
         server.listener.stop_accepting()
@@ -155,7 +155,7 @@ async def test_nobody_new_gets_in_once_it_stops_accepting_and_others_stay():
         assert (await channel.request(ECHO, body=b"still")).body == b"still"
 
 
-async def test_stopping_sends_what_is_written_and_hangs_up():
+async def test_stop_sends_written_data_before_it_closes_connections():
     async with listening(echo) as server, wire_to(server.address) as wire:
         await wire.ask(RemotingCommand(ECHO))
         (peer,) = server.channels
@@ -167,7 +167,7 @@ async def test_stopping_sends_what_is_written_and_hangs_up():
         assert not server.channels
 
 
-async def test_stopping_cuts_off_who_does_not_read():
+async def test_stop_aborts_connections_of_peers_that_do_not_read():
     async with listening(echo) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(1000):
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))

@@ -9,7 +9,7 @@ from sparrow.spark.source.options import SOURCE_OPTIONS
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 
 
-def test_the_manual_lists_every_option_as_the_code_has_it() -> None:
+def test_the_manual_lists_every_option_of_the_code() -> None:
     page = PAGE.read_text()
     assert page == fill_tables(page), "run: python -m sparrow.spark.doc_tables docs/spark.md"
     for option in (*SOURCE_OPTIONS, *SINK_OPTIONS):

@@ -12,12 +12,12 @@ def test_every_public_name_can_be_imported() -> None:
     assert all(getattr(sparrow.spark, name) is not None for name in sparrow.spark.__all__)
 
 
-def test_names_of_the_version_before_warn() -> None:
+def test_names_of_the_previous_version_warn() -> None:
     with pytest.warns(DeprecationWarning, match="build_environment_archive"):
         assert sparrow.spark.build_archive is sparrow.spark.build_environment_archive
 
 
-def test_the_import_alone_loads_neither_spark_nor_arrow() -> None:
+def test_importing_sparrow_spark_loads_neither_pyspark_nor_arrow() -> None:
     code = "import sys, sparrow.spark; print([name for name in ('pyspark', 'pyarrow', 'numpy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ from sparrow.spark.runtime.tar_archive import extract
 def _python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "Python 3.11.2":
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
-        # Versions that have it by default are told to do as the older ones did.
+        # Versions that extract safely by default are set to the behaviour of older ones.
         monkeypatch.setattr(tarfile.TarFile, "extraction_filter", staticmethod(lambda member, _: member), raising=False)
 
 
@@ -31,7 +31,7 @@ def archive_of(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     return path
 
 
-def test_files_folders_and_links_are_extracted_for_the_user_who_extracts_them(tmp_path: Path) -> None:
+def test_files_folders_and_links_are_extracted_with_the_owner_of_the_current_user(tmp_path: Path) -> None:
     archive = archive_of(
         tmp_path / "a.tar.gz",
         (member("bin", type=tarfile.DIRTYPE, mode=0o500), b""),
@@ -64,7 +64,7 @@ def test_files_folders_and_links_are_extracted_for_the_user_who_extracts_them(tm
     ],
     ids=lambda each: each.name,
 )
-def test_a_member_that_leads_outside_or_is_a_device_is_refused(tmp_path: Path, refused: tarfile.TarInfo) -> None:
+def test_a_member_outside_the_target_or_a_device_is_refused(tmp_path: Path, refused: tarfile.TarInfo) -> None:
     (tmp_path / "outside").write_text("safe")
     archive = archive_of(tmp_path / "a.tar.gz", (refused, b""))
     with pytest.raises(tarfile.TarError):
@@ -73,7 +73,7 @@ def test_a_member_that_leads_outside_or_is_a_device_is_refused(tmp_path: Path, r
     assert not [path for path in (tmp_path / "out").rglob("*") if not path.is_dir()]
 
 
-def test_a_member_behind_a_link_that_leads_outside_is_refused(tmp_path: Path) -> None:
+def test_a_member_behind_a_link_to_the_outside_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out" / "there").symlink_to(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""Readers of a whole topic, on the log store; `tests/integration/test_sql_store_rows.py` has them on databases."""
+"""Cursors over a whole topic, on the log store; `tests/integration/test_sql_store_rows.py` tests databases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def texts(found: list[StoredMessage]) -> str:
     return " ".join(message.body.decode() for message in found)
 
 
-async def test_high_comes_before_middle_and_middle_before_low(store):
+async def test_high_is_read_before_middle_and_middle_before_low(store):
     await put(store, "lanes", 2, "l1", "l2", "l3")
     await put(store, "lanes", 0, "h1", "h2")
     await put(store, "lanes", 1, "m1")
@@ -49,7 +49,7 @@ async def test_high_comes_before_middle_and_middle_before_low(store):
     assert await reader.read(4) == []
 
 
-async def test_parts_of_a_priority_take_turns_at_being_first(store):
+async def test_write_queues_of_one_priority_take_turns_at_being_first(store):
     for queue_id in (0, 3):
         await put(store, "parts", queue_id, *(f"{queue_id}.{number}" for number in range(4)))
     reader = await open_for_group(store, "parts", "g")
@@ -64,7 +64,7 @@ async def test_a_topic_without_lanes_is_read_queue_by_queue(store):
     assert texts(await (await open_for_group(store, "plain", "g")).read(10)) == "a b"
 
 
-async def test_a_group_goes_on_where_it_committed_and_not_where_it_read(store):
+async def test_a_group_continues_at_its_committed_offset(store):
     await put(store, "lanes", 0, "h1", "h2", "h3")
     await put(store, "lanes", 2, "l1", "l2")
     reader = await open_for_group(store, "lanes", "g")
@@ -75,7 +75,7 @@ async def test_a_group_goes_on_where_it_committed_and_not_where_it_read(store):
     assert texts(await (await open_for_group(store, "lanes", "other")).read(10)) == "h1 h2 h3 l1 l2"
 
 
-async def test_a_commit_says_nothing_of_queues_that_were_not_read(store):
+async def test_a_commit_covers_only_the_queues_that_were_read(store):
     await put(store, "lanes", 0, "h1")
     await put(store, "lanes", 2, "l1")
     reader = await open_for_group(store, "lanes", "g")
@@ -84,7 +84,7 @@ async def test_a_commit_says_nothing_of_queues_that_were_not_read(store):
     assert await store.offsets.all() == {("lanes", "g"): {0: 1}}
 
 
-async def test_a_reader_without_a_group_starts_behind_the_newest_and_keeps_nothing(store):
+async def test_a_cursor_without_a_group_starts_at_the_end_and_cannot_commit(store):
     await put(store, "lanes", 1, "old")
     reader = await open_at_end(store, "lanes")
     await put(store, "lanes", 1, "new")
@@ -96,14 +96,14 @@ async def test_a_reader_without_a_group_starts_behind_the_newest_and_keeps_nothi
     assert await store.offsets.all() == {}
 
 
-async def test_an_unknown_topic_has_no_readers(store):
+async def test_an_unknown_topic_has_no_cursor(store):
     with pytest.raises(UnknownTopic):
         await open_at_end(store, "nowhere")
     with pytest.raises(UnknownTopic):
         await open_for_group(store, "nowhere", "g")
 
 
-async def test_a_group_whose_place_is_not_there_goes_on_at_the_nearer_end(store):
+async def test_a_committed_offset_out_of_bounds_moves_to_the_nearer_end(store):
     await put(store, "lanes", 0, "h1")
     await store.offsets.commit("g", Queue("lanes", 0), 7)
     reader = await open_for_group(store, "lanes", "g")
@@ -112,7 +112,7 @@ async def test_a_group_whose_place_is_not_there_goes_on_at_the_nearer_end(store)
     assert texts(await reader.read(10)) == "h2"
 
 
-async def test_a_span_has_what_is_there_and_counts_what_is_not(store):
+async def test_a_span_returns_existing_messages_and_counts_missing_ones(store):
     queue = Queue("lanes", 0)
     for start in (0, 25):
         await put(store, "lanes", 0, *(f"{number}" for number in range(start, start + 25)))

@@ -1,4 +1,4 @@
-"""Batches: laid out as Java lays them out, and nothing read past a member's end."""
+"""Batches in the layout of Java; no member is read past its end."""
 
 import struct
 
@@ -17,7 +17,7 @@ def test_members_round_trip_in_order():
     assert decode(b"") == []
 
 
-def test_the_layout_is_javas():
+def test_the_layout_is_that_of_java():
     assert encode([(5, b"ab", b"k\x01v\x02")]) == struct.pack(">iiiii2sh4s", 28, 0, 0, 5, 2, b"ab", 4, b"k\x01v\x02")
 
 

@@ -1,4 +1,4 @@
-"""Typed bodies: the spec's own texts, and both ways of registering."""
+"""Typed bodies: the texts of the specification, and both forms of registration."""
 
 import base64
 
@@ -20,7 +20,7 @@ HEARTBEAT = b"""{"clientID":"10.1.1.2@4711#88","consumerDataSet":[{"consumeFromW
 QUEUE = QueueRef("T", "b", 0)
 
 
-def test_a_java_heartbeat():
+def test_a_java_heartbeat_is_decoded():
     beat = bodies.read(bodies.HeartbeatData, HEARTBEAT)
     assert beat.client_id == "10.1.1.2@4711#88"
     assert beat.producer_data_set == [bodies.ProducerData("CLIENT_INNER_PRODUCER")]
@@ -30,13 +30,13 @@ def test_a_java_heartbeat():
     assert bodies.read(bodies.HeartbeatData, bodies.write(beat)) == beat
 
 
-def test_gos_codes_as_texts_and_anyones_nulls_are_read():
+def test_codes_as_text_from_go_and_null_values_are_decoded():
     go = b'{"topic":"T","subString":"TagA","codeSet":["2598919"],"tagsSet":null,"expressionType":null}'
     subscription = bodies.read(bodies.SubscriptionData, go)
     assert subscription == bodies.SubscriptionData("T", "TagA", code_set=[2598919])
 
 
-def test_a_route_has_no_blanks_and_quoted_ids_so_that_go_can_split_it():
+def test_a_route_has_no_spaces_and_quoted_ids_so_that_go_can_parse_it():
     route = bodies.RouteData(
         [bodies.BrokerData("DefaultCluster", "broker-a", {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"})],
         [bodies.QueueData("broker-a", 8, 8, 6)],
@@ -49,7 +49,7 @@ def test_a_route_has_no_blanks_and_quoted_ids_so_that_go_can_split_it():
     assert bodies.read(bodies.RouteData, text.replace(b'"0":', b"0:").replace(b'"1":', b"1:")) == route
 
 
-def test_tables_keyed_by_queues_in_the_shape_tools_parse():
+def test_tables_keyed_by_queues_have_the_form_that_tools_parse():
     stats = bodies.TopicStats({QUEUE: bodies.TopicOffset(0, 5, 9)})
     text = bodies.write(stats)
     assert text.startswith(b'{"offsetTable":{{"topic":"T","brokerName":"b","queueId":0}:{"minOffset":0')
@@ -81,17 +81,17 @@ def test_bodies_round_trip(body):
     assert bodies.read(type(body), bodies.write(body)) == body
 
 
-def test_names_that_camel_case_would_not_give():
+def test_irregular_wire_names_are_used():
     assert bodies.write(bodies.LockedQueues()) == b'{"lockOKMQSet":[]}'
     assert b'"clientID":"c"' in bodies.write(bodies.HeartbeatData("c"))
 
 
-def test_cpp_gets_a_list():
+def test_cpp_clients_get_a_list_of_offsets():
     listed = bodies.OffsetList.of(bodies.OffsetTable({QUEUE: 5}))
     assert bodies.write(listed) == b'{"offsetTable":[{"brokerName":"b","topic":"T","queueId":0,"offset":5}]}'
 
 
-def test_topics_and_groups_pass_to_the_model_and_back():
+def test_topics_and_groups_round_trip_through_the_model():
     topic = Topic(name="T", read_queues=3, write_queues=4, permission=2, is_ordered=True, attributes={"a": "b"})
     assert bodies.TopicConfig.of(topic).topic() == topic
     group = Group(name="g", may_consume=False, retries_max=3, is_ordered=True)
@@ -115,7 +115,7 @@ def test_a_damaged_compressed_registration_is_a_bad_request(body):
         bodies.read_registration(body, is_compressed=True)
 
 
-def test_acknowledged_offsets_are_the_set_bits():
+def test_acked_offsets_are_the_set_bits():
     bits = bodies.encode_bitset([0, 3, 9])
     assert base64.b64decode(bits) == bytes([0b1001, 0b10])
     ack = bodies.Ack("g", "T", "0", 100, 1, 2, 5, 6, bits)
@@ -127,12 +127,12 @@ def test_acknowledged_offsets_are_the_set_bits():
         bodies.Ack("g", "T", "0", 100, 1, 2, 5, 6, "?").offsets  # noqa: B018
 
 
-def test_queues_sort_as_clients_sort_them():
+def test_queues_sort_as_in_clients():
     queues = [QueueRef("T", "b", 1), QueueRef("T", "a", 10), QueueRef("S", "z", 0), QueueRef("T", "a", 9)]
     assert sorted(queues) == [queues[2], queues[3], queues[1], queues[0]]
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"clientID":5}', b"\xff", b"{{}:1}", b"[" * 10_000])
-def test_nonsense_is_a_bad_request(text):
+def test_invalid_text_is_a_bad_request(text):
     with pytest.raises(BadRequest):
         bodies.read(bodies.HeartbeatData, text)

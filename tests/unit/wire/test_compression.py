@@ -1,4 +1,4 @@
-"""Compressed bodies: three kinds, and bombs."""
+"""Compressed bodies: three algorithms, and decompression bombs."""
 
 import tracemalloc
 import zlib
@@ -12,14 +12,14 @@ BODY = b"hello sparrow " * 500
 
 
 @pytest.mark.parametrize("kind", Compression)
-def test_a_body_round_trips_and_its_bits_go_away(kind):
+def test_a_body_round_trips_and_its_flags_are_removed(kind):
     compressed, bits = compress(BODY, kind)
     assert bits & COMPRESSED_FLAG
     assert len(compressed) < len(BODY)
     assert decompress(compressed, bits | 0x8) == (BODY, 0x8)
 
 
-def test_zlib_is_written_without_kind_bits_and_read_with_either():
+def test_zlib_is_written_without_type_bits_and_read_with_either_form():
     compressed, bits = compress(BODY)
     assert bits & COMPRESSION_TYPE_MASK == 0
     assert decompress(compressed, COMPRESSED_FLAG | 0x300)[0] == BODY
@@ -32,7 +32,7 @@ def test_an_empty_body_round_trips(kind):
 
 
 @pytest.mark.parametrize("kind", Compression)
-def test_a_bomb_is_refused_before_it_goes_off(kind):
+def test_a_decompression_bomb_is_refused_before_it_expands(kind):
     bomb, bits = compress(bytes(64 * 1024 * 1024), kind)
     tracemalloc.start()
     with pytest.raises(ProtocolError, match="larger than 1000000 bytes"):
@@ -43,7 +43,7 @@ def test_a_bomb_is_refused_before_it_goes_off(kind):
 
 
 @pytest.mark.parametrize("kind", Compression)
-def test_a_body_of_exactly_the_limit_passes(kind):
+def test_a_body_of_exactly_the_limit_is_accepted(kind):
     compressed, bits = compress(BODY, kind)
     assert decompress(compressed, bits, limit_bytes=len(BODY))[0] == BODY
     with pytest.raises(ProtocolError):
@@ -52,7 +52,7 @@ def test_a_body_of_exactly_the_limit_passes(kind):
 
 @pytest.mark.parametrize("kind", Compression)
 @pytest.mark.parametrize("cut", [1, 5, 20])
-def test_a_body_cut_short_is_a_protocol_error(kind, cut):
+def test_a_truncated_body_is_a_protocol_error(kind, cut):
     compressed, bits = compress(BODY, kind)
     with pytest.raises(ProtocolError):
         decompress(compressed[:-cut], bits)
@@ -60,11 +60,11 @@ def test_a_body_cut_short_is_a_protocol_error(kind, cut):
 
 @pytest.mark.parametrize("kind", Compression)
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"\x28\xb5\x2f\xfd"])
-def test_nonsense_is_a_protocol_error(kind, body):
+def test_invalid_data_is_a_protocol_error(kind, body):
     with pytest.raises(ProtocolError):
         decompress(body, COMPRESSED_FLAG | kind)
 
 
-def test_an_unknown_kind_is_a_protocol_error():
+def test_an_unknown_algorithm_is_a_protocol_error():
     with pytest.raises(ProtocolError, match="type 4"):
         decompress(zlib.compress(BODY), COMPRESSED_FLAG | 0x400)

@@ -1,4 +1,4 @@
-"""A stream cut anywhere, a stream that breaks, a stream that is never finished."""
+"""Streams split at any byte, broken streams, and incomplete streams."""
 
 import struct
 import tracemalloc
@@ -23,12 +23,12 @@ def seen(commands):
     return [(command.code, command.opaque, dict(command.fields()), bytes(command.body)) for command in commands]
 
 
-def test_several_frames_in_one_piece():
+def test_several_frames_in_one_read_are_decoded():
     assert seen(Connection().feed(STREAM)) == EXPECTED
 
 
 @each_case("step", [1, 2, 3, 7, 8, 9, 100, SMALL_PIECE_BYTES - 1, SMALL_PIECE_BYTES, SMALL_PIECE_BYTES + 1, 9000])
-def test_any_step_gives_the_same_commands(step):
+def test_reads_of_any_size_give_the_same_commands(step):
     connection, commands = Connection(), []
     for at in range(0, len(STREAM), step):
         commands += connection.feed(STREAM[at : at + step])
@@ -36,14 +36,14 @@ def test_any_step_gives_the_same_commands(step):
     assert connection.held_bytes == 0
 
 
-def test_every_single_cut_gives_the_same_commands():
+def test_a_split_at_any_byte_gives_the_same_commands():
     short = b"".join(map(encode, COMMANDS[:2]))
     for cut in range(len(short) + 1):
         connection = Connection()
         assert seen(connection.feed(short[:cut]) + connection.feed(short[cut:])) == EXPECTED[:2], cut
 
 
-def test_a_smallest_frame_split_after_its_start_is_finished_at_once():
+def test_the_smallest_frame_split_after_its_start_is_completed_at_once():
     connection = Connection()
     frame = encode(RemotingCommand(1))
     assert connection.feed(frame[:8]) == []
@@ -51,11 +51,11 @@ def test_a_smallest_frame_split_after_its_start_is_finished_at_once():
     assert seen(connection.feed(frame[8:])) == [(1, 0, {}, b"")]
 
 
-def test_nothing_fed_is_nothing_said():
+def test_empty_input_gives_no_commands():
     assert Connection().feed(b"") == []
 
 
-def test_a_frame_too_large_is_refused_on_its_first_eight_bytes():
+def test_a_frame_that_is_too_large_is_refused_on_its_first_eight_bytes():
     connection = Connection(frame_bytes_max=1000)
     assert connection.feed(struct.pack(">I", 997)) == []
     assert connection.feed(struct.pack(">I", 0)) == []
@@ -71,7 +71,7 @@ def test_a_broken_stream_stays_broken():
 
 
 @pytest.mark.parametrize("step", [1, 8, 100, 1 << 20])
-def test_commands_before_a_break_come_out_however_the_stream_is_cut(step):
+def test_commands_before_invalid_data_are_returned_for_any_split(step):
     connection, commands = Connection(), []
     stream = STREAM + b"\xff" * 64
     for at in range(0, len(stream), step):
@@ -80,12 +80,12 @@ def test_commands_before_a_break_come_out_however_the_stream_is_cut(step):
     assert connection.error is not None
 
 
-def test_a_body_is_bytes_of_its_own():
+def test_a_body_is_a_bytes_object():
     (command,) = Connection().feed(encode(COMMANDS[2]))
     assert type(command.body) is bytes
 
 
-def test_a_peer_that_sends_byte_by_byte_costs_little_more_than_its_bytes():
+def test_a_stream_byte_by_byte_costs_little_more_than_its_bytes():
     frame = encode(RemotingCommand(1, body=bytes(200_000)))
     connection = Connection()
     connection.feed(frame[:20])

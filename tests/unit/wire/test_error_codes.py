@@ -1,4 +1,4 @@
-"""Errors to codes and back."""
+"""Errors to response codes and back."""
 
 import pytest
 from tests.support.cases import each_case
@@ -32,15 +32,15 @@ from sparrow.wire.error_codes import (
         (errors.ProtocolError("cut"), ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_an_error_becomes_its_code_and_its_own_sentence(error, code):
+def test_an_error_becomes_its_code_and_its_message(error, code):
     assert response_for_error(error) == (code, str(error))
 
 
-def test_our_own_mistake_is_a_system_error_with_its_class():
+def test_an_unexpected_error_is_a_system_error_with_its_class_name():
     assert response_for_error(KeyError("x")) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'x'")
 
 
-def test_a_remark_is_bounded():
+def test_the_length_of_a_remark_is_limited():
     assert len(response_for_error(errors.Refused("x" * 10_000))[1]) == REMARK_CHARS_MAX
 
 
@@ -58,18 +58,18 @@ def test_every_code_gives_an_error_that_gives_the_code_back(code):
         "No topic route info in name server for the topic: T-1",
     ],
 )
-def test_the_unknown_topic_is_found_in_anyones_words(remark):
+def test_the_unknown_topic_is_found_in_remarks_of_any_broker(remark):
     error = error_for_response(ResponseCode.TOPIC_NOT_EXIST, remark)
     assert isinstance(error, errors.UnknownTopic)
     assert error.topic == "T-1"
 
 
-def test_the_family_says_who_must_act():
+def test_the_error_class_follows_from_the_code():
     assert isinstance(error_for_response(ResponseCode.NO_PERMISSION, "x"), RemoteRefused)
     assert isinstance(error_for_response(ResponseCode.SERVICE_NOT_AVAILABLE, "x"), RemoteUnavailable)
     assert isinstance(error_for_response(ResponseCode.SYSTEM_BUSY, "x"), errors.Busy)
     assert str(error_for_response(ResponseCode.GO_AWAY, "bye")) == "GO_AWAY: bye"
 
 
-def test_a_relayed_answer_keeps_its_words():
+def test_a_relayed_response_keeps_its_remark():
     assert response_for_error(error_for_response(ResponseCode.CONSUMER_NOT_ONLINE, "nobody")) == (206, "nobody")

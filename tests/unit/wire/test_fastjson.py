@@ -1,4 +1,4 @@
-"""JSON as fastjson writes it."""
+"""JSON in the dialect of fastjson."""
 
 import pytest
 from tests.support.cases import each_case
@@ -7,7 +7,7 @@ from sparrow.model.errors import ProtocolError
 from sparrow.wire.fastjson import NESTING_MAX, emit, parse
 
 
-def test_quoted_and_bare_integer_keys_mean_the_same():
+def test_quoted_and_unquoted_integer_keys_are_equal():
     assert parse(b'{"brokerAddrs":{0:"10.0.0.1:10911",1:"x"}}') == parse(
         b'{"brokerAddrs":{"0":"10.0.0.1:10911","1":"x"}}'
     )
@@ -23,7 +23,7 @@ def test_objects_may_be_keys():
     }
 
 
-def test_blanks_references_and_every_kind_of_value_are_read():
+def test_spaces_references_and_every_kind_of_value_are_parsed():
     text = b' { "a" : [ 1 , -2.5e3 , true , false , null , "\\u6807\\"" ] , 7 : { "$ref" : "$" } } '
     assert parse(text) == {"a": [1, -2500.0, True, False, None, '标"'], "7": {"$ref": "$"}}
 
@@ -51,22 +51,22 @@ def test_blanks_references_and_every_kind_of_value_are_read():
         b"{{1:1}:" * 100_000,
     ],
 )
-def test_nonsense_is_a_protocol_error(text):
+def test_invalid_text_is_a_protocol_error(text):
     with pytest.raises(ProtocolError):
         parse(text)
 
 
-def test_nesting_is_bounded_and_bodies_are_far_below_the_bound():
+def test_nesting_is_limited():
     deep = b"{0:" + b"[" * NESTING_MAX + b"]" * NESTING_MAX + b"}"
     assert parse(deep)
     with pytest.raises(ProtocolError, match="deeper"):
         parse(b"{0:" + b"[" * (NESTING_MAX + 1) + b"]" * (NESTING_MAX + 1) + b"}")
 
 
-def test_written_without_blanks_and_with_integer_keys_in_quotes():
+def test_output_has_no_spaces_and_quoted_integer_keys():
     assert emit({"brokerAddrs": {0: "a:1", 1: "b:2"}}) == b'{"brokerAddrs":{"0":"a:1","1":"b:2"}}'
 
 
-def test_what_is_written_is_read_back():
+def test_values_round_trip():
     value = {"t": {(("q", 0), ("t", "T")): [1, {"x": None}], (("q", 1), ("t", "标")): 2.5}}
     assert parse(emit(value)) == value

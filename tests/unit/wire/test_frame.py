@@ -1,4 +1,4 @@
-"""Frames: the published vectors, both headers, and what a broken one gets."""
+"""Frames: the published vectors, both header serializations, and broken frames."""
 
 import struct
 
@@ -25,7 +25,7 @@ def framed(header: bytes, body: bytes = b"", serialization: int = 0) -> bytes:
     return struct.pack(">II", 4 + len(header) + len(body), serialization << 24 | len(header)) + header + body
 
 
-def test_javas_json_frame_is_read():
+def test_a_json_frame_of_java_is_decoded():
     assert len(JAVA_HEADER) == 131
     command = decode(JAVA_FRAME)
     assert (command.code, command.opaque, command.flag, command.version) == (105, 7, 0, 401)
@@ -35,13 +35,13 @@ def test_javas_json_frame_is_read():
     assert command.body == b""
 
 
-def test_javas_binary_frame_is_read_and_written_to_the_byte():
+def test_a_binary_frame_of_java_round_trips_byte_for_byte():
     command = decode(BINARY_FRAME)
     assert command == RemotingCommand(**ROUTE, ext={"topic": "TopicTest"}, serialization=Serialization.BINARY)
     assert encode(command) == BINARY_FRAME
 
 
-def test_json_goes_out_compact_and_with_text_values_for_go():
+def test_json_is_compact_and_has_text_values_for_go():
     frame = encode(RemotingCommand(**ROUTE, ext={"topic": "T"}, body=b"xyz"))
     assert b" " not in frame[8:]
     assert b'"extFields":{"topic":"T"}' in frame
@@ -49,12 +49,12 @@ def test_json_goes_out_compact_and_with_text_values_for_go():
     assert b"remark" not in frame, "null members are left out"
 
 
-def test_the_start_of_a_frame_counts_a_body_it_does_not_hold():
+def test_a_frame_start_counts_a_body_that_is_sent_separately():
     command = RemotingCommand(**ROUTE, body=memoryview(b"records"))
     assert encode_without_body(command) + b"records" == encode(command)
 
 
-def test_an_answer_echoes_opaque_and_serialization_and_keeps_to_a_language_all_clients_know():
+def test_a_response_keeps_opaque_and_serialization_and_uses_the_language_java():
     for frame in (JAVA_FRAME, BINARY_FRAME):
         request = decode(frame)
         response = decode(encode(response_to(request, ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")))
@@ -66,26 +66,26 @@ def test_an_answer_echoes_opaque_and_serialization_and_keeps_to_a_language_all_c
         assert response.language is Language.JAVA
 
 
-def test_gos_empty_remark_is_no_remark():
+def test_the_empty_remark_of_go_is_no_remark():
     assert decode(framed(b'{"code":0,"flag":1,"remark":"","language":"GO"}')).remark is None
 
 
 @pytest.mark.parametrize(("written", "meant"), [('"GO"', Language.GO), ("9", Language.GO), ('"COBOL"', Language.OTHER)])
-def test_an_unknown_language_is_another_language(written, meant):
+def test_an_unknown_language_becomes_other(written, meant):
     assert decode(framed(b'{"code":1,"language":%b}' % written.encode())).language is meant
 
 
 @pytest.mark.parametrize("member", [b"", b',"extFields":null', b',"extFields":{}'])
-def test_no_ext_fields_may_be_said_in_three_ways(member):
+def test_missing_null_and_empty_ext_fields_are_equal(member):
     assert decode(framed(b'{"code":1%b}' % member)).fields() == {}
 
 
-def test_bare_numbers_and_booleans_among_ext_fields_are_read_as_text():
+def test_unquoted_numbers_and_booleans_in_ext_fields_are_read_as_text():
     command = decode(framed(b'{"code":1,"extFields":{"a":1,"b":true,"c":null,"d":"x"}}'))
     assert command.fields() == {"a": "1", "b": "true", "d": "x"}
 
 
-def test_pop_codes_survive_the_16_bits_of_a_binary_header():
+def test_pop_codes_fit_the_16_bits_of_a_binary_header():
     assert REQUEST_CODE_ALIASES[3442] == RequestCode.POP_MESSAGE
     assert REQUEST_CODE_ALIASES[3543] == RequestCode.BATCH_ACK_MESSAGE
     assert REQUEST_CODE_ALIASES[3448] == 200056
@@ -95,11 +95,11 @@ def test_pop_codes_survive_the_16_bits_of_a_binary_header():
         assert decode(frame).code == code
 
 
-def test_a_response_code_is_never_taken_for_a_pop_request():
+def test_a_response_code_is_never_mapped_to_a_pop_request():
     assert decode(framed(b'{"code":3442,"flag":1}')).code == 3442
 
 
-def test_relayed_raw_fields_may_change_serialization():
+def test_raw_fields_can_be_relayed_in_another_serialization():
     request = decode(JAVA_FRAME)
     relayed = msgspec.structs.replace(request, serialization=Serialization.BINARY)
     assert encode(relayed) == BINARY_FRAME
@@ -135,7 +135,7 @@ def test_a_broken_frame_is_a_protocol_error(frame):
         decode(frame)
 
 
-def test_a_frame_may_be_as_large_as_javas_limit_and_not_a_byte_larger():
+def test_a_frame_of_the_maximum_size_of_java_is_accepted_and_one_byte_more_is_not():
     largest = RemotingCommand(1, body=bytes(16 * 1024 * 1024 - len(encode(RemotingCommand(1)))))
     frame = encode(largest)
     assert len(frame) == 16 * 1024 * 1024
@@ -146,16 +146,16 @@ def test_a_frame_may_be_as_large_as_javas_limit_and_not_a_byte_larger():
         decode(JAVA_FRAME, frame_bytes_max=100)
 
 
-def test_a_version_that_no_short_holds_is_refused_in_a_binary_header():
+def test_a_version_larger_than_a_short_is_refused_in_a_binary_header():
     with pytest.raises(Refused, match="out of range"):
         encode(RemotingCommand(1, version=40_000, serialization=Serialization.BINARY))
 
 
-def test_the_short_pop_codes_are_known_in_json_too():
+def test_the_short_pop_codes_are_mapped_in_json_too():
     assert decode(framed(b'{"code":3442}')).code == RequestCode.POP_MESSAGE
 
 
 @pytest.mark.parametrize("serialization", Serialization)
-def test_half_a_surrogate_pair_is_refused_before_anything_is_sent(serialization):
+def test_an_unpaired_surrogate_is_refused_before_anything_is_sent(serialization):
     with pytest.raises(Refused):
         encode(RemotingCommand(1, remark="\ud800", serialization=serialization))

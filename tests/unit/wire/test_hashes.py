@@ -1,4 +1,4 @@
-"""Java's hash of texts."""
+"""Java's string hash."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_hash_code_over_utf16_units(text, code):
     assert java_hash(text) == code
 
 
-def test_no_tag_is_zero():
+def test_a_missing_tag_hashes_to_zero():
     assert tags_code(None) == tags_code("") == 0
     assert tags_code("TagA") == 2598919
 

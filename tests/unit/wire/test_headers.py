@@ -1,4 +1,4 @@
-"""Typed headers: both spellings of a send, Java's booleans, and errors that name the field."""
+"""Typed headers: both forms of a send, Java's booleans, and errors that name the field."""
 
 import msgspec
 import pytest
@@ -53,7 +53,7 @@ def raw(fields):
 
 
 @pytest.mark.parametrize("wire", [dict, raw])
-def test_both_spellings_of_a_send_mean_the_same(wire):
+def test_both_forms_of_a_send_decode_to_the_same_header(wire):
     long, short = read(SendMessage, wire(LONG)), read(SendMessageV2, wire(SHORT))
     assert isinstance(short, SendMessage)
     assert msgspec.structs.astuple(long) == msgspec.structs.astuple(short)
@@ -65,12 +65,12 @@ def test_both_spellings_of_a_send_mean_the_same(wire):
 @each_case(
     ("text", "meant"), [("true", True), ("True", True), ("false", False), ("1", False), ("yes", False), ("", False)]
 )
-def test_booleans_are_read_as_javas_parse_boolean_does(wire, text, meant):
+def test_booleans_are_parsed_as_by_javas_parse_boolean(wire, text, meant):
     assert read(SendMessage, wire(LONG | {"unitMode": text})).unit_mode is meant
 
 
 @pytest.mark.parametrize("wire", [dict, raw])
-def test_a_missing_field_is_named(wire):
+def test_a_missing_field_is_named_in_the_error(wire):
     fields = {name: value for name, value in SHORT.items() if name != "b"}
     with pytest.raises(BadRequest, match="field 'b' is missing") as caught:
         read(SendMessageV2, wire(fields))
@@ -80,33 +80,33 @@ def test_a_missing_field_is_named(wire):
 
 @pytest.mark.parametrize("wire", [dict, raw])
 @pytest.mark.parametrize(("name", "value"), [("queueId", "x"), ("queueId", str(2**31)), ("bornTimestamp", str(2**63))])
-def test_a_number_that_is_none_or_too_large_is_named(wire, name, value):
+def test_an_invalid_or_too_large_number_is_named_in_the_error(wire, name, value):
     with pytest.raises(BadRequest, match=f"field '{name}' is '{value}'"):
         read(SendMessage, wire(LONG | {name: value}))
 
 
-def test_no_fields_at_all_is_a_missing_field():
+def test_missing_ext_fields_are_a_missing_field():
     for nothing in (None, {}, msgspec.Raw(b"null"), msgspec.Raw(b"{}")):
         with pytest.raises(BadRequest, match="missing"):
             read(CommitOffset, nothing)
 
 
-def test_ext_fields_that_are_no_map_are_a_bad_request():
+def test_ext_fields_that_are_not_an_object_are_a_bad_request():
     for nonsense in (b"[]", b'"x"', b'{"topic":[]}', b'{"topic":"\xff"}'):
         with pytest.raises(BadRequest):
             read(CommitOffset, msgspec.Raw(nonsense))
 
 
-def test_unknown_fields_ride_along_unread():
+def test_unknown_fields_are_ignored():
     assert read(OffsetResponse, raw({"offset": "5", "AccessKey": "ak", "nsd": "true"})) == OffsetResponse(5)
 
 
-def test_bare_numbers_are_tolerated_also_where_text_is_due():
+def test_unquoted_numbers_are_accepted_even_for_text_fields():
     fields = {"consumerGroup": 7, "topic": "T", "queueId": 0, "commitOffset": 9}
     assert read(CommitOffset, raw(fields)) == CommitOffset("7", "T", 0, 9)
 
 
-def test_what_is_none_is_not_written_and_all_else_is_text():
+def test_none_is_omitted_and_all_other_values_are_text():
     assert write(SendMessageResponse("AB", 3, 99, trace_on=True)) == {
         "msgId": "AB",
         "queueId": "3",
@@ -116,7 +116,7 @@ def test_what_is_none_is_not_written_and_all_else_is_text():
     assert write(read(SendMessageV2, SHORT)) == SHORT | {"m": "true"}
 
 
-def test_names_that_camel_case_would_not_give():
+def test_irregular_wire_names_are_used():
     assert write(ResetOffset("T", "g", -1, True)) == {
         "topic": "T",
         "group": "g",
@@ -138,7 +138,7 @@ def test_names_that_camel_case_would_not_give():
     assert DeleteGroup.__struct_encode_fields__ == ("groupName", "cleanOffset", "removeOffset")
 
 
-def test_small_readings_on_headers():
+def test_derived_values_of_headers_are_correct():
     assert QueryOffset("g", "T", 1).queue == Queue("T", 1)
     assert SearchOffset("T", 0, 1, "UPPER").wants_upper
     assert not SearchOffset("T", 0, 1).wants_upper
@@ -149,7 +149,7 @@ def test_small_readings_on_headers():
     assert (held.commits, held.may_suspend, held.has_subscription) == (True, True, False)
 
 
-def test_every_code_has_a_type_and_requests_without_fields_are_done():
+def test_every_code_has_a_header_type_and_others_use_the_empty_header():
     assert request_header_type(RequestCode.SEND_MESSAGE_V2) is SendMessageV2
     assert request_header_type(RequestCode.HEART_BEAT) is Heartbeat
     assert response_header_type(RequestCode.QUERY_CONSUMER_OFFSET) is OffsetResponse
@@ -158,6 +158,6 @@ def test_every_code_has_a_type_and_requests_without_fields_are_done():
     assert set(headers.REQUEST_HEADERS) | set(headers.RESPONSE_HEADERS) <= set(RequestCode)
 
 
-def test_no_two_fields_of_a_header_share_a_wire_name():
+def test_the_wire_names_of_a_header_are_unique():
     for kind in {*headers.REQUEST_HEADERS.values(), *headers.RESPONSE_HEADERS.values()}:
         assert len(set(kind.__struct_encode_fields__)) == len(kind.__struct_fields__), kind

@@ -1,4 +1,4 @@
-"""Message ids of both kinds."""
+"""Offset ids and unique ids."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -22,13 +22,13 @@ BROKER = Host(bytes([192, 168, 0, 1]), 10911)
 NOVEMBER = datetime(2023, 11, 1, tzinfo=UTC)
 
 
-def test_the_published_offset_id():
+def test_the_published_offset_id_round_trips():
     assert format_offset_id(BROKER, 123456) == "C0A8000100002A9F000000000001E240"
     assert parse_offset_id("C0A8000100002A9F000000000001E240") == (BROKER, 123456)
     assert parse_offset_id("c0a8000100002a9f000000000001e240") == (BROKER, 123456)
 
 
-def test_the_prefix_is_the_quick_way_to_the_same_id():
+def test_the_offset_id_prefix_gives_the_same_id():
     assert offset_id_prefix(BROKER) + f"{123456:016X}" == format_offset_id(BROKER, 123456)
 
 
@@ -42,7 +42,7 @@ def test_an_ipv6_offset_id_has_56_characters():
 @pytest.mark.parametrize(
     "text", ["", "C0", "X" * 32, "C0A8000100002A9F00000000 001E240", "C0" * 17, "F" * 32, "标" * 32]
 )
-def test_anything_else_is_a_protocol_error(text):
+def test_invalid_text_is_a_protocol_error(text):
     with pytest.raises(ProtocolError):
         parse_offset_id(text)
 
@@ -51,7 +51,7 @@ def maker(clock_ms, ip=b"\x0a\0\0\1"):
     return UniqueIdGenerator(ip, pid=0x1_2345, generator_id=0xCAFEBABE, clock_ms=clock_ms)
 
 
-def test_a_unique_id_is_laid_out_as_java_does():
+def test_a_unique_id_has_the_layout_of_java():
     made = NOVEMBER + timedelta(days=14, milliseconds=5)
     text = maker(lambda: int(made.timestamp() * 1000)).make()
     assert text == "0A0000012345CAFEBABE481908050000"
@@ -60,19 +60,19 @@ def test_a_unique_id_is_laid_out_as_java_does():
     assert unique_id_time(text, made + timedelta(hours=1)) == made
 
 
-def test_an_id_of_last_month_is_dated_last_month():
+def test_an_id_of_last_month_gets_a_date_in_last_month():
     made = NOVEMBER + timedelta(days=29)
     text = maker(lambda: int(made.timestamp() * 1000)).make()
     assert unique_id_time(text, NOVEMBER + timedelta(days=31)) == made
 
 
-def test_ipv6_makes_56_characters():
+def test_a_unique_id_with_ipv6_has_56_characters():
     assert len(maker(lambda: 0, ip=bytes(16)).make()) == 56
     with pytest.raises(ValueError, match="4 or 16"):
         maker(lambda: 0, ip=b"1")
 
 
-def test_the_time_starts_anew_each_month():
+def test_the_time_restarts_each_month():
     now = int((NOVEMBER + timedelta(days=30)).timestamp() * 1000) - 1
     ids = maker(lambda: now)
     assert parse_unique_id(ids.make()).ms_of_month == 30 * 86_400_000 - 1
@@ -87,7 +87,7 @@ def test_the_counter_wraps_after_65536():
     assert made[65536] == made[0]
 
 
-def test_threads_never_share_an_id():
+def test_ids_of_concurrent_threads_are_unique():
     ids, found = maker(lambda: 0), []
 
     def work():

@@ -1,4 +1,4 @@
-"""Property strings."""
+"""Encoding of property strings."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX, decode, encode, has_property, property_value, set_properties
 
 
-def test_written_with_a_separator_behind_each():
+def test_every_property_ends_with_a_separator():
     assert encode({"TAGS": "TagA", "KEYS": "a b"}) == b"TAGS\x01TagA\x02KEYS\x01a b\x02"
     assert encode({}) == b""
 
 
-def test_entries_no_reader_would_see_are_not_written():
+def test_empty_names_and_values_are_not_written():
     assert encode({"": "x", "y": "", "z": "1"}) == b"z\x011\x02"
 
 
@@ -26,31 +26,31 @@ def test_entries_no_reader_would_see_are_not_written():
         (b"a\x011\x012\x02", {"a": "1\x012"}),
     ],
 )
-def test_read_as_java_reads_them(encoded, found):
+def test_property_strings_decode_as_in_java(encoded, found):
     assert decode(encoded) == found
     assert decode(memoryview(encoded)) == found
 
 
 @pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a\x02": "b"}, {"a": "b\x02"}, {"a": "\ud800"}])
-def test_what_would_be_cut_in_two_is_refused(properties):
+def test_separators_inside_names_or_values_are_refused(properties):
     with pytest.raises(Refused):
         encode(properties)
 
 
-def test_a_signed_short_bounds_them():
+def test_the_length_is_limited_by_a_signed_short():
     assert len(encode({"a": "x" * (PROPERTIES_BYTES_MAX - 3)})) == PROPERTIES_BYTES_MAX
     with pytest.raises(TooLarge):
         encode({"a": "x" * (PROPERTIES_BYTES_MAX - 2)})
 
 
-def test_text_that_is_none_is_a_protocol_error():
+def test_invalid_utf8_is_a_protocol_error():
     with pytest.raises(ProtocolError):
         decode(b"a\x01\xff\x02")
     with pytest.raises(ProtocolError):
         property_value(b"a\x01\xff\x02", "a")
 
 
-def test_one_property_without_the_others():
+def test_one_property_is_read_without_decoding_the_others():
     encoded = encode({"XTAGS": "no", "TAGS": "标签", "KEYS": "k"})
     assert property_value(encoded, "TAGS") == "标签"
     assert property_value(encoded, "KEYS") == "k"
@@ -58,7 +58,7 @@ def test_one_property_without_the_others():
     assert property_value(b"a\x011\x02a\x012", "a") == "2"
 
 
-def test_whether_there_is_a_property_without_reading_it():
+def test_the_presence_of_a_property_is_found_without_decoding_it():
     encoded = encode({"XTAGS": "TAGS", "TAGS": "a", "KEYS": "k"})
     assert has_property(encoded, "TAGS")
     assert has_property(encoded, "XTAGS")
@@ -82,19 +82,19 @@ def test_whether_there_is_a_property_without_reading_it():
         (b"a\x011\x02", {}, {"a": "1"}),
     ],
 )
-def test_properties_are_set_and_taken_out(encoded, values, found):
+def test_properties_are_set_and_removed(encoded, values, found):
     changed = set_properties(encoded, values)
     assert decode(changed) == found
     assert list(decode(changed)) == list(found)
 
 
-def test_a_property_that_is_set_can_be_read_at_once():
+def test_a_property_that_was_set_is_readable():
     changed = set_properties(b"REAL_TOPIC\x01old\x02", {"REAL_TOPIC": "new", "REAL_QID": "3"})
     assert property_value(changed, "REAL_TOPIC") == "new"
     assert has_property(changed, "REAL_QID")
     assert b"old" not in changed, "nobody reads the old one by mistake"
 
 
-def test_a_value_that_would_be_cut_in_two_is_not_set():
+def test_a_value_with_a_separator_cannot_be_set():
     with pytest.raises(Refused):
         set_properties(b"a\x011\x02", {"b": "x\x02y"})

@@ -1,4 +1,4 @@
-"""Records for several queues in one body."""
+"""Queue batches: records for several queues in one body."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from sparrow.model.queue import Queue
 from sparrow.wire import queue_batches, record
 
 
-def test_portions_come_back_as_they_were():
+def test_queue_batches_round_trip():
     some = [portion("T", 0, [b"a", b"bb"]), portion("Ü", 7, [b""]), portion("T", 0, [b"c"])]
     found = queue_batches.decode(queue_batches.encode(some))
     assert [part.queue for part in found] == [Queue("T", 0), Queue("Ü", 7), Queue("T", 0)]
@@ -20,7 +20,7 @@ def test_portions_come_back_as_they_were():
     assert found[0].sizes.dtype == np.int32
 
 
-def test_the_layout_is_the_one_written_down():
+def test_the_layout_is_the_documented_one():
     part = portion("T", 258, [b"x"])
     size = len(part.data).to_bytes(4, "big")
     head = b"\0\0\0\1" + b"\0\1T" + b"\0\0\1\2" + b"\0\0\0\1" + size + size
@@ -34,11 +34,11 @@ def test_records_are_not_copied():
     assert part.data[-1] == body[-1]
 
 
-def test_no_portions_are_portions_too():
+def test_an_empty_list_round_trips():
     assert queue_batches.decode(queue_batches.encode([])) == []
 
 
-def test_topics_are_found_without_the_records():
+def test_topics_are_found_without_decoding_records():
     body = queue_batches.encode([portion("T", 0, [b"a"]), portion("U", 1, [b"b"]), portion("T", 2, [b"c"])])
     assert queue_batches.topics_in(body) == {"T", "U"}
 
@@ -66,6 +66,6 @@ ONE = blob("T", {0: [b"a", b"b"]})
         (ONE[:19] + b"\0\0\0\1" + ONE[23:], "do not add up"),
     ],
 )
-def test_bytes_that_are_no_portions_are_refused_with_a_reason(body, why):
+def test_invalid_bytes_are_refused_with_a_reason(body, why):
     with pytest.raises(ProtocolError, match=why):
         queue_batches.decode(body)

@@ -1,4 +1,4 @@
-"""One record of the commit log: the published vector, IPv6, V2, and damage."""
+"""Records of the commit log: the published vector, IPv6, V2, and damage."""
 
 import struct
 
@@ -37,7 +37,7 @@ def altered(**changes):
     return StoredMessage(**(fields | changes))
 
 
-def test_the_published_record():
+def test_the_published_record_round_trips():
     assert len(VECTOR) == 124
     assert record.encode_message(MESSAGE) == VECTOR
     assert record.decode(VECTOR) == MESSAGE
@@ -60,7 +60,7 @@ def test_the_smallest_record_has_91_bytes():
     ("born", "store", "bits", "extra"),
     [(IPV6, MESSAGE.store_host, 0x10, 12), (MESSAGE.born_host, IPV6, 0x20, 12), (IPV6, IPV6, 0x30, 24)],
 )
-def test_ipv6_hosts_take_12_bytes_more_each(born, store, bits, extra):
+def test_ipv6_hosts_take_12_more_bytes_each(born, store, bits, extra):
     message = altered(born_host=born, store_host=store)
     encoded = record.encode_message(message)
     assert len(encoded) == 124 + extra
@@ -69,7 +69,7 @@ def test_ipv6_hosts_take_12_bytes_more_each(born, store, bits, extra):
     assert decoded.properties == MESSAGE.properties
 
 
-def test_v2_with_its_longer_topic_length_is_read():
+def test_v2_records_with_a_longer_topic_length_are_decoded():
     topic_at = 88 + len(MESSAGE.body)
     v2 = bytearray(VECTOR)
     v2[topic_at : topic_at + 1] = struct.pack(">H", v2[topic_at])
@@ -78,7 +78,7 @@ def test_v2_with_its_longer_topic_length_is_read():
 
 
 @pytest.mark.parametrize("kind", Compression)
-def test_compressed_bodies_are_expanded_unless_asked_not_to(kind):
+def test_compressed_bodies_are_expanded_unless_disabled(kind):
     body, bits = compress(b"x" * 5000, kind)
     encoded = record.encode_message(altered(body=body, sys_flag=bits | 0x4))
     expanded, kept = record.decode(encoded), record.decode(encoded, expand=False)
@@ -87,14 +87,14 @@ def test_compressed_bodies_are_expanded_unless_asked_not_to(kind):
     assert kept.sys_flag & COMPRESSED_FLAG
 
 
-def test_records_end_to_end():
+def test_consecutive_records_are_decoded():
     assert record.decode_all(VECTOR * 3) == [MESSAGE] * 3
     assert record.decode_all(b"") == []
     with pytest.raises(ProtocolError):
         record.decode_all(VECTOR + VECTOR[:-1])
 
 
-def test_a_flipped_bit_in_the_body_is_noticed_unless_asked_not_to():
+def test_a_flipped_bit_in_the_body_is_detected_unless_disabled():
     damaged = bytearray(VECTOR)
     damaged[90] ^= 1
     with pytest.raises(ProtocolError, match="checksum"):
@@ -103,14 +103,14 @@ def test_a_flipped_bit_in_the_body_is_noticed_unless_asked_not_to():
 
 
 @pytest.mark.parametrize("at", [0, 4, 84, 102, 112])
-def test_a_damaged_length_or_magic_is_noticed(at):
+def test_a_damaged_length_or_magic_is_detected(at):
     damaged = bytearray(VECTOR)
     damaged[at] ^= 0x40
     with pytest.raises(ProtocolError):
         record.decode(bytes(damaged))
 
 
-def test_what_does_not_fit_the_format_is_refused():
+def test_values_that_do_not_fit_the_format_are_refused():
     with pytest.raises(TooLarge):
         record.topic_field(b"x" * 256)
     with pytest.raises(ProtocolError):
@@ -119,7 +119,7 @@ def test_what_does_not_fit_the_format_is_refused():
 
 @pytest.mark.parametrize("born", [MESSAGE.born_host, IPV6])
 @pytest.mark.parametrize("store", [MESSAGE.store_host, IPV6])
-def test_a_record_can_be_stored_again_with_all_but_its_place(born, store):
+def test_a_draft_keeps_all_fields_of_its_record_except_the_location(born, store):
     body, bits = compress(b"Hello RocketMQ" * 100, Compression.ZLIB)
     message = altered(
         born_host=born, store_host=store, body=body, sys_flag=bits | 8, flag=7, reconsume_times=3, prepared_offset=9
@@ -140,7 +140,7 @@ def test_a_record_can_be_stored_again_with_all_but_its_place(born, store):
     assert record.queue_offset_of(encoded) == message.queue_offset
 
 
-def test_a_record_that_does_not_add_up_is_not_stored_again():
+def test_a_draft_of_an_inconsistent_record_is_refused():
     whole = record.encode_message(MESSAGE)
     for at, value in ((0, 1 << 30), (4, 0), (84, 1 << 30), (84, -1)):
         damaged = bytearray(whole)

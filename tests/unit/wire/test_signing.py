@@ -1,4 +1,4 @@
-"""Signatures as RocketMQ's clients make them."""
+"""Signatures of RocketMQ clients."""
 
 import base64
 import hashlib
@@ -24,29 +24,29 @@ def made_by_hand(data: bytes, key: str = KEY) -> str:
     return base64.b64encode(hmac.new(key.encode(), data, hashlib.sha1).digest()).decode()
 
 
-def test_it_is_the_one_that_rocketmq_makes():
+def test_the_signature_equals_that_of_rocketmq():
     assert signature(FIELDS, b"", KEY) == "7YP22DJCPjrRSBEtTCVTO/774qs="
 
 
-def test_values_are_signed_in_the_order_of_their_names_then_the_body():
+def test_values_are_signed_in_the_order_of_their_names_followed_by_the_body():
     fields = {"b": "2", "a": "1", "B": "0", "AccessKey": "ak"}
     assert signature(fields, b"body", KEY) == made_by_hand(b"ak012body")
 
 
 def test_names_are_sorted_by_utf_16_units():
-    # U+10000 is D800 DC00 there, and so before U+FFFF, which is after it among code points.
+    # In UTF-16, U+10000 is D800 DC00 and sorts before U+FFFF; by code points it sorts after it.
     assert signature({"\uffff": "2", "\U00010000": "1"}, b"", KEY) == made_by_hand(b"12")
 
 
-def test_text_is_utf_8_in_values_and_in_the_key():
+def test_values_and_key_are_encoded_as_utf_8():
     assert signature({"a": "é名"}, b"", "schlüssel") == made_by_hand("é名".encode(), "schlüssel")
 
 
-def test_what_is_signed_already_is_signed_the_same():
+def test_an_existing_signature_does_not_change_the_signature():
     assert signature(FIELDS | {"Signature": "any"}, b"", KEY) == signature(FIELDS, b"", KEY)
 
 
-def test_a_body_may_be_a_view_of_a_buffer():
+def test_a_body_may_be_a_memoryview():
     assert signature(FIELDS, memoryview(b"body"), KEY) == signature(FIELDS, b"body", KEY)
 
 
@@ -61,7 +61,7 @@ def test_a_body_may_be_a_view_of_a_buffer():
         {"Signature": made_by_hand(b"ak0TopicTest", "another")},
     ],
 )
-def test_a_request_that_was_changed_is_not_signed(forged):
+def test_a_changed_request_has_no_valid_signature(forged):
     fields = FIELDS | {"Signature": signature(FIELDS, b"body", KEY)}
     assert has_valid_signature(fields, b"body", KEY)
     assert not has_valid_signature(fields | forged, b"body", KEY)
@@ -69,20 +69,20 @@ def test_a_request_that_was_changed_is_not_signed(forged):
     assert not has_valid_signature(fields, b"body", KEY + "9")
 
 
-def test_without_a_signature_it_is_not_signed():
+def test_a_request_without_a_signature_has_no_valid_signature():
     assert not has_valid_signature(FIELDS, b"", KEY)
     assert not has_valid_signature({}, b"", KEY)
 
 
 @pytest.mark.parametrize("name", ["_UNIQUE_KEY_QUERY", "__ZONE_NAME", "SecurityToken"])
-def test_fields_that_some_clients_add_after_signing_may_be_signed_or_not(name):
+def test_fields_that_clients_add_after_signing_may_be_signed_or_not(name):
     before = FIELDS | {"Signature": signature(FIELDS, b"", KEY)}
     assert has_valid_signature(before | {name: "true"}, b"", KEY)
     together = FIELDS | {name: "true"}
     assert has_valid_signature(together | {"Signature": signature(together, b"", KEY)}, b"", KEY)
 
 
-def test_of_several_such_fields_some_may_be_signed():
+def test_only_some_of_several_added_fields_may_be_signed():
     together = FIELDS | {"_UNIQUE_KEY_QUERY": "true"}
     told = together | {"Signature": signature(together, b"", KEY), "SecurityToken": "s", "__ZONE_MODE": "m"}
     assert has_valid_signature(told, b"", KEY)
@@ -91,7 +91,7 @@ def test_of_several_such_fields_some_may_be_signed():
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("header", [None, GetRoute("T"), QueueRequest("名", 7)])
-def test_a_signed_header_is_the_header_and_proves_itself_on_both_wires(header: Header | None, serialization):
+def test_a_signed_header_keeps_its_fields_and_is_valid_in_both_serializations(header: Header | None, serialization):
     ext = headers.write(sign(header, b"body", CREDENTIALS))
     command = decode(encode(RemotingCommand(105, 1, ext=ext, body=b"body", serialization=serialization)))
     assert has_valid_signature(command.fields(), command.body, KEY)
@@ -112,9 +112,9 @@ def _any(kind):
     return "1" if kind is str else 1
 
 
-def test_every_request_has_a_code_of_its_own():
+def test_every_request_has_a_unique_code():
     assert len(set(RequestCode)) == len(RequestCode.__members__)
 
 
-def test_a_token_that_is_shown_does_not_show_its_secret_by_accident():
+def test_the_repr_of_a_token_description_hides_its_secret():
     assert "5ec2e7" not in repr([TokenDescription(1, "billing", "c", 5, None, "5ec2e7")])

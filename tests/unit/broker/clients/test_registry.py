@@ -1,4 +1,4 @@
-"""Who is online, and what groups subscribe to."""
+"""The registry of connected clients, and the subscriptions of their groups."""
 
 import pytest
 from hypothesis import given
@@ -35,16 +35,16 @@ def ids(members: ClientRegistry, group: str = "g") -> list[str]:
     return list(found.members) if found is not None else []
 
 
-# -- coming and going -------------------------------------------------------------------------------------------------
+# -- joining and leaving ----------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_comes_changes_its_group(members):
+def test_a_new_client_changes_its_group(members):
     assert beat(members, "c1", "a", consumer()).groups == ("g",)
     assert beat(members, "c2", "b", consumer()).groups == ("g",)
     assert ids(members) == ["a", "b"]
 
 
-def test_the_same_heartbeat_again_changes_nothing(members):
+def test_a_repeated_heartbeat_changes_nothing(members):
     beat(members, "c1", "a", consumer())
     assert beat(members, "c1", "a", consumer(), now_ms=9).groups == ()
     assert members.find_consumer("g", "a").seen_ms == 9
@@ -59,14 +59,14 @@ def test_a_client_may_be_in_many_groups(members):
     assert not members.has_consumers("h")
 
 
-def test_those_left_behind_are_told(members):
+def test_a_closed_connection_reports_the_groups_that_still_have_members(members):
     beat(members, "c1", "a", consumer("g"), consumer("h"))
     beat(members, "c2", "b", consumer("g"))
     assert members.remove_channel("c1").groups == ("g",)
     assert ids(members) == ["b"]
 
 
-def test_a_connection_nobody_knows_leaves_nothing_behind(members):
+def test_removing_an_unknown_connection_changes_nothing(members):
     assert members.remove_channel("c1").groups == ()
 
 
@@ -78,7 +78,7 @@ def test_unregistering_ends_one_membership(members):
     assert ids(members, "h") == ["a"]
 
 
-def test_nobody_unregisters_what_belongs_to_another_connection(members):
+def test_a_client_cannot_unregister_a_member_of_another_connection(members):
     beat(members, "c1", "a", consumer())
     assert members.unregister("c2", "a", consumer_group="g").groups == ()
     assert ids(members) == ["a"]
@@ -94,7 +94,7 @@ def test_a_client_on_a_new_connection_replaces_the_old_one(members):
     assert members.find_producer("a").channel == "c2"
 
 
-def test_an_old_connection_that_ends_late_does_not_take_the_new_one_with_it(members):
+def test_a_late_close_of_the_old_connection_keeps_the_client_on_its_new_connection(members):
     beat(members, "c1", "a", producer_data_set=[ProducerData("p"), ProducerData("q")])
     beat(members, "c2", "a", producer_data_set=[ProducerData("p")])
     members.remove_channel("c1")
@@ -105,24 +105,24 @@ def test_an_old_connection_that_ends_late_does_not_take_the_new_one_with_it(memb
 # -- subscriptions ----------------------------------------------------------------------------------------------------
 
 
-def test_a_pull_finds_the_filter_of_its_group(members):
+def test_a_pull_uses_the_filter_of_its_group(members):
     beat(members, "c1", "a", consumer("g", sub("T", "x || y")))
     assert members.subscription_filter("g", "T").tags_codes == {java_hash("x"), java_hash("y")}
     assert members.subscription_filter("g", "U") is None
     assert members.subscription_filter("h", "T") is None
 
 
-def test_only_a_newer_subscription_replaces_one(members):
+def test_only_a_newer_subscription_replaces_the_current_one(members):
     beat(members, "c1", "a", consumer("g", sub("T", "new", version=5)))
     for version in (4, 5):
         beat(members, "c2", "b", consumer("g", sub("T", "other", version=version)))
         assert members.subscription_filter("g", "T").data.sub_string == "new"
     changed = beat(members, "c2", "b", consumer("g", sub("T", "newest", version=6)))
     assert members.subscription_filter("g", "T").data.sub_string == "newest"
-    assert changed.groups == ()  # the same topics: there is nothing to share anew
+    assert changed.groups == ()  # the topics are the same: no rebalance
 
 
-def test_topics_that_a_heartbeat_leaves_out_are_gone(members):
+def test_topics_missing_from_a_heartbeat_are_removed(members):
     beat(members, "c1", "a", consumer("g", sub("T"), sub("U")))
     assert beat(members, "c1", "a", consumer("g", sub("U"))).groups == ("g",)
     assert members.subscription_filter("g", "T") is None
@@ -135,7 +135,7 @@ def test_a_new_topic_changes_the_group(members):
     assert members.groups_of_topic("U") == ["g"]
 
 
-def test_a_subscription_that_cannot_be_takes_nothing_else_with_it(members):
+def test_a_refused_subscription_does_not_affect_the_others_of_a_heartbeat(members):
     changed = beat(members, "c1", "a", consumer("g", sub("S", "a >", kind="SQL92"), sub("T")), consumer("h"))
     (refusal,) = changed.refused
     assert "a >" in str(refusal)
@@ -144,14 +144,14 @@ def test_a_subscription_that_cannot_be_takes_nothing_else_with_it(members):
     assert members.has_consumers("h")
 
 
-def test_subscriptions_go_with_the_last_member(members):
+def test_subscriptions_are_removed_with_the_last_member(members):
     beat(members, "c1", "a", consumer("g", sub("T", version=9)))
     members.remove_channel("c1")
     beat(members, "c1", "a", consumer("g", sub("T", "older", version=1)))
     assert members.subscription_filter("g", "T").data.sub_string == "older"
 
 
-def test_the_newest_heartbeat_says_how_the_group_consumes(members):
+def test_the_newest_heartbeat_sets_the_consume_mode_of_the_group(members):
     beat(members, "c1", "a", consumer())
     beat(members, "c1", "a", consumer("g", sub(), message_model="BROADCASTING", consume_type="CONSUME_ACTIVELY"))
     group = members.consumers("g")
@@ -161,7 +161,7 @@ def test_the_newest_heartbeat_says_how_the_group_consumes(members):
 # -- heartbeats without subscriptions ---------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_without_subscriptions_keeps_those_there_are(members):
+def test_a_heartbeat_without_subscriptions_keeps_the_known_ones(members):
     beat(members, "c1", "a", consumer(), heartbeat_fingerprint=7)
     changed = beat(members, "c1", "a", ConsumerData("g"), heartbeat_fingerprint=7, without_sub=True, now_ms=5)
     assert (changed.groups, changed.needs_subscriptions) == ((), False)
@@ -169,20 +169,20 @@ def test_a_heartbeat_without_subscriptions_keeps_those_there_are(members):
     assert members.find_consumer("g", "a").seen_ms == 5
 
 
-def test_a_group_that_is_not_known_needs_subscriptions(members):
+def test_a_heartbeat_without_subscriptions_for_an_unknown_group_asks_for_them(members):
     changed = beat(members, "c1", "a", ConsumerData("g"), heartbeat_fingerprint=7, without_sub=True)
     assert changed.needs_subscriptions
     assert ids(members) == ["a"]
 
 
-def test_another_fingerprint_needs_subscriptions(members):
+def test_a_changed_fingerprint_asks_for_subscriptions(members):
     beat(members, "c1", "a", consumer(), heartbeat_fingerprint=7)
     beat(members, "c2", "b", consumer("g", sub(version=2)), heartbeat_fingerprint=8)
     assert beat(members, "c1", "a", ConsumerData("g"), heartbeat_fingerprint=7, without_sub=True).needs_subscriptions
     assert not beat(members, "c1", "a", consumer(), heartbeat_fingerprint=7).needs_subscriptions
 
 
-# -- silence ----------------------------------------------------------------------------------------------------------
+# -- clients without heartbeats ---------------------------------------------------------------------------------------
 
 
 def test_channels_without_heartbeats_are_silent(members):
@@ -194,13 +194,13 @@ def test_channels_without_heartbeats_are_silent(members):
     assert members.silent_channels(11) == []
 
 
-def test_who_has_unregistered_is_not_silent(members):
+def test_a_channel_without_registrations_is_not_silent(members):
     beat(members, "c1", "a", consumer(), producer_data_set=[ProducerData("p")])
     members.unregister("c1", "a", producer_group="p", consumer_group="g")
     assert members.silent_channels(1_000) == []
 
 
-def test_a_group_that_a_client_no_longer_names_expires_alone(members):
+def test_a_group_missing_from_later_heartbeats_of_a_client_expires_alone(members):
     beat(members, "c1", "a", consumer("g"), consumer("h"), producer_data_set=[ProducerData("p")], now_ms=0)
     beat(members, "c2", "b", consumer("h"), now_ms=100)
     beat(members, "c1", "a", consumer("g"), now_ms=100)
@@ -211,7 +211,7 @@ def test_a_group_that_a_client_no_longer_names_expires_alone(members):
     assert members.find_producer("a") is None
 
 
-def test_nobody_is_told_of_a_group_whose_members_expire_together(members):
+def test_expiry_does_not_report_a_group_that_lost_all_its_members(members):
     beat(members, "c1", "a", consumer("g"), now_ms=0)
     beat(members, "c1", "b", consumer("g"), now_ms=0)
     beat(members, "c1", "a", consumer("h"), now_ms=100)
@@ -235,7 +235,7 @@ def test_producers_are_found_by_group_and_by_id(members):
     assert members.producers("q") == []
 
 
-def test_nothing_is_left_of_clients_that_come_and_go(members):
+def test_clients_that_disconnect_leave_no_state_behind(members):
     for number in range(100):
         more = {"producer_data_set": [ProducerData(f"p{number}")]}
         beat(members, f"c{number}", f"id{number}", consumer(f"g{number}"), **more)
@@ -251,7 +251,7 @@ happenings = st.lists(
 
 
 @given(happenings)
-def test_whatever_happens_members_and_connections_agree(happened):
+def test_members_and_connections_agree_after_any_operations(happened):
     members = ClientRegistry()
     for now_ms, (what, channel, client_id, consumes, produces) in enumerate(happened):
         if what == "beat":

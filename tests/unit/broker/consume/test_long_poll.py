@@ -1,4 +1,4 @@
-"""Pulls that wait, on a loop whose clock stands still until a test moves it: a minute passes in no time."""
+"""Long polling of pulls, on an event loop whose clock moves only when a test moves it."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ Q0, Q1 = Queue("T", 0), Queue("T", 1)
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """Its clock shows what it is told; timers that are due then run in the next turn."""
+    """An event loop with a manual clock; due timers run in its next iteration."""
 
     def __init__(self):
         self.now = 1000.0
@@ -36,7 +36,7 @@ def hold(loop):
 
 
 def turn(loop, times=3):
-    """Let everything that is ready run, and what that makes ready."""
+    """Run everything that is ready, and the callbacks that become ready by it."""
     for _ in range(times):
         loop.call_soon(loop.stop)
         loop.run_forever()
@@ -48,7 +48,7 @@ def jump(loop, seconds):
 
 
 class Pull:
-    """A pull as the hold sees it; notes each time it is looked at."""
+    """A parked pull; records each time the long-poll table resumes it."""
 
     def __init__(self, queue=Q0, *, matches=True, offset=0):
         self.seen, self.matches = [], matches
@@ -66,7 +66,7 @@ def parked(hold, *pulls, long_poll_ms=15_000):
     return pulls
 
 
-# -- growth -----------------------------------------------------------------------------------------------------------
+# -- queue growth -----------------------------------------------------------------------------------------------------
 
 
 def test_a_pull_wakes_when_its_queue_grows(loop, hold):
@@ -74,13 +74,13 @@ def test_a_pull_wakes_when_its_queue_grows(loop, hold):
     turn(loop)
     assert pull.seen == []
     hold.notify_growth(Q0, 1)
-    assert pull.seen == []  # not in the middle of somebody's append
+    assert pull.seen == []  # not while the append is running
     turn(loop)
     assert pull.seen == ["notify_growth"]
     assert hold.count == 0
 
 
-def test_other_queues_do_not_wake_it(loop, hold):
+def test_growth_of_other_queues_does_not_wake_a_pull(loop, hold):
     here, there, elsewhere = parked(hold, Pull(Q0), Pull(Q1), Pull(Queue("U", 0)))
     hold.notify_growth(Q1, 1)
     turn(loop)
@@ -88,7 +88,7 @@ def test_other_queues_do_not_wake_it(loop, hold):
     assert hold.count == 2
 
 
-def test_many_messages_of_one_turn_wake_it_once(loop, hold):
+def test_many_messages_in_one_loop_iteration_wake_a_pull_once(loop, hold):
     (pull,) = parked(hold, Pull(matches=False))
     for end in range(1000):
         hold.notify_growth(Q0, end)
@@ -96,7 +96,7 @@ def test_many_messages_of_one_turn_wake_it_once(loop, hold):
     assert pull.seen == ["notify_growth"]
 
 
-def test_all_pulls_of_a_queue_wake_in_the_order_they_came(loop, hold):
+def test_pulls_of_one_queue_wake_in_the_order_of_their_arrival(loop, hold):
     order = []
     pulls = [Pull() for _ in range(10)]
     for number, pull in enumerate(pulls):
@@ -107,7 +107,7 @@ def test_all_pulls_of_a_queue_wake_in_the_order_they_came(loop, hold):
     assert order == list(range(10))
 
 
-def test_a_pull_that_nothing_matched_goes_on_waiting_until_its_deadline(loop, hold):
+def test_a_pull_without_matching_messages_stays_parked_until_its_deadline(loop, hold):
     (pull,) = parked(hold, Pull(matches=False), long_poll_ms=5_000)
     for _ in range(3):
         hold.notify_growth(Q0, 1)
@@ -119,7 +119,7 @@ def test_a_pull_that_nothing_matched_goes_on_waiting_until_its_deadline(loop, ho
     assert hold.count == 0
 
 
-def test_growth_may_be_told_by_another_thread(loop, hold):
+def test_another_thread_may_report_growth(loop, hold):
     (pull,) = parked(hold, Pull())
     looked_from = []
     pull.held.resume = lambda held, is_over: bool(looked_from.append(threading.get_ident())) or True
@@ -131,8 +131,8 @@ def test_growth_may_be_told_by_another_thread(loop, hold):
     assert looked_from == [threading.get_ident()]
 
 
-async def test_another_thread_wakes_a_loop_that_sleeps():
-    """Nothing else is there to wake it: no poll, and no timer for the next ten seconds."""
+async def test_growth_reported_by_another_thread_wakes_a_sleeping_loop():
+    """Nothing else wakes the loop: there is no poll, and no timer for the next ten seconds."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     hold = LongPollTable(loop, pulls_max=10)
     hold.park(ParkedRequest(Q0, 0, lambda held, is_over: bool(woken.set()) or True), 15_000)
@@ -143,15 +143,15 @@ async def test_another_thread_wakes_a_loop_that_sleeps():
     assert loop.time() - asked_at < 5
 
 
-def test_growth_of_a_queue_nobody_waits_for_costs_nothing(loop, hold):
+def test_growth_of_a_queue_without_parked_pulls_is_not_recorded(loop, hold):
     hold.notify_growth(Q0, 1)
     assert not hold._grown
     (pull,) = parked(hold, Pull())
     turn(loop)
-    assert pull.seen == []  # it came later and has looked for itself
+    assert pull.seen == []  # it arrived after the growth and has read the queue itself
 
 
-def test_a_pull_parked_while_others_are_woken_is_not_lost(loop, hold):
+def test_a_pull_parked_while_others_wake_stays_in_the_table(loop, hold):
     late = Pull()
     (first,) = parked(hold, Pull())
     real = first.held.resume
@@ -174,7 +174,7 @@ def test_a_pull_parked_while_others_are_woken_is_not_lost(loop, hold):
 
 
 @pytest.mark.parametrize("long_poll_ms", [1, 99, 100, 101, 15_000, 60_000])
-def test_a_pull_is_over_at_its_deadline_within_a_slot_and_never_before(loop, hold, long_poll_ms):
+def test_a_pull_ends_within_one_slot_after_its_deadline_and_never_before_it(loop, hold, long_poll_ms):
     (pull,) = parked(hold, Pull(), long_poll_ms=long_poll_ms)
     jump(loop, long_poll_ms / 1000 - 0.0005)
     assert pull.seen == []
@@ -183,7 +183,7 @@ def test_a_pull_is_over_at_its_deadline_within_a_slot_and_never_before(loop, hol
     assert hold.count == 0
 
 
-def test_deadlines_are_kept_whatever_the_order_of_parking(loop, hold):
+def test_deadlines_hold_in_any_order_of_parking(loop, hold):
     late, soon, later = Pull(), Pull(Q1), Pull()
     hold.park(late.held, 20_000)
     hold.park(soon.held, 1_000)
@@ -194,7 +194,7 @@ def test_deadlines_are_kept_whatever_the_order_of_parking(loop, hold):
     assert hold._timer is None
 
 
-def test_a_loop_that_slept_too_long_catches_up(loop, hold):
+def test_a_loop_that_slept_too_long_ends_all_overdue_pulls(loop, hold):
     pulls = [Pull(Queue("T", number)) for number in range(50)]
     for number, pull in enumerate(pulls):
         hold.park(pull.held, 1_000 * number)
@@ -203,13 +203,13 @@ def test_a_loop_that_slept_too_long_catches_up(loop, hold):
     assert (hold.count, hold._waiting, hold._slots, hold._slot_order) == (0, {}, {}, [])
 
 
-def test_one_timer_stands_for_all_deadlines(loop, hold):
+def test_one_timer_serves_all_deadlines(loop, hold):
     parked(hold, *(Pull(Queue("T", number)) for number in range(50)), long_poll_ms=15_000)
     parked(hold, *(Pull(Queue("U", number)) for number in range(50)), long_poll_ms=10_000)
     assert sum(not timer.cancelled() for timer in loop._scheduled) == 1
 
 
-def test_a_woken_pull_is_not_over_again_later(loop, hold):
+def test_an_answered_pull_does_not_end_a_second_time_at_its_deadline(loop, hold):
     (pull,) = parked(hold, Pull())
     hold.notify_growth(Q0, 1)
     turn(loop)
@@ -218,7 +218,7 @@ def test_a_woken_pull_is_not_over_again_later(loop, hold):
     assert hold.count == 0
 
 
-def test_growth_and_deadline_in_one_turn_answer_once(loop, hold):
+def test_growth_and_deadline_in_one_iteration_answer_a_pull_once(loop, hold):
     (pull,) = parked(hold, Pull(), long_poll_ms=100)
     hold.notify_growth(Q0, 1)
     jump(loop, 1)
@@ -226,11 +226,11 @@ def test_growth_and_deadline_in_one_turn_answer_once(loop, hold):
     assert hold.count == 0
 
 
-# -- the end, and the bound -------------------------------------------------------------------------------------------
+# -- closing and limits -----------------------------------------------------------------------------------------------
 
 
-def test_a_closed_connection_is_dropped_when_next_looked_at(loop, hold):
-    """`broker/consume/pull` says True for a channel that is gone: nobody is there to go on waiting."""
+def test_a_pull_of_a_closed_connection_is_dropped_at_its_next_wake(loop, hold):
+    """`broker/consume/pull` returns True for a closed channel, so that the pull is not parked again."""
     gone, stays = Pull(), Pull(matches=False)
     parked(hold, gone, stays)
     hold.notify_growth(Q0, 1)
@@ -241,7 +241,7 @@ def test_a_closed_connection_is_dropped_when_next_looked_at(loop, hold):
     assert (gone.seen, stays.seen) == (["notify_growth"], ["notify_growth", "notify_growth"])
 
 
-def test_past_its_bound_the_hold_is_busy_and_forgets_who_it_refused(loop):
+def test_a_full_table_refuses_a_pull_as_busy_and_does_not_keep_it(loop):
     hold = LongPollTable(loop, pulls_max=2)
     parked(hold, Pull(), Pull(Q1))
     refused = Pull()
@@ -254,7 +254,7 @@ def test_past_its_bound_the_hold_is_busy_and_forgets_who_it_refused(loop):
     assert hold.count == 2
 
 
-def test_releasing_answers_everybody_and_stops_the_clock(loop, hold):
+def test_release_all_answers_every_pull_and_stops_the_timer(loop, hold):
     pulls = parked(hold, *(Pull(Queue("T", number % 3)) for number in range(10)))
     hold.release_all()
     assert all(pull.seen == ["over"] for pull in pulls)
@@ -264,7 +264,7 @@ def test_releasing_answers_everybody_and_stops_the_clock(loop, hold):
     assert all(pull.seen == ["over"] for pull in pulls)
 
 
-def test_the_hold_works_on_after_a_release(loop, hold):
+def test_the_table_accepts_pulls_after_release_all(loop, hold):
     parked(hold, Pull())
     hold.release_all()
     (pull,) = parked(hold, Pull(), long_poll_ms=15_000)
@@ -272,7 +272,7 @@ def test_the_hold_works_on_after_a_release(loop, hold):
     assert pull.seen == ["over"]
 
 
-def test_a_hundred_thousand_pulls_leave_nothing_behind(loop):
+def test_a_hundred_thousand_pulls_leave_no_state_behind(loop):
     hold = LongPollTable(loop, pulls_max=1_000)
     for round_ in range(1_000):
         queues = [Queue("T", number) for number in range(100)]
@@ -281,7 +281,7 @@ def test_a_hundred_thousand_pulls_leave_nothing_behind(loop):
             hold.notify_growth(queue, round_)
         loop.now += 0.01
         turn(loop, times=2)
-    # 10 s went by, in slots of 100 ms.
+    # 10 s passed, in slots of 100 ms.
     assert hold.count == 0
     assert not hold._waiting
     assert not hold._grown

@@ -1,4 +1,4 @@
-"""Pops that wait for several queues at once."""
+"""Long polling of pops, which wait for several queues at once."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def hold():
 
 
 class Pop:
-    """A pop as the hold sees it; notes each time it is looked at."""
+    """A parked pop; records each time the long-poll table resumes it."""
 
     def __init__(self, *, is_answered=True, channel="channel"):
         self.looks: list[bool] = []
@@ -34,7 +34,7 @@ async def turn():
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-async def test_any_of_the_queues_wakes_it(hold, queue):
+async def test_growth_of_any_of_its_queues_wakes_a_pop(hold, queue):
     pop = Pop()
     hold.park(pop.held, 10_000)
     assert hold.parked_on(queue) == [pop.held]
@@ -44,7 +44,7 @@ async def test_any_of_the_queues_wakes_it(hold, queue):
     assert (hold.count, [hold.parked_on(each) for each in QUEUES]) == (0, [[], [], [], []])
 
 
-async def test_it_is_answered_once_though_all_queues_grow(hold):
+async def test_a_pop_is_answered_once_when_all_its_queues_grow(hold):
     pop = Pop()
     hold.park(pop.held, 10_000)
     for queue in QUEUES:
@@ -56,7 +56,7 @@ async def test_it_is_answered_once_though_all_queues_grow(hold):
     assert pop.looks == [False]
 
 
-async def test_it_goes_on_waiting_for_all_of_them_when_it_found_nothing(hold):
+async def test_a_pop_without_messages_stays_parked_on_all_its_queues(hold):
     pop = Pop(is_answered=False)
     hold.park(pop.held, 10_000)
     for times, queue in enumerate(QUEUES, 1):
@@ -66,7 +66,7 @@ async def test_it_goes_on_waiting_for_all_of_them_when_it_found_nothing(hold):
     assert hold.count == 1
 
 
-async def test_it_counts_once_and_leaves_with_its_connection(hold):
+async def test_a_pop_counts_once_and_is_dropped_with_its_connection(hold):
     pop, other = Pop(), Pop(channel="another")
     hold.park(pop.held, 10_000)
     hold.park(other.held, 10_000)

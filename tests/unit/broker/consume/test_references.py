@@ -1,4 +1,4 @@
-"""References: what stands for a message, and what readers get in its place."""
+"""References: records of a retry topic that stand for older messages, and the originals that readers get instead."""
 
 import zlib
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ async def read(store: LogStore, queue: Queue, offset: int = 0) -> Slice:
 
 
 async def referred(store: LogStore, *drafts: Draft) -> list[StoredMessage]:
-    """Append these to T, and a reference to each of them to the retry topic; what T holds now."""
+    """Append drafts to T and a reference to each to the retry topic; return the messages of T."""
     await store.append(T, drafts)
     found = await read(store, T)
     await store.append(RETRY, [make_reference(raw, "T", record.properties_of(raw)) for raw in found.records()])
@@ -62,7 +62,7 @@ async def test_a_reference_has_no_body_and_the_tag_of_its_original(store):
     }
 
 
-async def test_readers_get_the_original_at_the_place_of_the_reference(store):
+async def test_readers_get_the_original_at_the_offset_of_the_reference(store):
     sent = draft("hello", tags="paid", keys="k", unique="U", flag=7)
     sent.born_ms, sent.born_host = 42, bytes([10, 0, 0, 9, 0, 0, 0, 80])
     (original,) = await referred(store, sent)
@@ -78,7 +78,7 @@ async def test_readers_get_the_original_at_the_place_of_the_reference(store):
         assert getattr(found, name) == getattr(reference, name)
 
 
-async def test_a_compressed_body_stays_as_it_is(store):
+async def test_a_compressed_body_stays_compressed(store):
     packed = zlib.compress(b"x" * 1000)
     await referred(store, Draft(body=packed, properties=encode({"UNIQ_KEY": "U"}), sys_flag=IS_COMPRESSED))
     found = await resolve_references(store, await read(store, RETRY), bytes_max=LARGE)
@@ -86,7 +86,7 @@ async def test_a_compressed_body_stays_as_it_is(store):
     assert (message.body, message.sys_flag) == (packed, IS_COMPRESSED)
 
 
-async def test_messages_between_references_pass_untouched(store):
+async def test_messages_between_references_are_unchanged(store):
     await referred(store, draft("a", unique="A"), draft("b", unique="B"))
     await store.append(RETRY, [draft("a retry that quotes __REF\x01 in its body", unique="C")])
     (first, second, third) = messages(await resolve_references(store, await read(store, RETRY), bytes_max=LARGE))
@@ -94,7 +94,7 @@ async def test_messages_between_references_pass_untouched(store):
     assert third == messages(await read(store, RETRY))[2]
 
 
-async def test_what_is_no_slice_or_has_no_reference_is_given_back_itself(store):
+async def test_a_result_without_references_is_returned_unchanged(store):
     await store.append(RETRY, [draft("a")])
     found = await read(store, RETRY)
     assert not may_contain_references(found)
@@ -105,7 +105,7 @@ async def test_what_is_no_slice_or_has_no_reference_is_given_back_itself(store):
     assert not may_contain_references(None)
 
 
-async def test_an_answer_holds_as_much_as_fits_and_reading_goes_on_behind_it(store):
+async def test_a_response_holds_as_many_originals_as_fit_and_reading_continues_after_them(store):
     await referred(store, *(draft(b"%d" % number * 1000, unique=f"U{number}") for number in range(5)))
     at, bodies = 0, []
     while at < 5:
@@ -116,7 +116,7 @@ async def test_an_answer_holds_as_much_as_fits_and_reading_goes_on_behind_it(sto
     assert bodies == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_one_that_is_larger_than_an_answer_is_answered_alone(store):
+async def test_an_original_larger_than_the_response_limit_is_returned_alone(store):
     await referred(store, draft("x" * 9_000, unique="A"), draft("b", unique="B"))
     found = await resolve_references(store, await read(store, RETRY), bytes_max=100)
     assert ([len(message.body) for message in messages(found)], found.next_offset) == ([9_000], 1)
@@ -133,7 +133,7 @@ async def test_one_that_is_larger_than_an_answer_is_answered_alone(store):
         {"__REF": "PLACE", "UNIQ_KEY": "U"},
     ],
 )
-async def test_what_is_gone_or_is_not_what_was_meant_is_left_out(store, words):
+async def test_references_to_missing_or_different_messages_are_skipped(store, words):
     appended = await store.append(T, [draft("a", unique="U")])
     words["__REF"] = words["__REF"].replace("PLACE", str(appended.physical_offsets[0]))
     await store.append(RETRY, [Draft(body=b"", properties=encode(words)), draft("b")])
@@ -141,7 +141,7 @@ async def test_what_is_gone_or_is_not_what_was_meant_is_left_out(store, words):
     assert ([message.body for message in messages(found)], found.next_offset) == ([b"b"], 2)
 
 
-async def test_half_of_a_transaction_is_never_shown(store):
+async def test_a_half_message_is_never_returned(store):
     half = draft("secret", unique="U", sys_flag=record.TRANSACTION_PREPARED)
     appended = await store.append(T, [half])
     words = {"__REF": str(appended.physical_offsets[0]), "RETRY_TOPIC": "T", "UNIQ_KEY": "U"}
@@ -150,7 +150,7 @@ async def test_half_of_a_transaction_is_never_shown(store):
     assert await resolve_record(store, raw) is None
 
 
-async def test_only_retry_topics_hold_references(store):
+async def test_references_outside_retry_topics_are_not_resolved(store):
     appended = await store.append(T, [draft("a", unique="U")])
     words = {"__REF": str(appended.physical_offsets[0]), "RETRY_TOPIC": "T", "UNIQ_KEY": "U"}
     await store.append(T, [Draft(body=b"b", properties=encode(words))])
@@ -158,14 +158,14 @@ async def test_only_retry_topics_hold_references(store):
     assert await resolve_record(store, raw) is raw
 
 
-async def test_an_original_without_room_for_more_properties_comes_as_it_is(store):
+async def test_an_original_without_room_for_more_properties_is_returned_unchanged(store):
     full = encode({"UNIQ_KEY": "U", "n": "x" * (PROPERTIES_BYTES_MAX - 14)})
     (original,) = await referred(store, Draft(body=b"a", properties=full))
     (found,) = messages(await resolve_references(store, await read(store, RETRY), bytes_max=LARGE))
     assert (found.body, found.properties) == (b"a", original.properties)
 
 
-async def test_originals_that_are_neighbours_are_read_at_once(store, monkeypatch):
+async def test_neighbouring_originals_are_read_in_one_call(store, monkeypatch):
     await referred(store, *(draft(f"{number}", unique=f"U{number}") for number in range(50)))
     found = await read(store, RETRY)
     looked_up: list[int] = []
@@ -176,7 +176,7 @@ async def test_originals_that_are_neighbours_are_read_at_once(store, monkeypatch
 
 
 @pytest.mark.parametrize("hint", ["", "3:1", "9:9", "3:1000", "nonsense", ":", "-1:-1"])
-async def test_a_hint_that_leads_elsewhere_does_no_harm(store, hint):
+async def test_a_wrong_location_hint_still_finds_the_originals(store, hint):
     appended = await store.append(T, [draft("a", unique="A"), draft("b", unique="B")])
     references = [
         {"__REF": str(place), "__REF_AT": hint, "RETRY_TOPIC": "T", "UNIQ_KEY": unique}
@@ -187,7 +187,7 @@ async def test_a_hint_that_leads_elsewhere_does_no_harm(store, hint):
     assert [message.body for message in messages(whole)] == [b"a", b"b"]
 
 
-async def test_a_run_with_a_hole_gives_what_is_there(store):
+async def test_a_run_with_missing_originals_returns_the_others(store):
     await referred(store, *(draft(f"{number}", unique=f"U{number}") for number in range(6)))
     gone = {"__REF": "5", "__REF_AT": "3:6", "RETRY_TOPIC": "T", "UNIQ_KEY": "gone"}
     more = {"__REF": "6", "__REF_AT": "3:7", "RETRY_TOPIC": "T", "UNIQ_KEY": "gone"}

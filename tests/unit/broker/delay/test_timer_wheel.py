@@ -1,4 +1,4 @@
-"""What is due when. `tests/property/test_timers.py` compares with a list; here is what a list does not show."""
+"""The timer wheel. `tests/property/test_timer_wheel.py` compares it with a list; here are the remaining cases."""
 
 import tracemalloc
 
@@ -16,7 +16,7 @@ def taken(timers, now_ms, count_max=1_000_000):
     return timers.take(now_ms, count_max)[1].tolist()
 
 
-def test_nothing_is_due_before_its_time():
+def test_no_timer_is_due_before_its_time():
     timers = TimerWheel()
     timers.add(NOW_MS + 1, 7)
     assert taken(timers, NOW_MS) == []
@@ -25,19 +25,19 @@ def test_nothing_is_due_before_its_time():
     assert timers.next_due_ms(NOW_MS + 1) is None
 
 
-def test_equal_times_come_in_the_order_of_arrival_however_they_came_in():
+def test_timers_of_equal_time_are_due_in_the_order_they_were_added():
     timers = TimerWheel()
     due_ms = NOW_MS + 90_000
     timers.add(due_ms, 1)
     timers.add_many(np.array([due_ms, due_ms]), np.array([2, 3]))
-    taken(timers, due_ms - 30_000)  # its minute is open now
+    taken(timers, due_ms - 30_000)  # moves the timer to a bucket of its minute
     timers.add(due_ms, 4)
-    taken(timers, due_ms - 1)  # its second is
+    taken(timers, due_ms - 1)  # moves it to a bucket of its second
     timers.add(due_ms, 5)
     assert taken(timers, due_ms) == [1, 2, 3, 4, 5]
 
 
-def test_what_is_put_back_comes_out_first():
+def test_restored_timers_are_taken_first():
     timers = TimerWheel()
     for number in range(5):
         timers.add(NOW_MS, number)
@@ -48,7 +48,7 @@ def test_what_is_put_back_comes_out_first():
 
 
 @each_case("delay_ms", [0, 1, 999, *BUCKET_WIDTHS_MS, *(width - 1 for width in BUCKET_WIDTHS_MS), 10 * YEAR_MS])
-def test_the_next_look_is_never_too_late(delay_ms):
+def test_next_due_time_is_never_later_than_the_first_timer(delay_ms):
     timers = TimerWheel()
     timers.next_due_ms(NOW_MS)
     timers.add(NOW_MS + delay_ms, 1)
@@ -63,7 +63,7 @@ def test_the_next_look_is_never_too_late(delay_ms):
 
 
 @pytest.mark.parametrize("span_ms", [1, 60_000, 3 * 86_400_000, 10 * YEAR_MS])
-def test_a_million_timers_take_few_bytes_each_wherever_they_are(span_ms, scale):
+def test_a_million_timers_take_few_bytes_each_in_every_bucket(span_ms, scale):
     count = 1_000_000 if scale == "full" else 100_000
     due_ms = NOW_MS + 2_000 + np.random.default_rng(1).integers(0, span_ms, count)
     timers = TimerWheel()
@@ -71,14 +71,14 @@ def test_a_million_timers_take_few_bytes_each_wherever_they_are(span_ms, scale):
     tracemalloc.start()
     for reference, due in enumerate(due_ms.tolist()):
         timers.add(due, reference)
-    timers.next_due_ms(int(due_ms.min()))  # opens what holds the first
+    timers.next_due_ms(int(due_ms.min()))  # splits the bucket of the first timer
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert timers.count == count
     assert held < 40 * count + (1 << 20)
 
 
-def test_dropped_ones_are_forgotten_wherever_they_are():
+def test_dropped_timers_are_removed_from_every_bucket():
     timers = TimerWheel()
     timers.next_due_ms(NOW_MS)
     for reference, delay_ms in enumerate((0, 1, 1_500, 70_000, 3_700_000, 90_000_000, 90_000_001)):

@@ -1,4 +1,4 @@
-"""Who gets which queues when the broker says so."""
+"""Assignments of queues by the broker."""
 
 from sparrow.broker.pop.assignment import allocate_averagely, allocate_by_circle, allocate_for_pop
 from sparrow.wire.bodies import QueueRef
@@ -11,7 +11,7 @@ def ids(queues):
     return [(queue.broker_name, queue.queue_id) for queue in queues]
 
 
-def test_pulled_queues_go_to_one_client_each():
+def test_each_queue_to_pull_is_assigned_to_one_client():
     for share in (allocate_averagely, allocate_by_circle):
         given = [queue for client in CLIENTS for queue in share(QUEUES, CLIENTS, client)]
         assert sorted(given) == QUEUES
@@ -19,13 +19,13 @@ def test_pulled_queues_go_to_one_client_each():
     assert ids(allocate_by_circle(QUEUES, CLIENTS, "c1")) == [("a", 0), ("b", 1)]
 
 
-def test_who_pops_gets_all_queues_of_every_broker():
+def test_a_pop_client_gets_all_queues_of_every_broker():
     for share_with in (-1, 0, 3, 9):
         popped = allocate_for_pop(QUEUES, CLIENTS, "c2", share_with=share_with, share=allocate_averagely)
         assert ids(popped) == [("a", -1), ("b", -1)]
 
 
-def test_a_number_shares_queues_with_so_many_neighbours():
+def test_share_with_n_assigns_each_queue_to_n_more_clients():
     popped = allocate_for_pop(QUEUES, CLIENTS, "c4", share_with=1, share=allocate_averagely)
     assert ids(popped) == [("b", 2), ("a", 0), ("a", 1)]
     owners = [
@@ -36,10 +36,10 @@ def test_a_number_shares_queues_with_so_many_neighbours():
     assert all(owners.count(queue) == 2 for queue in QUEUES)
 
 
-def test_with_fewer_queues_than_clients_nobody_goes_without():
+def test_every_client_gets_a_queue_when_there_are_fewer_queues_than_clients():
     for client in CLIENTS:
         assert len(allocate_for_pop(QUEUES[:2], CLIENTS, client, share_with=1, share=allocate_averagely)) == 1
 
 
-def test_a_topic_without_queues_gives_nobody_anything():
+def test_a_topic_without_queues_gives_an_empty_assignment():
     assert allocate_for_pop([], CLIENTS, "c1", share_with=-1, share=allocate_averagely) == []

@@ -1,4 +1,4 @@
-"""Lane deficits: which lanes starve, what they are guaranteed, and which lane is read first."""
+"""Lane deficits: which lanes starve, the slots reserved for them, and which lane is read first."""
 
 import pytest
 from hypothesis import given
@@ -30,21 +30,21 @@ STRICT = (HIGH, MIDDLE, LOW)
         ((99, 0, 0), []),
     ],
 )
-def test_only_lanes_that_a_batch_does_not_get_to_may_starve(waiting, starve):
+def test_only_lanes_that_a_batch_does_not_reach_may_starve(waiting, starve):
     assert starvation_candidates(waiting, slots=10) == starve
 
 
-def test_without_starving_the_order_is_strict_and_nothing_is_kept():
+def test_without_starving_lanes_the_order_is_strict_and_no_slot_is_reserved():
     assert plan_batch(accrue_deficits({LOW: 500}, [], slots=10), slots=10) == LanePlan(STRICT, {})
 
 
-def test_a_lane_that_starves_has_its_tenths_kept_in_every_batch():
+def test_a_starving_lane_has_its_tenths_reserved_in_every_batch():
     chosen = plan_batch(accrue_deficits({}, [MIDDLE, LOW], slots=10), slots=10)
     assert chosen == LanePlan(STRICT, {MIDDLE: 2, LOW: 1})
     assert [chosen.reserved_after(lane) for lane in (None, HIGH, MIDDLE, LOW)] == [3, 3, 1, 0]
 
 
-def test_in_batches_of_one_a_lane_that_starves_is_the_first_in_one_of_ten():
+def test_in_batches_of_one_a_starving_lane_is_read_first_in_one_of_ten():
     deficits, firsts = {}, []
     for _ in range(20):
         deficits = accrue_deficits(deficits, [LOW], slots=1)
@@ -54,7 +54,7 @@ def test_in_batches_of_one_a_lane_that_starves_is_the_first_in_one_of_ten():
     assert firsts == ([HIGH] * 9 + [LOW]) * 2
 
 
-def test_a_lane_that_got_nothing_for_long_is_the_first_and_then_no_more_than_that():
+def test_a_long_starving_lane_is_read_first_only_until_its_capped_deficit_is_repaid():
     deficits = {}
     for _ in range(1_000):
         deficits = accrue_deficits(deficits, [LOW], slots=32)
@@ -70,7 +70,7 @@ def test_a_lane_that_got_nothing_for_long_is_the_first_and_then_no_more_than_tha
 
 
 def filled(chosen: LanePlan, waiting: dict[Priority, int], places: int) -> dict[Priority, int]:
-    """Fill a batch as a pop does."""
+    """Fill a batch like a pop."""
     taken = dict.fromkeys(Priority, 0)
     for lane in chosen.order:
         free = places - sum(taken.values()) - chosen.reserved_after(lane)
@@ -79,8 +79,8 @@ def filled(chosen: LanePlan, waiting: dict[Priority, int], places: int) -> dict[
 
 
 @given(st.lists(st.integers(1, 32), min_size=1, max_size=80), st.sets(st.sampled_from([MIDDLE, LOW]), min_size=1))
-def test_whatever_the_batches_are_who_starves_gets_a_share_and_high_gets_most(batches, starving):
-    """With more in every lane than can be taken."""
+def test_starving_lanes_get_their_share_of_any_batches_and_high_gets_most(batches, starving):
+    """Every lane has more messages than can be popped."""
     deficits, got, promised = {}, dict.fromkeys(Priority, 0), 0
     for places in batches:
         deficits = accrue_deficits(deficits, starving, slots=places)

@@ -1,4 +1,4 @@
-"""Handles and lists as clients read them, and names of retry topics."""
+"""Receipt handles and lists in the form that clients parse, and names of retry topics."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from sparrow.model.errors import BadRequest
 from sparrow.model.topic import TOPIC_NAME_CHARS_MAX, validate_topic_name
 
 
-def test_a_handle_gives_back_what_an_acknowledgement_needs():
+def test_a_handle_round_trips_the_fields_that_an_ack_needs():
     text = receipt_handles.format_handle(
         start=7, pop_ms=1000, invisible_ms=60, revive_queue=0, retry="1", broker="b-a", queue_id=3, offset=9
     )
@@ -19,17 +19,17 @@ def test_a_handle_gives_back_what_an_acknowledgement_needs():
 
 
 @pytest.mark.parametrize("text", ["", "7", "7 1000 60 0 1 b", "x 1000 60 0 1 b 3 9", "7 1000 60 - 1 b 3 9"])
-def test_what_is_no_handle_is_refused(text):
+def test_an_invalid_handle_is_refused(text):
     with pytest.raises(BadRequest, match="extraInfo"):
         receipt_handles.parse_handle(text)
 
 
-def test_lists_name_the_queue_and_then_what_is_said_of_it():
+def test_list_entries_start_with_the_queue():
     assert receipt_handles.start_entry("0", 2, 40) == "0 2 40"
     assert receipt_handles.offsets_entry("1", 0, [40, 42, 45]) == "1 0 40,42,45"
 
 
-def test_counts_are_said_only_if_something_came_before():
+def test_delivery_counts_are_listed_only_for_redelivered_messages():
     assert receipt_handles.count_entries(3, {10: 0, 11: 0}) == []
     assert receipt_handles.count_entries(3, {10: 2, 11: 1}) == ["0 3 1", "0 qo3%10 2", "0 qo3%11 1"]
 
@@ -41,7 +41,7 @@ def test_a_retry_topic_is_named_by_group_and_topic():
     assert receipt_handles.popped_topic("g", "%RETRY%g_t", "1") == "%RETRY%g_t"
 
 
-def test_a_retry_topic_too_long_for_a_topic_is_cut_and_stays_different_from_others():
+def test_a_retry_topic_name_that_is_too_long_is_shortened_and_stays_unique():
     names = {receipt_handles.pop_retry_topic("g" * 100, "t" * 99 + last) for last in "abc"}
     assert len(names) == 3
     for name in names:

@@ -1,4 +1,4 @@
-"""Ready-made records: what may be appended as it is, and where it goes."""
+"""Encoded records: which ones may be appended unchanged, and to which queue."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bodies_in(part: QueueBatch) -> list[bytes]:
     return [message.body for message in record.decode_all(bytes(part.data))]
 
 
-def test_sound_records_pass_and_only_their_sender_is_written_in():
+def test_only_the_born_host_of_valid_records_is_overwritten():
     given = portion("T", 1, [b"a", b"", b"ccc"], keys=["k", None, "l"], properties=[{"x": "y"}, {}, {}])
     (part,) = arrive(given)
     assert part.queue == Queue("T", 1)
@@ -60,14 +60,14 @@ def test_sound_records_pass_and_only_their_sender_is_written_in():
     assert bytes(data) == bytes(given.data)
 
 
-def test_what_was_given_is_not_changed():
+def test_the_input_buffer_is_not_changed():
     given = portion("T", 1, [b"a"], checksum=False)
     before = bytes(given.data)
     arrive(given, fills=True)
     assert bytes(given.data) == before
 
 
-def test_checksums_are_compared_or_filled_in():
+def test_checksums_are_verified_or_filled_in():
     without = portion("T", 0, [b"a", b"b"], checksum=False)
     with pytest.raises(Refused, match="checksum"):
         arrive(without)
@@ -86,16 +86,16 @@ def test_checksums_are_compared_or_filled_in():
         (("rmq_sys_wheel_timer", 0), NotPermitted, "only the broker"),
     ],
 )
-def test_a_queue_that_takes_no_messages_is_refused(queue, error, why):
+def test_a_queue_that_is_not_writable_is_refused(queue, error, why):
     with pytest.raises(error, match=why):
         arrive(portion("T", 0, [b"a"])._replace(queue=Queue(*queue)))
 
 
-def test_a_group_can_be_given_copies_through_its_retry_topic():
+def test_records_may_be_copied_into_the_retry_topic_of_a_group():
     assert arrive(portion("%RETRY%g", 0, [b"a"]))[0].queue == Queue("%RETRY%g", 0)
 
 
-def test_a_queue_that_is_only_read_takes_messages_as_it_does_from_senders():
+def test_a_queue_that_is_only_readable_accepts_records_as_it_accepts_sends():
     assert arrive(portion("T", 3, [b"a"]))[0].queue == Queue("T", 3)
 
 
@@ -104,14 +104,14 @@ def test_records_of_another_topic_are_refused():
         arrive(portion("L", 0, [b"a"])._replace(queue=Queue("T", 0)))
 
 
-def test_sizes_must_be_those_of_the_records():
+def test_sizes_must_match_the_records():
     given = portion("T", 0, [b"a", b"b"])
     for wrong in ([1, -1], [-3, 3]):
         with pytest.raises(Refused, match="T/0"):
             arrive(given._replace(sizes=given.sizes + np.array(wrong, np.int32)))
 
 
-def test_a_record_that_is_none_is_refused():
+def test_an_invalid_record_is_refused():
     given = portion("T", 0, [b"a"])
     data = bytearray(given.data)
     data[4] ^= 0xFF
@@ -125,7 +125,7 @@ def test_half_messages_are_refused():
             arrive(portion("T", 0, [b"a"], sys_flag=flag))
 
 
-def test_a_body_may_be_as_large_as_a_message_and_no_larger():
+def test_a_body_may_have_the_maximum_message_size_and_not_more():
     assert bodies_in(arrive(portion("T", 0, [b"a" * 1000]))[0]) == [b"a" * 1000]
     with pytest.raises(TooLarge) as refusal:
         arrive(portion("T", 0, [b"a", b"a" * 1001]))
@@ -143,7 +143,7 @@ def test_a_body_may_be_as_large_as_a_message_and_no_larger():
         {"__REF": "17"},
     ],
 )
-def test_what_needs_more_than_an_append_is_refused(said):
+def test_messages_that_need_more_than_an_append_are_refused(said):
     with pytest.raises(IllegalMessage, match=next(iter(said))):
         arrive(portion("T", 0, [b"a", b"b"], properties=[{}, said]))
 
@@ -151,11 +151,11 @@ def test_what_needs_more_than_an_append_is_refused(said):
 @pytest.mark.parametrize(
     "said", [{"DELAY": "0"}, {"TIMER_DELIVER_MS": str(NOW_MS)}, {"MY__REF": "1"}, {"x": "DELAY"}, {"MYDELAY": "5"}]
 )
-def test_what_only_looks_like_it_passes(said):
+def test_similar_properties_and_bodies_are_accepted(said):
     assert bodies_in(arrive(portion("T", 0, [b"DELAY\x015\x02"], properties=[said]))[0]) == [b"DELAY\x015\x02"]
 
 
-def test_records_for_a_part_of_a_topic_with_lanes_go_to_the_lane_of_their_priority():
+def test_records_for_a_topic_with_lanes_go_to_the_lane_of_their_priority():
     assert [part.queue.id for part in arrive(portion("L", 1, [b"a"]))] == [4]
     words = ["low", None, "high", "middle", "high", "low"]
     said = [{"PRIORITY": word} if word else {} for word in words]
@@ -170,11 +170,11 @@ def test_records_for_a_part_of_a_topic_with_lanes_go_to_the_lane_of_their_priori
         arrive(portion("L", 1, [b"a"], properties=[{"PRIORITY": "urgent"}]))
 
 
-def test_where_there_are_no_lanes_a_priority_is_a_property_like_others():
+def test_without_lanes_a_priority_is_an_ordinary_property():
     assert arrive(portion("T", 1, [b"a"], properties=[{"PRIORITY": "low"}]))[0].queue == Queue("T", 1)
 
 
-def test_a_peer_that_has_no_room_in_the_record_is_not_written_in():
+def test_a_born_host_that_does_not_fit_the_record_is_not_written():
     given = portion("T", 1, [b"a"])
     (part,) = arrive(given, born_host=bytes(20))
     assert bytes(part.data) == bytes(given.data)

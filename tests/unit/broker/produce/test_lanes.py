@@ -1,4 +1,4 @@
-"""Lanes: the queues of a topic with lanes, and which lane a message goes to."""
+"""Lanes: the queues of a topic with lanes, and the lane of a message."""
 
 import pytest
 
@@ -27,30 +27,30 @@ def a_topic(parts: int, read: int | None = None, flags: int = LANES_SYS_FLAG) ->
 
 
 @pytest.mark.parametrize("read", [4, 12])
-def test_a_topic_with_lanes_has_three_queues_to_read_for_each_to_write(read):
+def test_a_topic_with_lanes_has_three_read_queues_for_each_write_queue(read):
     made = topic_with_lanes(a_topic(4, read), None)
     assert (made.write_queues, made.read_queues, has_lanes(made)) == (4, 12, True)
 
 
 @pytest.mark.parametrize("read", [1, 3, 8, 13])
-def test_other_numbers_of_queues_to_read_are_refused(read):
+def test_other_numbers_of_read_queues_are_refused(read):
     with pytest.raises(Refused, match="4 write queues need 12 read queues, not"):
         topic_with_lanes(a_topic(4, read), None)
 
 
-def test_a_topic_without_lanes_stays_as_it_is_wanted():
+def test_a_topic_without_lanes_is_unchanged():
     wanted = a_topic(4, 7, flags=3)
     assert topic_with_lanes(wanted, None) is wanted
     assert topic_with_lanes(wanted, a_topic(9, 9, flags=0)) is wanted
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, LANES_SYS_FLAG), (LANES_SYS_FLAG, 0), (LANES_SYS_FLAG | 1, 1)])
-def test_lanes_come_with_a_topic_or_never(before, after):
+def test_lanes_cannot_be_added_or_removed_later(before, after):
     with pytest.raises(Refused, match="that cannot change"):
         topic_with_lanes(a_topic(4, 12, flags=after), a_topic(4, 12, flags=before))
 
 
-def test_parts_become_more_and_never_fewer():
+def test_write_queues_can_be_added_but_not_removed():
     known = a_topic(4, 12)
     assert topic_with_lanes(a_topic(5), known).read_queues == 15
     assert topic_with_lanes(a_topic(4), known) == known
@@ -64,16 +64,16 @@ def test_parts_become_more_and_never_fewer():
 @pytest.mark.parametrize(
     ("said", "queue_id"), [({}, 7), ({"PRIORITY": "high"}, 6), ({"PRIORITY": "middle"}, 7), ({"PRIORITY": "low"}, 8)]
 )
-def test_a_message_goes_to_the_lane_its_priority_says(said, queue_id):
+def test_a_message_goes_to_the_lane_of_its_priority(said, queue_id):
     assert lane_queue(Queue("T", 2), encode({"TAGS": "a", **said}).decode()) == Queue("T", queue_id)
 
 
-def test_a_property_whose_name_only_ends_alike_is_no_priority():
+def test_a_property_whose_name_ends_in_priority_is_not_a_priority():
     assert lane_queue(Queue("T", 0), encode({"MY_PRIORITY": "high"}).decode()) == Queue("T", MIDDLE)
 
 
 @pytest.mark.parametrize("word", ["HIGH", "urgent", "0", " high"])
-def test_another_word_is_an_illegal_message(word):
+def test_an_unknown_priority_is_an_illegal_message(word):
     with pytest.raises(IllegalMessage, match="use high, middle or low"):
         lane_queue(Queue("T", 0), encode({"PRIORITY": word}).decode())
 
@@ -88,20 +88,20 @@ def batch_of(*words: str | None) -> bytes:
     ("words", "queue_id"),
     [(["low", "low"], 5), (["high"], 3), ([None, None], 4), ([None, "middle"], 4)],
 )
-def test_a_batch_goes_to_the_lane_of_its_messages_whatever_their_bodies_say(words, queue_id):
+def test_the_priority_of_its_messages_and_not_their_bodies_selects_the_lane_of_a_batch(words, queue_id):
     assert lane_queue_for_batch(Queue("T", 3 + MIDDLE), batch_of(*words)) == Queue("T", queue_id)
 
 
-def test_messages_that_say_nothing_are_of_the_batchs_own_priority():
+def test_messages_without_a_priority_take_the_priority_of_the_batch():
     assert lane_queue_for_batch(Queue("T", LOW), batch_of(None, "low")) == Queue("T", LOW)
 
 
 @pytest.mark.parametrize("words", [["low", "high"], [None, "high"]])
-def test_a_batch_of_several_priorities_is_illegal(words):
+def test_a_batch_with_several_priorities_is_illegal(words):
     with pytest.raises(IllegalMessage, match="a batch goes to one lane"):
         lane_queue_for_batch(Queue("T", MIDDLE), batch_of(*words))
 
 
-def test_a_batch_that_cannot_be_read_says_so():
+def test_an_unreadable_batch_is_a_protocol_error():
     with pytest.raises(ProtocolError):
         lane_queue_for_batch(Queue("T", MIDDLE), batch_of("low")[:-1])

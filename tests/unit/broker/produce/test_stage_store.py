@@ -1,4 +1,4 @@
-"""Stages as files: they grow in order, are sealed, survive, are used up, and never hold more than they may."""
+"""Stages as files: they grow in order, are sealed, survive restarts, are used once, and have a size limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparrow.wire import queue_batches, record
 
 HOUR_MS = 3_600_000
 START_MS = 4_000_000_000_000
-"""Behind the time of any file."""
+"""Later than the modification time of any file."""
 
 
 def chunk(*bodies: bytes) -> Callable[[], StageChunk]:
@@ -53,7 +53,7 @@ async def bodies_in(stages: StageStore, *names: str) -> list[bytes]:
         return [message.body for part in found for message in record.decode_all(bytes(part.data))]
 
 
-async def test_a_stage_holds_what_came_in_order_once_it_is_sealed(stages, tmp_path):
+async def test_a_sealed_stage_holds_its_chunks_in_order(stages, tmp_path):
     await stages.add("s", 0, 10, chunk(b"a", b"b"))
     await stages.add("s", 1, 10, chunk(b"c"))
     assert files(tmp_path) == ["s.part"]
@@ -64,7 +64,7 @@ async def test_a_stage_holds_what_came_in_order_once_it_is_sealed(stages, tmp_pa
     assert await bodies_in(stages, "s") == [b"a", b"b", b"c"]
 
 
-async def test_a_body_that_comes_again_changes_nothing_even_after_the_seal(stages):
+async def test_a_repeated_chunk_changes_nothing_even_after_the_seal(stages):
     for _ in range(3):
         await stages.add("s", 0, 10, chunk(b"a"))
     first, held = await stages.seal("s", 1), stages.stored_bytes
@@ -74,14 +74,14 @@ async def test_a_body_that_comes_again_changes_nothing_even_after_the_seal(stage
     assert await bodies_in(stages, "s") == [b"a"]
 
 
-async def test_bodies_sent_without_waiting_are_kept_in_order_and_each_once(stages):
+async def test_concurrent_chunks_are_stored_once_and_in_order(stages):
     again = [stages.add("s", seq, 10, chunk(b"%d" % seq)) for seq in (0, 1, 1, 2, 0, 3, 2)]
     await asyncio.gather(*again)
     await stages.seal("s", 4)
     assert await bodies_in(stages, "s") == [b"0", b"1", b"2", b"3"]
 
 
-async def test_what_is_out_of_order_or_too_late_is_refused(stages):
+async def test_chunks_out_of_order_or_after_the_seal_are_refused(stages):
     with pytest.raises(Refused, match="does not exist"):
         await stages.add("s", 1, 10, chunk(b"x"))
     await stages.add("s", 0, 10, chunk(b"a"))
@@ -99,7 +99,7 @@ async def test_what_is_out_of_order_or_too_late_is_refused(stages):
     assert await bodies_in(stages, "s") == [b"a"]
 
 
-async def test_a_body_that_is_refused_leaves_the_stage_as_it_was(stages):
+async def test_a_refused_chunk_leaves_the_stage_unchanged(stages):
     def refuse() -> StageChunk:
         raise Refused("no")
 
@@ -123,7 +123,7 @@ async def test_an_empty_stage_can_be_sealed(stages):
 @pytest.mark.parametrize(
     "name", ["", "..", "../x", "a/b", "a.b", "a b", "ä", "a\n", "a\0", "x" * (STAGE_NAME_CHARS_MAX + 1)]
 )
-async def test_no_name_leads_out_of_the_folder(stages, tmp_path, name):
+async def test_a_stage_name_cannot_leave_the_directory(stages, tmp_path, name):
     for attempt in (
         stages.add(name, 0, 10, chunk(b"a")),
         stages.seal(name, 0),
@@ -135,12 +135,12 @@ async def test_no_name_leads_out_of_the_folder(stages, tmp_path, name):
     assert files(tmp_path) == []
 
 
-async def test_the_longest_name_is_possible(stages):
+async def test_the_longest_stage_name_is_accepted(stages):
     await stages.seal("x" * STAGE_NAME_CHARS_MAX, 0)
     assert len(stages) == 1
 
 
-async def test_stages_are_appended_in_the_order_asked_for_and_none_twice(stages):
+async def test_stages_are_appended_in_the_requested_order_and_never_twice(stages):
     for name in ("a", "b"):
         await stages.add(name, 0, 10, chunk(name.encode()))
         await stages.seal(name, 1)
@@ -153,7 +153,7 @@ async def test_stages_are_appended_in_the_order_asked_for_and_none_twice(stages)
     assert await bodies_in(stages, "a") == [b"a"], "a commit that failed leaves it"
 
 
-async def test_what_is_dropped_is_gone_and_its_name_is_free(stages, tmp_path):
+async def test_a_dropped_stage_is_removed_and_its_name_can_be_used_again(stages, tmp_path):
     await stages.add("s", 0, 10, chunk(b"a"))
     await stages.add("t", 0, 10, chunk(b"b"))
     await stages.seal("t", 1)
@@ -166,7 +166,7 @@ async def test_what_is_dropped_is_gone_and_its_name_is_free(stages, tmp_path):
     assert await bodies_in(stages, "s") == [b"c"]
 
 
-async def test_what_was_sealed_is_there_after_a_restart_and_what_was_not_is_gone(tmp_path):
+async def test_only_sealed_stages_survive_a_restart(tmp_path):
     async with stages_in(tmp_path / "stages", syncs=True) as stages:
         await stages.add("kept", 0, 10, chunk(b"a", b"b"))
         sealed = await stages.seal("kept", 1)
@@ -197,7 +197,7 @@ async def test_a_damaged_stage_is_never_appended(tmp_path, at):
 
 
 @pytest.mark.parametrize("size", [0, 10, 24, 50])
-async def test_a_stage_cut_short_is_as_good_as_none(tmp_path, size):
+async def test_a_truncated_stage_is_removed_at_a_start(tmp_path, size):
     async with stages_in(tmp_path / "stages") as stages:
         await stages.add("s", 0, 10, chunk(b"a" * 50))
         await stages.seal("s", 1)
@@ -208,18 +208,18 @@ async def test_a_stage_cut_short_is_as_good_as_none(tmp_path, size):
         assert files(tmp_path) == []
 
 
-async def test_stages_hold_no_more_than_they_may(tmp_path):
+async def test_the_total_size_of_stages_is_limited(tmp_path):
     async with stages_in(tmp_path / "stages", bytes_max=1000) as stages:
         await stages.add("s", 0, 300, chunk(b"a" * 300))
         with pytest.raises(Busy, match="stage_bytes_max"):
             await stages.add("t", 0, 900, chunk(b"x"))
         assert "t" not in stages
-        await stages.add("s", 0, 900, chunk(b"a" * 300))  # a repeat needs no room
+        await stages.add("s", 0, 900, chunk(b"a" * 300))  # a repeated chunk needs no room
         await stages.drop(["s"])
         await stages.add("t", 0, 900, chunk(b"x"))
 
 
-async def test_bodies_that_wait_are_counted_before_they_are_written(tmp_path):
+async def test_chunks_count_towards_the_limit_before_they_are_written(tmp_path):
     async with stages_in(tmp_path / "stages", bytes_max=1000) as stages:
         first, second = await asyncio.gather(
             stages.add("s", 0, 600, chunk(b"a")), stages.add("t", 0, 600, chunk(b"b")), return_exceptions=True
@@ -228,7 +228,7 @@ async def test_bodies_that_wait_are_counted_before_they_are_written(tmp_path):
         assert isinstance(second, Busy)
 
 
-async def test_only_so_much_waits_in_memory(stages, monkeypatch):
+async def test_the_memory_of_unwritten_chunks_is_limited(stages, monkeypatch):
     monkeypatch.setattr("sparrow.broker.produce.stage_store.UNWRITTEN_BYTES_MAX", 100)
     with stages.reserve_memory(90):
         with pytest.raises(Busy, match="90 bytes of other records"):
@@ -239,7 +239,7 @@ async def test_only_so_much_waits_in_memory(stages, monkeypatch):
     await stages.add("s", 1, 5000, chunk(b"b"))
 
 
-async def test_a_stage_nobody_touches_goes_in_its_time(tmp_path):
+async def test_an_unused_stage_expires(tmp_path):
     now_ms = START_MS
     async with stages_in(tmp_path / "stages", now_ms=lambda: now_ms) as stages:
         await stages.seal("old", 0)
@@ -255,19 +255,19 @@ async def test_a_stage_nobody_touches_goes_in_its_time(tmp_path):
         assert files(tmp_path) == ["young.part"]
 
 
-async def test_old_stages_are_looked_for_by_themselves_also_after_a_restart(tmp_path):
+async def test_old_stages_expire_without_a_request_also_after_a_restart(tmp_path):
     async with stages_in(tmp_path / "stages") as stages:
         await stages.seal("s", 0)
     async with stages_in(tmp_path / "stages", ttl_ms=40.0) as stages:
         await eventually(lambda: "s" not in stages)
 
 
-async def test_a_disk_that_fails_is_told_and_the_body_can_come_again(stages, tmp_path):
+async def test_a_failed_write_is_reported_and_the_chunk_can_be_sent_again(stages, tmp_path):
     await stages.add("s", 0, 10, chunk(b"a"))
     path = tmp_path / "stages" / "s.part"
     kept = path.read_bytes()
     path.unlink()
-    path.mkdir()  # as unwritable as a file can be, for root too
+    path.mkdir()  # a directory cannot be written as a file, not even by root
     with pytest.raises(StoreFull):
         await stages.add("s", 1, 10, chunk(b"b"))
     path.rmdir()

@@ -1,4 +1,4 @@
-"""The store time is read from a record without taking the rest apart."""
+"""The store time is read from a record without decoding the rest."""
 
 import pytest
 
@@ -11,7 +11,7 @@ IPV4, IPV6 = Host(b"\x0a\0\0\x01", 5), Host(bytes(range(16)), 5)
 
 @pytest.mark.parametrize("born_host", [IPV4, IPV6])
 @pytest.mark.parametrize("store_host", [IPV4, IPV6])
-def test_the_store_time_is_found_whichever_addresses_a_record_holds(born_host, store_host):
+def test_the_store_time_is_found_for_ipv4_and_ipv6_addresses(born_host, store_host):
     message = StoredMessage(
         topic="T", body=b"x", born_ms=1, store_ms=1_700_000_000_123, born_host=born_host, store_host=store_host
     )

@@ -1,4 +1,4 @@
-"""Which expressions are selectors, where the others go wrong, and what becomes of odd property strings."""
+"""Which expressions are selectors, the positions of errors, and evaluation over unusual property strings."""
 
 import numpy as np
 import pyarrow as pa
@@ -123,11 +123,11 @@ ILLEGAL = [
     ("a = in", 4),
     ("a = 'x' = NULL", 10),
 ]
-"""Expressions, and the position of the first thing that is wrong with each."""
+"""Expressions, and the position of the first error in each."""
 
 
 @each_case(("expression", "position"), ILLEGAL)
-def test_what_is_no_selector_is_refused_at_the_place_where_it_goes_wrong(expression, position):
+def test_an_invalid_expression_is_refused_at_the_position_of_its_error(expression, position):
     with pytest.raises(InvalidSelector) as refused:
         compile_selector(expression)
     assert refused.value.position == position
@@ -154,11 +154,11 @@ def test_what_is_no_selector_is_refused_at_the_place_where_it_goes_wrong(express
         ("a = -b", Comparison(Operator.EQUAL, A, Negated(B))),
     ],
 )
-def test_an_expression_becomes_this_tree(expression, tree):
+def test_an_expression_parses_to_the_expected_tree(expression, tree):
     assert parse(expression) == tree
 
 
-def test_the_error_shows_where_the_mistake_is():
+def test_the_error_message_marks_the_position_of_the_error():
     with pytest.raises(Refused) as refused:
         compile_selector("region IN ('eu', 'us')\nAND amount LIKE 'x'")
     sentence, excerpt, caret = str(refused.value).split("\n")
@@ -166,7 +166,7 @@ def test_the_error_shows_where_the_mistake_is():
     assert excerpt[caret.index("^") :].startswith("LIKE 'x'")
 
 
-def test_the_error_shows_only_the_neighbourhood_of_a_mistake_in_a_long_expression():
+def test_the_error_of_a_long_expression_shows_only_the_text_around_it():
     expression = " OR ".join(["abc = 'x'"] * 50) + " OR ! OR " + " OR ".join(["abc = 'x'"] * 50)
     with pytest.raises(InvalidSelector) as refused:
         compile_selector(expression)
@@ -177,7 +177,7 @@ def test_the_error_shows_only_the_neighbourhood_of_a_mistake_in_a_long_expressio
     assert len(excerpt) < 100
 
 
-def test_an_expression_may_be_long_but_not_longer():
+def test_the_length_of_an_expression_is_limited():
     longest = "a = 1".ljust(EXPRESSION_CHARS_MAX)
     assert compile_selector(longest).matches(b"a\x011\x02")
     with pytest.raises(InvalidSelector) as refused:
@@ -199,7 +199,7 @@ def test_an_expression_may_be_long_but_not_longer():
         ("(b = ", ")", 1),
     ],
 )
-def test_an_expression_may_be_deep_but_not_deeper_and_costs_no_more_for_it(before, after, levels):
+def test_the_nesting_of_an_expression_is_limited(before, after, levels):
     count = (TREE_HEIGHT_MAX - 2) // levels
     selector = compile_selector(before * count + "a" + after * count)
     message = b"a\x01true\x02b\x01true\x02"
@@ -214,14 +214,14 @@ def test_a_long_chain_of_conditions_is_not_deep():
     assert selector.mask(pa.array([b"a\x01599\x02", b"a\x01600\x02"])).tolist() == [True, False]
 
 
-def test_the_same_expression_is_compiled_once_and_only_so_many_are_kept():
+def test_an_expression_is_compiled_once_and_the_cache_is_limited():
     assert compile_selector(WANTED) is compile_selector(WANTED)
     for number in range(SELECTOR_CACHE_MAX + 1):
         compile_selector(f"a = {number}")
     assert compile_selector.cache_info().currsize == SELECTOR_CACHE_MAX
 
 
-# Each a property string and the value of `a` in it, as `properties.decode` has it.
+# Each is a property string and the value of `a` in it, as `properties.decode` returns it.
 ODD_STRINGS = [
     (b"", None),
     (b"\x02", None),
@@ -248,7 +248,7 @@ ODD_STRINGS = [
 
 @each_case("neighbours", [[], [b""], [b"a\x01v\x02"], [b"a\x01v"], [b"b\x012\x02a\x01v\x02"]])
 @each_case(("string", "value"), ODD_STRINGS)
-def test_odd_property_strings_mean_what_they_mean_to_every_reader(string, value, neighbours):
+def test_unusual_property_strings_evaluate_alike_for_one_message_and_for_a_column(string, value, neighbours):
     column = pa.array([*neighbours, string, *neighbours], pa.binary())
     at = len(neighbours)
     for expression, expected in [
@@ -260,7 +260,7 @@ def test_odd_property_strings_mean_what_they_mean_to_every_reader(string, value,
         assert compile_selector(expression).mask(column)[at] == expected
 
 
-def test_a_mask_takes_strings_chunks_nulls_slices_and_nothing():
+def test_a_mask_accepts_strings_binaries_chunks_nulls_slices_and_empty_columns():
     selector = compile_selector("a = 1")
     strings = ["a\x011\x02", None, "a\x012\x02", "a\x011"]
     for kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
@@ -271,7 +271,7 @@ def test_a_mask_takes_strings_chunks_nulls_slices_and_nothing():
         assert selector.mask(pa.chunked_array([column[:1], column[1:]])).tolist() == [True, False, False, True]
 
 
-def test_a_mask_longer_than_a_block_has_no_seams():
+def test_a_mask_longer_than_a_block_is_evaluated_completely():
     numbers = np.arange(70_000)
     column = pa.array([f"a\x01{number}\x02" for number in numbers])
     mask = compile_selector("a BETWEEN 32000 AND 66000").mask(column)
@@ -313,6 +313,6 @@ def test_a_mask_longer_than_a_block_has_no_seams():
         ("-", None, None, None),
     ],
 )
-def test_a_text_is_read_as_java_reads_it(text, as_int32, as_int64, as_double):
+def test_numbers_in_text_are_parsed_like_in_java(text, as_int32, as_int64, as_double):
     encoded = text.encode()
     assert (parse_int32(encoded), parse_int64(encoded), parse_double(encoded)) == (as_int32, as_int64, as_double)

@@ -1,4 +1,4 @@
-"""What RocketMQ answers: every row was put to the evaluator of RocketMQ 5.5.0 (rocketmq-filter), and it said this."""
+"""Results of RocketMQ: the evaluator of RocketMQ 5.5.0 (rocketmq-filter) gave the result of every row."""
 
 import pyarrow as pa
 from tests.support.cases import each_case
@@ -163,21 +163,21 @@ VECTORS = [
     ("a='x'AND b='y'", {"a": "x", "b": "y"}, True),
     ("a = '-- no comment'", {"a": "-- no comment"}, True),
 ]
-"""An expression, the properties of a message, and whether it is delivered."""
+"""An expression, the properties of a message, and whether the message matches."""
 
 
 @each_case(("expression", "properties", "is_wanted"), VECTORS)
-def test_one_message_is_answered_as_rocketmq_answers(expression, properties, is_wanted):
+def test_a_message_matches_as_in_rocketmq(expression, properties, is_wanted):
     assert compile_selector(expression).matches(encode(properties)) is is_wanted
 
 
 @each_case(("expression", "properties", "is_wanted"), VECTORS)
-def test_a_column_is_answered_as_rocketmq_answers(expression, properties, is_wanted):
+def test_a_column_matches_as_in_rocketmq(expression, properties, is_wanted):
     column = pa.array([encode(properties)], pa.binary())
     assert compile_selector(expression).mask(column).tolist() == [is_wanted]
 
 
-def test_a_column_of_every_message_there_is_agrees_with_one_at_a_time():
+def test_a_column_of_all_messages_matches_like_single_messages():
     messages = [encode(properties) for _, properties, _ in VECTORS]
     column = pa.array(messages, pa.binary())
     for expression, _, _ in VECTORS:

@@ -1,4 +1,4 @@
-"""An event is one JSON document: the object of the requirement, with every field, and nothing lost on the way."""
+"""An event as one JSON document: every field of the requirement is present, and nothing is lost."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,7 +12,7 @@ from sparrow.bus.transports.spi import Envelope
 
 ADDED = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 ID = 9_007_199_254_740_993
-"""2^53 + 1: the first whole number that a browser's numbers cannot hold."""
+"""2^53 + 1: the first integer that a JavaScript number cannot represent."""
 
 
 def envelope(body: bytes = b'{"a":1}', **changes: object) -> Envelope:
@@ -25,7 +25,7 @@ def envelope(body: bytes = b'{"a":1}', **changes: object) -> Envelope:
     return msgspec.structs.replace(event, **changes)
 
 
-def test_it_has_the_fields_of_the_requirement_and_no_group_when_published():
+def test_a_published_event_has_the_required_fields_and_no_group():
     assert json.loads(encode_document(envelope(retries=3))) == {
         "Id": str(ID),
         "Name": "order.created",
@@ -39,11 +39,11 @@ def test_it_has_the_fields_of_the_requirement_and_no_group_when_published():
     }
 
 
-def test_the_group_is_there_on_what_was_received():
+def test_a_received_event_has_its_group():
     assert json.loads(encode_document(envelope(), group="billing.v1"))["Group"] == "billing.v1"
 
 
-def test_expiry_state_and_version_are_those_given():
+def test_expiry_state_and_version_are_written():
     expires = ADDED + timedelta(days=1)
     _, _, fields = decode_document(encode_document(envelope(), expires_at=expires, status="Failed", version="v2"))
     assert (fields.expires_at, fields.status_name, fields.version) == (expires, "Failed", "v2")
@@ -52,7 +52,7 @@ def test_expiry_state_and_version_are_those_given():
 @pytest.mark.parametrize(
     "body", [b"", b"null", b'"text"', b"[1,2.5]", '{"名":"값 é \\u0001 \\" 🐦"}'.encode(), b' { "a" : 1 }\n']
 )
-def test_the_body_comes_back_byte_for_byte(body):
+def test_the_body_round_trips_byte_for_byte(body):
     headers, content, _ = decode_document(encode_document(envelope(body)))
     assert (content, headers) == (body, envelope().headers)
 
@@ -69,19 +69,19 @@ def test_times_are_written_in_utc():
     assert encode_document(envelope(added=ADDED.replace(tzinfo=None))) == encode_document(envelope())
 
 
-def test_reading_and_writing_again_changes_nothing():
+def test_decoding_and_encoding_again_changes_nothing():
     first = encode_document(envelope(retries=2), group="g")
     assert msgspec.json.encode(decode_document(first)[2]) == first
 
 
-def test_the_plain_object_of_the_requirement_gets_its_headers_from_its_fields():
+def test_a_plain_document_gets_its_headers_from_its_fields():
     plain = b'{"Id":7,"Name":"order.created","Content":"{}","Group":"g","Added":"2026-03-01T12:30:00"}'
     headers, body, fields = decode_document(plain)
     assert headers == {h.ID: "7", h.NAME: "order.created", h.GROUP: "g"}
     assert (body, fields.retries) == (b"{}", 0)
 
 
-def test_unknown_fields_are_passed_over():
+def test_unknown_fields_are_ignored():
     more = json.loads(encode_document(envelope())) | {"Colour": "blue"}
     assert decode_document(json.dumps(more).encode())[0] == envelope().headers
 
@@ -99,7 +99,7 @@ def test_unknown_fields_are_passed_over():
         b'{"Id":"1","Name":"n","Content":"{}","Added":"yesterday"}',
     ],
 )
-def test_what_is_no_document_is_a_value_error(body):
+def test_an_invalid_document_is_a_value_error(body):
     with pytest.raises(ValueError, match="not the JSON document of an event"):
         decode_document(body)
 

@@ -1,4 +1,4 @@
-"""Payloads of every kind as plain JSON and back; what has no JSON form, or is not what was asked for, is said."""
+"""Payloads of every kind as plain JSON and back; values without a JSON form and bodies of another type are refused."""
 
 import base64
 import dataclasses
@@ -70,10 +70,10 @@ def written(value, naming=None):
     return json.loads(encode_payload("t", value, naming=naming))
 
 
-# -- writing ---------------------------------------------------------------------------------------------------------
+# -- encoding --------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_an_empty_body():
+def test_none_is_encoded_as_an_empty_body():
     assert encode_payload("t", None) == b""
 
 
@@ -98,7 +98,7 @@ def test_nothing_is_an_empty_body():
         ({"null": None, "Infinity": "NaN"}, {"null": None, "Infinity": "NaN"}),
     ],
 )  # fmt: skip
-def test_values_become_plain_json(value, expected):
+def test_values_are_encoded_as_plain_json(value, expected):
     assert written(value) == expected
 
 
@@ -106,7 +106,7 @@ class Text(str):
     pass
 
 
-def test_kinds_of_text_and_mappings_are_written_as_what_they_are():
+def test_subclasses_of_str_and_dict_are_encoded_like_str_and_dict():
     class Wrapped(dict):
         pass
 
@@ -134,13 +134,13 @@ def circle():
     ],
 )
 @each_case("naming", [None, "pascal"])
-def test_what_has_no_json_form_is_refused_by_name(value, why, naming):
+def test_a_value_without_a_json_form_is_refused_with_the_event_name(value, why, naming):
     with pytest.raises(NotSerializable, match=why) as caught:
         encode_payload("order.created", value, naming=naming)
     assert caught.value.name == "order.created"
 
 
-def test_fields_are_renamed_for_dotnet_and_keys_of_dicts_are_not():
+def test_pascal_naming_renames_fields_and_keeps_keys_of_dicts():
     value = Shipped(7, {"first_parcel": Line(1, EXACT)}, timedelta(days=1, hours=2, milliseconds=5))
     body = encode_payload("t", value, naming="pascal")
     assert body == (
@@ -150,7 +150,7 @@ def test_fields_are_renamed_for_dotnet_and_keys_of_dicts_are_not():
     assert list(written(value, "camel")) == ["orderId", "parcels", "took"]
 
 
-def test_models_are_renamed_wherever_they_are():
+def test_nested_models_are_renamed_too():
     value = {"some_key": [Order(order_id=1, lines=[Line(2, Decimal(3))])], "other": (Shipped(4),)}
     assert written(value, "pascal") == {
         "some_key": [{"OrderId": 1, "Lines": [{"ArticleId": 2, "UnitPrice": 3}], "Note": None}],
@@ -158,14 +158,14 @@ def test_models_are_renamed_wherever_they_are():
     }
 
 
-def test_a_name_that_the_model_gives_itself_is_kept():
+def test_a_name_that_the_model_sets_is_kept():
     class Own(msgspec.Struct, rename={"order_id": "nr"}, tag="own"):
         order_id: int
 
     assert written([Aliased(nr=1), Own(2)], "pascal") == [{"nr": 1}, {"type": "own", "nr": 2}]
 
 
-def test_serialisers_of_a_model_are_kept_when_its_fields_are_renamed():
+def test_custom_serialisers_of_a_model_still_apply_when_its_fields_are_renamed():
     class Priced(pydantic.BaseModel):
         unit_price: int
 
@@ -181,7 +181,7 @@ def test_serialisers_of_a_model_are_kept_when_its_fields_are_renamed():
     assert written(Priced(unit_price=5), "pascal") == {"UnitPrice": "5 ct", "InFull": 500}
 
 
-def test_two_fields_that_would_get_one_name_are_refused():
+def test_two_fields_with_the_same_renamed_name_are_refused():
     @dataclasses.dataclass
     class Twins:
         a_b: int
@@ -191,11 +191,11 @@ def test_two_fields_that_would_get_one_name_are_refused():
         encode_payload("t", Twins(1, 2), naming="pascal")
 
 
-def test_the_type_of_a_payload_is_its_short_class_name():
+def test_the_payload_type_is_the_short_class_name():
     assert [payload_type_name(each) for each in (Order(order_id=1), {}, None)] == ["Order", "dict", "null"]
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------
+# -- decoding --------------------------------------------------------------------------------------------------------
 
 
 @each_case(
@@ -223,36 +223,36 @@ def test_the_type_of_a_payload_is_its_short_class_name():
     ],
 )
 @each_case("naming", [None, "pascal", "camel"])
-def test_what_was_written_is_read_again(annotation, value, naming):
+def test_payloads_round_trip(annotation, value, naming):
     assert payload_decoder(annotation, naming=naming)(encode_payload("t", value, naming=naming)) == value
 
 
-def test_a_typed_dict_holds_models():
+def test_a_typed_dict_may_contain_models():
     body = b'{"order":{"OrderId":4}}'
     with pytest.raises(Undecodable):
         payload_decoder(Marked)(body)
     assert payload_decoder(Marked, naming="pascal")(body) == {"order": Order(order_id=4)}
 
 
-def test_with_a_naming_our_own_names_are_taken_as_well():
+def test_with_a_naming_the_original_field_names_are_accepted_too():
     assert payload_decoder(Shipped, naming="pascal")(b'{"order_id":1,"Took":"PT5S"}') == Shipped(
         1, took=timedelta(seconds=5)
     )
 
 
-def test_bytes_are_the_body_as_it_is():
+def test_bytes_are_the_body_unchanged():
     assert payload_decoder(bytes)(b"\xff not json") == b"\xff not json"
     assert payload_decoder(bytes)(b"") == b""
     assert base64.b64decode(json.loads(encode_payload("t", b"\xff"))) == b"\xff"
 
 
 @pytest.mark.parametrize("annotation", [Any, None, Order | None, Annotated[dict | None, 1]])
-def test_an_empty_body_is_none_where_none_may_be(annotation):
+def test_an_empty_body_is_none_where_none_is_allowed(annotation):
     assert payload_decoder(annotation)(b"") is None
 
 
 @pytest.mark.parametrize("annotation", [Order, dict, str, Shipped, list[int]])
-def test_an_empty_body_is_refused_where_something_is_wanted(annotation):
+def test_an_empty_body_is_refused_where_a_value_is_required(annotation):
     with pytest.raises(Undecodable, match="empty"):
         payload_decoder(annotation)(b"")
 
@@ -275,14 +275,14 @@ def test_an_empty_body_is_refused_where_something_is_wanted(annotation):
     ],
 )
 @each_case("naming", [None, "pascal"])
-def test_a_body_that_is_something_else_is_undecodable_and_says_why(annotation, body, why, naming):
+def test_a_body_of_another_type_is_undecodable_with_a_reason(annotation, body, why, naming):
     if naming and annotation is Order and body == b"nonsense":
         why = "malformed"
     with pytest.raises(Undecodable, match=why):
         payload_decoder(annotation, naming=naming)(body)
 
 
-def test_a_type_that_nothing_can_make_is_refused_when_the_decoder_is_built():
+def test_a_type_that_json_cannot_represent_is_refused_when_the_decoder_is_built():
     class Opaque:
         pass
 
@@ -305,7 +305,7 @@ def test_a_type_that_nothing_can_make_is_refused_when_the_decoder_is_built():
         (Order | Aliased, b'{"OrderId":1}', Order(order_id=1)),
     ],
 )
-def test_a_union_is_read_as_the_member_that_fits(annotation, body, value):
+def test_a_union_is_decoded_as_the_member_that_fits(annotation, body, value):
     read = payload_decoder(annotation, naming="pascal")(body)
     assert (read, type(read)) == (value, type(value))
 
@@ -320,12 +320,12 @@ def test_fields_of_generic_models_are_renamed():
 
 
 @pytest.mark.parametrize("body", [b'{"Took":"99999999999.00:00:00","OrderId":1}', b"1e99999999999999999999"])
-def test_numbers_beyond_all_bounds_are_undecodable(body):
+def test_numbers_out_of_range_are_undecodable(body):
     with pytest.raises(Undecodable):
         payload_decoder(Shipped, naming="pascal")(body)
 
 
-def test_a_struct_may_hold_a_pydantic_model():
+def test_a_struct_may_contain_a_pydantic_model():
     class Both(msgspec.Struct):
         order: Order
 

@@ -1,4 +1,4 @@
-"""Each parameter of a handler gets what its annotation asks for; what cannot work is said before anything runs."""
+"""A handler's parameters get arguments by their annotations; impossible handlers are refused before anything runs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ CANCEL = CancelToken()
 
 
 def called(handler, **options):
-    """What the handler returns when it is called as planned."""
+    """Call the handler as planned and return its result."""
     args, kwargs = plan_call(handler, **options).arguments("payload", HEADERS, EVENT, "session", CANCEL)
     return handler(*args, **kwargs)
 
 
-# -- what a parameter gets -------------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------------------------
 
 
 def test_everything_is_injected_by_annotation_in_any_order():
@@ -57,33 +57,33 @@ def test_everything_is_injected_by_annotation_in_any_order():
     assert called(handler) == (HEADERS, "session", EVENT, CANCEL, "payload")
 
 
-def test_the_payload_is_the_first_parameter_that_is_nothing_special():
+def test_the_payload_is_the_first_parameter_of_an_ordinary_type():
     def handler(h: Headers, evt, size: int = 5, *, deep: bool = True):
         return h, evt, size, deep
 
     assert called(handler) == (HEADERS, "payload", 5, True)
 
 
-def test_a_handler_needs_no_payload():
+def test_a_handler_may_have_no_payload():
     assert called(lambda: "done") == "done"
     assert plan_call(lambda: "done").payload_annotation is None
 
 
-def test_a_payload_may_be_given_by_name_only():
+def test_the_payload_may_be_a_keyword_only_parameter():
     def handler(*, evt: Order):
         return evt
 
     assert called(handler) == "payload"
 
 
-def test_parameters_by_position_only_stay_in_their_places():
+def test_positional_only_parameters_stay_in_their_positions():
     def handler(evt, size=5, h: Headers | None = None, /):
         return evt, size, h
 
     assert called(handler) == ("payload", 5, HEADERS)
 
 
-def test_none_and_annotated_around_a_type_do_not_hide_it():
+def test_optional_and_annotated_types_are_recognised():
     def handler(evt: Annotated[Order, "payload"], h: Annotated[Headers | None, "all"] = None):
         return evt, h
 
@@ -100,7 +100,7 @@ def test_other_types_come_from_providers():
     assert called(handler, providers={Mailer: lambda: mailer}) == (mailer, "payload")
 
 
-def test_a_parameter_that_nobody_can_fill_is_named():
+def test_a_parameter_without_a_source_is_named_in_the_error():
     def handler(evt: dict, mail: Mailer):
         pass
 
@@ -108,7 +108,7 @@ def test_a_parameter_that_nobody_can_fill_is_named():
         plan_call(handler)
 
 
-def test_a_payload_type_that_nothing_can_make_is_named():
+def test_a_payload_type_that_cannot_be_decoded_is_named_in_the_error():
     def handler(mail: Mailer):
         pass
 
@@ -116,7 +116,7 @@ def test_a_payload_type_that_nothing_can_make_is_named():
         plan_call(handler)
 
 
-def test_an_annotation_that_is_not_there_at_run_time_is_named():
+def test_an_annotation_that_cannot_be_resolved_at_run_time_is_named_in_the_error():
     def handler(evt: Unseen):
         pass
 
@@ -124,14 +124,14 @@ def test_an_annotation_that_is_not_there_at_run_time_is_named():
         plan_call(handler)
 
 
-def test_a_result_annotation_that_is_not_there_at_run_time_harms_nobody():
+def test_a_return_annotation_that_cannot_be_resolved_is_ignored():
     def handler(evt: dict) -> Unseen:
         return evt
 
     assert called(handler) == "payload"
 
 
-def test_types_of_the_surrounding_function_are_seen_when_it_uses_them():
+def test_local_types_that_the_handler_uses_are_resolved():
     class Local(msgspec.Struct):
         a: int
 
@@ -154,14 +154,14 @@ def test_the_payload_is_decoded_as_annotated():
         plan_call(handler).decode(b'{"order_id":"x"}')
 
 
-def test_the_default_of_the_payload_stands_for_an_empty_body():
+def test_the_default_of_the_payload_replaces_an_empty_body():
     def handler(evt: Order = Order(0)):  # noqa: B008
         pass
 
     assert plan_call(handler).decode(b"") == Order(0)
 
 
-def test_a_handler_without_payload_takes_any_json_or_none():
+def test_a_handler_without_payload_accepts_any_json_or_an_empty_body():
     assert [plan_call(lambda: None).decode(body) for body in (b"", b"[1]")] == [None, [1]]
 
 
@@ -194,14 +194,14 @@ def test_bound_methods_partials_and_callable_objects_are_handlers():
     assert plan_call(Orders()).decode(b'{"order_id":3}') == Order(3)
 
 
-async def test_async_is_seen_through_methods_partials_and_objects():
+async def test_async_methods_partials_and_objects_are_recognised():
     orders = Orders()
     handlers = [orders.later, functools.partial(orders.later), orders, orders.plain]
     assert [plan_call(handler).is_async for handler in handlers] == [True, True, True, False]
     assert await called(orders) == "payload"
 
 
-def test_a_decorated_handler_shows_what_is_inside():
+def test_a_decorated_handler_is_inspected_without_its_decorators():
     def traced(function):
         @functools.wraps(function)
         def around(*args, **kwargs):
@@ -218,7 +218,7 @@ def test_a_decorated_handler_shows_what_is_inside():
         plan_call(lambda *args: None)
 
 
-def test_a_generator_is_no_handler():
+def test_a_generator_is_refused_as_a_handler():
     def handler(evt):
         yield evt
 
@@ -226,7 +226,7 @@ def test_a_generator_is_no_handler():
         plan_call(handler)
 
 
-# -- database handles ------------------------------------------------------------------------------------------------
+# -- database sessions and connections -------------------------------------------------------------------------------
 
 
 def handlers():
@@ -240,7 +240,7 @@ def handlers():
     return [with_session, with_connection, without, with_async_session, with_own, with_async_connection]
 
 
-def test_the_kind_of_handle_is_known():
+def test_the_kind_of_session_is_recognised():
     plans = [plan_call(handler) for handler in handlers()]
     assert [(each.session_kind, each.wants_connection) for each in plans] == [
         ("sync", False),
@@ -252,7 +252,7 @@ def test_the_kind_of_handle_is_known():
     ]
 
 
-def test_a_handle_of_the_other_colour_is_refused_with_what_to_do():
+def test_a_sync_session_in_an_async_handler_is_refused_with_the_right_type_and_vice_versa():
     def plain(s: AsyncSession): ...
     async def later(c: Connection): ...
 
@@ -262,14 +262,14 @@ def test_a_handle_of_the_other_colour_is_refused_with_what_to_do():
         plan_call(later)
 
 
-def test_two_handles_are_refused():
+def test_two_sessions_are_refused():
     def handler(s: Session, c: Connection): ...
 
     with pytest.raises(SubscriptionError, match="two session or connection parameters"):
         plan_call(handler)
 
 
-def test_a_handle_is_known_by_name_so_that_sqlalchemy_need_not_be_there():
+def test_a_session_is_recognised_by_name_without_importing_sqlalchemy():
     named_alike = type("Session", (), {"__module__": "sqlalchemy.orm.session"})
 
     def handler(s): ...
@@ -281,7 +281,7 @@ def test_a_handle_is_known_by_name_so_that_sqlalchemy_need_not_be_there():
 # -- batches ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_gets_lists():
+def test_a_batch_handler_receives_lists():
     def handler(evts: list[Order], heads: list[Headers], events: Sequence[Event], s: Session, c: CancelToken): ...
 
     made = plan_call(handler, batch=True)
@@ -291,7 +291,7 @@ def test_a_batch_gets_lists():
 
 
 @pytest.mark.parametrize("annotation", [Any, list, "no annotation"])
-def test_a_batch_of_anything_needs_no_type(annotation):
+def test_a_batch_parameter_needs_no_item_type(annotation):
     def handler(evts): ...
 
     if annotation != "no annotation":
@@ -299,7 +299,7 @@ def test_a_batch_of_anything_needs_no_type(annotation):
     assert plan_call(handler, batch=True).decode(b"[1]") == [1]
 
 
-def test_lists_and_batches_must_agree():
+def test_list_annotations_and_the_batch_option_must_agree():
     def one_order(evt: Order): ...
     def one_head(evts: list[Order], h: Headers): ...
     def many_heads(evt: Order, h: list[Headers]): ...
@@ -312,10 +312,10 @@ def test_lists_and_batches_must_agree():
         plan_call(many_heads)
 
 
-# -- the token -------------------------------------------------------------------------------------------------------
+# -- cancel tokens ---------------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_token_stops_a_handler_as_a_cancelled_task_is_stopped():
+def test_a_cancelled_token_raises_cancelled_error_in_its_handler():
     token = CancelToken()
     token.raise_if_cancelled()
     assert (token.is_cancelled, token.wait(0)) == (False, False)

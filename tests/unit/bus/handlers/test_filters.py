@@ -1,4 +1,4 @@
-"""Filters run in order around the handler, may replace what goes in and out, and never turn a stop into a success."""
+"""Filters run in order around the handler, may replace payload and result, and never swallow a cancellation."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ async def test_the_first_filter_is_the_outermost():
     assert notes == ["a before", "b before", "b after 2", "a after 2"]
 
 
-async def test_no_filter_is_just_the_handler():
+async def test_without_filters_only_the_handler_runs():
     ctx = context()
     assert await chain_filters([], doubled)(ctx) == 2
     assert ctx.result == 2
@@ -51,7 +51,7 @@ async def test_a_filter_replaces_payload_and_result():
     assert await chain_filters([change], doubled)(context()) == 21
 
 
-async def test_a_filter_that_does_not_call_on_answers_for_the_handler():
+async def test_a_filter_that_does_not_call_next_replaces_the_handler():
     async def known(ctx, call_next):
         ctx.result = "cached"
 
@@ -82,13 +82,13 @@ class Three:
         ctx.handled, ctx.result = self._handled, "instead"
 
 
-async def test_the_three_methods_run_plain_or_async():
+async def test_the_three_methods_may_be_sync_or_async():
     three = Three()
     assert await chain_filters([to_filter(three)], doubled)(context()) == 3
     assert three.notes == ["executing", "executed 2"]
 
 
-async def test_an_exception_goes_on_unless_it_is_handled():
+async def test_an_exception_propagates_unless_a_filter_handles_it():
     three = Three()
     with pytest.raises(ValueError, match="no"):
         await chain_filters([to_filter(three)], failing)(context())
@@ -98,7 +98,7 @@ async def test_an_exception_goes_on_unless_it_is_handled():
     assert ctx.error is None
 
 
-async def test_being_handled_once_does_not_excuse_the_next_exception():
+async def test_the_handled_flag_is_reset_for_each_exception():
     class Both(Three):
         def exception(self, ctx):
             assert not ctx.handled
@@ -109,7 +109,7 @@ async def test_being_handled_once_does_not_excuse_the_next_exception():
         await chain_filters([to_filter(Both())], failing)(ctx)
 
 
-async def test_a_cancelled_handler_cannot_be_handled():
+async def test_a_filter_cannot_handle_a_cancellation():
     async def cancelled(ctx):
         raise asyncio.CancelledError
 
@@ -119,7 +119,7 @@ async def test_a_cancelled_handler_cannot_be_handled():
     assert three.notes == ["executing"]
 
 
-async def test_one_method_is_enough_and_a_class_is_made():
+async def test_one_method_is_enough_and_a_class_is_instantiated():
     class OnlyAfter:
         def executed(self, ctx):
             ctx.result = "after"
@@ -136,7 +136,7 @@ async def test_a_callable_object_is_a_filter():
     assert await chain_filters([to_filter(Adding())], doubled)(context()) == 7
 
 
-def test_what_is_no_filter_is_refused():
+def test_an_invalid_filter_is_refused():
     class NeedsMuch:
         def __init__(self, much):
             pass

@@ -1,4 +1,4 @@
-"""Subscriptions are declared, checked and found; what cannot work is refused before it starts and changes nothing."""
+"""Subscriptions are declared, checked and found; invalid ones are refused before the start and change nothing."""
 
 import threading
 from datetime import timedelta
@@ -44,7 +44,7 @@ def registry():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A new importable package: `package("a.py", text)` writes one of its modules and gives the package's name."""
+    """A new importable package: `package("a.py", text)` writes one of its modules and returns the package name."""
     name = f"pack_{abs(hash(tmp_path))}"
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("")
@@ -62,10 +62,10 @@ def handler_of(registry, name, group=UNNAMED):
     return found and found.handler
 
 
-# -- declaring -------------------------------------------------------------------------------------------------------
+# -- declarations ----------------------------------------------------------------------------------------------------
 
 
-def test_the_decorator_keeps_the_function_and_may_be_stacked(registry):
+def test_the_decorator_returns_the_function_and_may_be_stacked(registry):
     def handler(evt: dict): ...
 
     decorated = registry.subscribe("a")(registry.subscribe("b", group="other")(handler))
@@ -74,7 +74,7 @@ def test_the_decorator_keeps_the_function_and_may_be_stacked(registry):
     assert {group: plan.topics for group, plan in registry.groups().items()} == {UNNAMED: ("a",), "other.v1": ("b",)}
 
 
-def test_all_that_was_said_is_kept(registry):
+def test_all_options_of_a_subscription_are_kept(registry):
     retry = Retry(max=3)
     registry.subscribe(
         "a", group="g", concurrency=4, order_by=None, on_failure="park", retry=retry, batch=500, within="2s",
@@ -111,25 +111,25 @@ def test_durations_are_numbers_texts_or_timedeltas():
         ({"dead_letter": "a b"}, "blanks"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_at_once(registry, options, why):
+def test_invalid_options_are_refused_at_once(registry, options, why):
     with pytest.raises(SubscriptionError, match=why):
         registry.add("a", first, **options)
     assert registry.subscriptions == ()
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "a.b*", ".partial", "a..b"])
-def test_a_topic_that_makes_no_sense_is_refused_with_the_handler(registry, topic):
+def test_an_invalid_topic_is_refused_with_the_name_of_the_handler(registry, topic):
     with pytest.raises(SubscriptionError, match="first"):
         registry.add(topic, first)
 
 
-def test_a_decorator_without_a_topic_says_what_is_missing(registry):
+def test_a_decorator_without_a_topic_is_refused(registry):
     for decorate in (registry.subscribe, registry.router("a").subscribe, subscribe):
         with pytest.raises(SubscriptionError, match="needs a topic"):
             decorate(first)
 
 
-def test_what_is_not_callable_is_refused(registry):
+def test_an_object_that_is_not_callable_is_refused(registry):
     with pytest.raises(SubscriptionError, match="not callable"):
         registry.add("a", 5)
 
@@ -183,7 +183,7 @@ def test_a_router_takes_functions_and_instances(registry):
     assert handler_of(registry, "order.created")(None) == "north"
 
 
-def test_a_class_without_marks_is_a_mistake(registry):
+def test_a_class_without_subscribed_methods_is_refused(registry):
     class Empty:
         pass
 
@@ -194,12 +194,12 @@ def test_a_class_without_marks_is_a_mistake(registry):
 # -- the check -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_found_before_the_check(registry):
+def test_no_subscription_is_found_before_the_check(registry):
     registry.add("a", first)
     assert (registry.groups(), registry.find(UNNAMED, "a")) == ({}, None)
 
 
-def test_prefixes_and_version_are_on_the_wire(registry):
+def test_prefixes_and_version_are_part_of_the_wire_names(registry):
     registry.add("a.*", first, group="g", concurrency=3)
     registry.add("b", second, group="g")
     registry.check(app="Shop", prefix="north", group_prefix="team", version="v2")
@@ -219,11 +219,11 @@ def test_the_exact_name_wins_then_the_most_specific_pattern(registry):
     names = ("order.created", "order.paid", "order.a.b", "order", "Order.created")
     found = [registry.find(UNNAMED, name).topic for name in names]
     assert found == ["order.created", "order.*", "order.#", "order.#", "#"]
-    assert registry.find(UNNAMED, "order.paid").topic == "order.*"  # also the second time
+    assert registry.find(UNNAMED, "order.paid").topic == "order.*"  # also from the cache
     assert registry.find("unknown.v1", "order.created") is None
 
 
-def test_one_topic_twice_in_a_group_is_refused_and_the_first_wins_when_allowed(registry):
+def test_a_topic_subscribed_twice_in_a_group_is_refused_or_the_first_wins_if_allowed(registry):
     registry.add("a", first)
     registry.add("a", second)
     with pytest.raises(SubscriptionError, match=r"first and .*second both take 'a'"):
@@ -235,21 +235,21 @@ def test_one_topic_twice_in_a_group_is_refused_and_the_first_wins_when_allowed(r
     assert registry.groups()[UNNAMED].topics == ("a",)
 
 
-def test_one_topic_in_two_groups_is_fine(registry):
+def test_a_topic_may_be_subscribed_in_two_groups(registry):
     registry.add("a", first)
     registry.add("a", second, group="other")
     registry.check(app="Shop")
     assert (handler_of(registry, "a"), handler_of(registry, "a", "other.v1")) == (first, second)
 
 
-def test_the_concurrency_of_a_group_is_said_once(registry):
+def test_different_concurrency_values_for_a_group_are_refused(registry):
     registry.add("a", first, concurrency=2)
     registry.add("b", second, concurrency=3)
     with pytest.raises(SubscriptionError, match=r"2 by .*first, 3 by .*second"):
         registry.check(app="Shop")
 
 
-def test_the_check_says_all_that_is_wrong_and_can_be_repeated(registry):
+def test_the_check_reports_all_errors_and_can_be_repeated(registry):
     def impossible(evt: dict, mail: SubscriptionRegistry): ...
 
     registry.add("a", impossible)
@@ -263,7 +263,7 @@ def test_the_check_says_all_that_is_wrong_and_can_be_repeated(registry):
     assert registry.groups() == {}
 
 
-def test_a_handler_for_another_process_must_be_able_to_go_there(registry):
+def test_a_process_handler_must_be_a_plain_picklable_function(registry):
     async def later(evt: dict): ...
 
     registry.add("a", later, executor="process")
@@ -275,7 +275,7 @@ def test_a_handler_for_another_process_must_be_able_to_go_there(registry):
     assert len(str(caught.value).splitlines()) == 3
 
 
-def test_batches_and_naming_reach_the_plan(registry):
+def test_the_batch_option_reaches_the_call_plan(registry):
     def many(evts: list[dict], headers: list[Headers]): ...
 
     registry.add("a", many, batch=10)
@@ -287,7 +287,7 @@ def test_batches_and_naming_reach_the_plan(registry):
     assert registry.find(UNNAMED, "a").plan.is_batch
 
 
-def test_a_second_check_plans_anew(registry):
+def test_a_second_check_builds_new_call_plans(registry):
     def handler(evt: Order): ...
 
     registry.add("a", handler)
@@ -296,10 +296,10 @@ def test_a_second_check_plans_anew(registry):
     assert registry.find(UNNAMED, "a").plan.decode(b'{"OrderId":3}') == Order(3)
 
 
-# -- at run time -----------------------------------------------------------------------------------------------------
+# -- changes at run time ---------------------------------------------------------------------------------------------
 
 
-def test_changes_at_run_time_are_found_and_told(registry):
+def test_changes_at_run_time_take_effect_and_call_on_change(registry):
     told = []
     registry.on_change.append(lambda: told.append(sorted(registry.groups())))
     registry.add("a", first)
@@ -312,7 +312,7 @@ def test_changes_at_run_time_are_found_and_told(registry):
     assert told == [[UNNAMED, "other.v1"], ["other.v1"]]
 
 
-def test_a_change_that_cannot_work_changes_nothing(registry):
+def test_an_invalid_change_is_refused_and_changes_nothing(registry):
     registry.add("a", first)
     registry.check(app="Shop")
     with pytest.raises(SubscriptionError):
@@ -323,7 +323,7 @@ def test_a_change_that_cannot_work_changes_nothing(registry):
     assert len(registry.subscriptions) == 1
 
 
-def test_who_is_told_may_ask_from_another_thread(registry):
+def test_on_change_may_wait_for_a_change_in_another_thread(registry):
     def ask_elsewhere():
         asking = threading.Thread(target=lambda: registry.add("c", second, group="from-thread"))
         registry.on_change.clear()
@@ -347,10 +347,10 @@ def test_bound_methods_can_be_removed(registry):
     assert registry.subscriptions == ()
 
 
-# -- from elsewhere --------------------------------------------------------------------------------------------------
+# -- files and packages ----------------------------------------------------------------------------------------------
 
 
-def test_a_file_names_handlers_that_are_imported_by_the_check(registry, package, tmp_path):
+def test_the_check_imports_the_handlers_that_a_file_names(registry, package, tmp_path):
     name = package("billing.py", "def on_order(evt: dict): ...\nasync def log(ctx, call_next): await call_next(ctx)\n")
     path = tmp_path / "bus.toml"
     path.write_text(
@@ -379,25 +379,25 @@ def test_a_file_names_handlers_that_are_imported_by_the_check(registry, package,
         ('[[subscription]]\ntopic = "a"\nhandler = "b:c"\nretry = 5\n', "entry 1"),
     ],
 )
-def test_a_file_that_is_wrong_says_where(registry, tmp_path, text, why):
+def test_an_invalid_file_is_refused_with_the_position_of_the_error(registry, tmp_path, text, why):
     path = tmp_path / "bus.toml"
     path.write_text(text)
     with pytest.raises(SubscriptionError, match=why):
         registry.load(path)
 
 
-def test_a_missing_file_is_said(registry, tmp_path):
+def test_a_missing_file_is_refused(registry, tmp_path):
     with pytest.raises(SubscriptionError, match=r"missing\.toml"):
         registry.load(tmp_path / "missing.toml")
 
 
-def test_a_handler_text_without_a_name_is_said_by_the_check(registry):
+def test_a_handler_text_without_a_colon_is_refused_by_the_check(registry):
     registry.add("a", "module.function")
     with pytest.raises(SubscriptionError, match="module:name"):
         registry.check(app="Shop")
 
 
-def test_a_scan_imports_modules_and_takes_up_what_they_mark(registry, package):
+def test_a_scan_imports_modules_and_adds_their_subscriptions(registry, package):
     package("one.py", "from sparrow.bus.handlers.router import subscribe\n@subscribe('a.b')\ndef on(evt: dict): ...\n")
     name = package("two.py", "from .one import on\n")
     registry.scan(name)
@@ -407,7 +407,7 @@ def test_a_scan_imports_modules_and_takes_up_what_they_mark(registry, package):
     assert len(registry.subscriptions) == 1
 
 
-def test_a_module_that_cannot_be_imported_is_named(registry, package):
+def test_a_module_that_cannot_be_imported_is_named_in_the_error(registry, package):
     name = package("broken.py", "raise RuntimeError('oh')")
     with pytest.raises(SubscriptionError, match=r"broken cannot be imported: RuntimeError: oh"):
         registry.scan(name)

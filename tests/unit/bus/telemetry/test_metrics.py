@@ -1,4 +1,4 @@
-"""The text that Prometheus reads."""
+"""The metrics page for Prometheus."""
 
 import re
 
@@ -25,7 +25,7 @@ def stats(*groups: GroupBacklog) -> BusStats:
     return BusStats(side("published"), side("received", *groups))
 
 
-def test_every_line_has_the_form_and_every_metric_a_type() -> None:
+def test_every_line_is_valid_and_every_metric_has_a_type() -> None:
     probe = BusProbe()
     probe.count("bus_retries_total", 2, place="send")
     probe.count("bus_something_new_total")
@@ -44,7 +44,7 @@ def test_every_line_has_the_form_and_every_metric_a_type() -> None:
     assert "bus_something_new_total 1" in text
 
 
-def test_counters_are_there_before_they_count_and_labels_stay() -> None:
+def test_counters_start_at_zero_and_keep_their_labels() -> None:
     probe = BusProbe()
     assert "bus_published_total 0" in prometheus_text(probe, None).splitlines()
     probe.count("bus_handled_total", 5, result="ok")
@@ -53,7 +53,7 @@ def test_counters_are_there_before_they_count_and_labels_stay() -> None:
     assert "bus_handled_total 0" not in lines
 
 
-def test_buckets_add_up_to_the_count() -> None:
+def test_histogram_buckets_add_up_to_the_count() -> None:
     probe = BusProbe()
     for seconds in (0.0005, 0.001, 0.02, 1_000.0):
         probe.handle_seconds.add(seconds)
@@ -64,7 +64,7 @@ def test_buckets_add_up_to_the_count() -> None:
     assert "bus_handle_seconds_count 4" in lines
 
 
-def test_a_group_named_strangely_cannot_break_the_page() -> None:
+def test_special_characters_in_a_group_name_are_escaped() -> None:
     strange = GroupBacklog(side="received", group='a"b\\c\nd', open=1, held=0, due=0, lag_s=0)
     assert (
         r'bus_queue_depth{side="received",group="a\"b\\c\nd"} 1'
@@ -72,14 +72,14 @@ def test_a_group_named_strangely_cannot_break_the_page() -> None:
     )
 
 
-def test_without_a_database_the_process_still_speaks() -> None:
+def test_without_a_database_the_metrics_of_the_process_are_still_listed() -> None:
     lines = prometheus_text(BusProbe(), None).splitlines()
     assert "bus_database_reachable 0" in lines
     assert not any(line.startswith("bus_queue_depth") for line in lines)
     assert "bus_database_reachable 1" in prometheus_text(BusProbe(), stats()).splitlines()
 
 
-def test_an_error_of_a_callback_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_a_callback_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     probe = BusProbe()
 
     def fail(_: FailedEvent) -> None:

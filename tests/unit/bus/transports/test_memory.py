@@ -1,4 +1,4 @@
-"""The broker in memory: what every transport promises, and the ways in which it can be made to fail."""
+"""The broker in memory: the contract of every transport, and its ways to simulate failures."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ async def send(transport: MemoryTransport, *which: int, name: str = "order.creat
 
 
 async def nothing_comes(listening: MemoryConsumer) -> bool:
-    """Whatever could come is there at once, or never."""
+    """Return whether no delivery is available; a delivery is available at once or never."""
     receiving = asyncio.create_task(listening.receive(1))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -49,14 +49,14 @@ def transport() -> MemoryTransport:
 # -- groups and members -----------------------------------------------------------------------------------------------
 
 
-async def test_an_event_arrives_with_its_headers_nulls_and_all(transport):
+async def test_an_event_arrives_with_all_headers_including_nulls(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     await send(transport, 1)
     (delivery,) = await listening.receive(10)
     assert (delivery.name, delivery.body, delivery.headers) == ("order.created", b"1", event(1).headers)
 
 
-async def test_every_group_gets_every_event_and_the_members_of_one_share_them(transport):
+async def test_every_group_gets_every_event_and_its_members_share_them(transport):
     first, second = [await transport.listen("shared", ["order.created"], prefetch=2) for _ in range(2)]
     alone = await transport.listen("alone", ["order.created"], prefetch=10)
     await send(transport, 1, 2, 3, 4)
@@ -64,13 +64,13 @@ async def test_every_group_gets_every_event_and_the_members_of_one_share_them(tr
     assert numbers(await first.receive(10)) + numbers(await second.receive(10)) == [1, 2, 3, 4]
 
 
-async def test_a_group_that_comes_late_gets_what_is_kept():
+async def test_a_new_group_gets_the_retained_events():
     transport = MemoryTransport(MemoryBroker(retained_max=2))
     await send(transport, 1, 2, 3)
     assert numbers(await (await transport.listen("late", ["#"], prefetch=10)).receive(10)) == [2, 3]
 
 
-async def test_who_waits_gets_what_is_sent_later(transport):
+async def test_a_waiting_receive_gets_an_event_that_is_sent_later(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     receiving = asyncio.create_task(listening.receive(10))
     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_who_waits_gets_what_is_sent_later(transport):
     assert numbers(await receiving) == [1]
 
 
-async def test_wildcards_find_old_and_new_names(transport):
+async def test_wildcards_match_existing_and_new_names(transport):
     await send(transport, 1, name="order.created")
     listening = await transport.listen("g", ["order.*"], prefetch=10)
     await send(transport, 2, name="order.cancelled")
@@ -87,7 +87,7 @@ async def test_wildcards_find_old_and_new_names(transport):
     assert numbers(await listening.receive(10)) == [1, 2, 4]
 
 
-async def test_members_get_only_the_names_they_listen_to(transport):
+async def test_members_get_only_the_names_they_subscribed_to(transport):
     orders = await transport.listen("g", ["order.created"], prefetch=10)
     bills = await transport.listen("g", ["bill.paid"], prefetch=10)
     await send(transport, 1, name="order.created")
@@ -96,7 +96,7 @@ async def test_members_get_only_the_names_they_listen_to(transport):
     assert numbers(await bills.receive(10)) == [2]
 
 
-async def test_no_more_are_in_hand_than_were_asked_for(transport):
+async def test_at_most_prefetch_deliveries_are_unacknowledged(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=2)
     await send(transport, 1, 2, 3)
     deliveries = await listening.receive(10)
@@ -106,10 +106,10 @@ async def test_no_more_are_in_hand_than_were_asked_for(transport):
     assert numbers(await listening.receive(10)) == [3]
 
 
-# -- what comes again -------------------------------------------------------------------------------------------------
+# -- redelivery -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_not_acknowledged_comes_again_to_another_member_in_its_old_place(transport):
+async def test_an_unacknowledged_event_goes_to_another_member_in_its_original_order(transport):
     dying = await transport.listen("g", ["order.created"], prefetch=10)
     other = await transport.listen("g", ["order.created"], prefetch=10)
     await send(transport, 1, 2, 3)
@@ -120,7 +120,7 @@ async def test_what_was_not_acknowledged_comes_again_to_another_member_in_its_ol
     assert numbers(await other.receive(10)) == [1, 3, 4]
 
 
-async def test_what_was_acknowledged_does_not_come_again(transport):
+async def test_an_acknowledged_event_is_not_redelivered(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     await send(transport, 1)
     await listening.acknowledge(await listening.receive(1))
@@ -128,21 +128,21 @@ async def test_what_was_acknowledged_does_not_come_again(transport):
     assert await nothing_comes(await transport.listen("g", ["order.created"], prefetch=10))
 
 
-async def test_what_was_given_back_comes_again_first(transport):
+async def test_released_events_are_redelivered_first(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     await send(transport, 1, 2, 3)
     await listening.release(await listening.receive(2))
     assert numbers(await listening.receive(10)) == [1, 2, 3]
 
 
-async def test_a_receive_that_is_given_up_loses_nothing(transport):
+async def test_a_cancelled_receive_loses_no_event(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     assert await nothing_comes(listening)
     await send(transport, 1)
     assert numbers(await listening.receive(10)) == [1]
 
 
-async def test_who_waits_on_a_listening_that_closes_is_told(transport):
+async def test_closing_ends_a_waiting_receive(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     receiving = asyncio.create_task(listening.receive(10))
     await asyncio.sleep(0)
@@ -151,10 +151,10 @@ async def test_who_waits_on_a_listening_that_closes_is_told(transport):
         await receiving
 
 
-# -- making it fail ---------------------------------------------------------------------------------------------------
+# -- simulated failures -----------------------------------------------------------------------------------------------
 
 
-async def test_a_broker_that_is_down_refuses_everything_and_keeps_what_it_has(transport):
+async def test_a_broker_that_is_down_refuses_every_call_and_keeps_its_events(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     await send(transport, 1, 2)
     (delivery,) = await listening.receive(1)
@@ -175,7 +175,7 @@ async def test_a_broker_that_is_down_refuses_everything_and_keeps_what_it_has(tr
     assert numbers(await again.receive(10)) == [1, 2]
 
 
-async def test_who_waits_hears_that_the_broker_went_down(transport):
+async def test_a_waiting_receive_fails_when_the_broker_goes_down(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     receiving = asyncio.create_task(listening.receive(1))
     await asyncio.sleep(0)
@@ -184,7 +184,7 @@ async def test_who_waits_hears_that_the_broker_went_down(transport):
         await receiving
 
 
-async def test_withheld_acknowledgements_hold_up_the_sender_not_the_receivers(transport):
+async def test_withheld_acks_block_the_sender_and_not_the_receivers(transport):
     listening = await transport.listen("g", ["order.created"], prefetch=10)
     transport.broker.withhold_acknowledgements = True
     sending = asyncio.create_task(transport.send([event(1)]))
@@ -196,7 +196,7 @@ async def test_withheld_acknowledgements_hold_up_the_sender_not_the_receivers(tr
     assert transport.broker.sent == [event(1)]
 
 
-async def test_a_sender_may_give_up_waiting_for_acknowledgements(transport):
+async def test_a_sender_may_stop_waiting_for_acks(transport):
     transport.broker.withhold_acknowledgements = True
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -217,16 +217,16 @@ def test_an_event_needs_a_name(transport):
         transport.check_name("")
 
 
-# -- who shares it ----------------------------------------------------------------------------------------------------
+# -- shared brokers ---------------------------------------------------------------------------------------------------
 
 
-def test_transports_of_one_name_share_a_broker():
+def test_transports_with_the_same_name_share_a_broker():
     assert MemoryTransport.at("a").broker is MemoryTransport.at("a").broker
     assert MemoryTransport.at("a").broker is not MemoryTransport.at("b").broker
     assert MemoryTransport.at("").broker is not MemoryTransport.at("").broker
 
 
-async def test_a_bus_in_another_thread_is_woken(transport):
+async def test_a_receiver_in_another_thread_is_woken(transport):
     got: list[int] = []
     listens = threading.Event()
 
@@ -249,5 +249,5 @@ async def test_a_bus_in_another_thread_is_woken(transport):
         await eventually(lambda: got == [1, 2])
     finally:
         if got != [1, 2]:
-            transport.broker.down = True  # it must not wait for ever
+            transport.broker.down = True  # ends the waiting receive in the thread
         thread.join()

@@ -1,4 +1,4 @@
-"""Loops of the bus: they begin again when they fail, and end when they are told to."""
+"""Supervised tasks of the bus: they restart after a failure, and end when they are stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparrow.bus.worker import supervision
 from sparrow.bus.worker.supervision import SupervisedTask
 
 
-async def test_work_that_fails_begins_again_until_it_returns():
+async def test_failed_work_restarts_until_it_returns():
     tries: list[int] = []
 
     async def work() -> None:
@@ -25,7 +25,7 @@ async def test_work_that_fails_begins_again_until_it_returns():
     assert isinstance(running.problem, ValueError)
 
 
-async def test_work_that_loses_a_cancellation_ends_all_the_same(monkeypatch: pytest.MonkeyPatch):
+async def test_work_that_swallows_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(supervision, "_SAY_AGAIN_S", 0.01)
     lost: list[int] = []
 
@@ -33,7 +33,7 @@ async def test_work_that_loses_a_cancellation_ends_all_the_same(monkeypatch: pyt
         while True:
             try:
                 await asyncio.sleep(60)
-            except asyncio.CancelledError:  # as `wait_for` does when the answer comes at the same moment
+            except asyncio.CancelledError:  # as `wait_for` does when the result arrives at the same time
                 if lost:
                     raise
                 lost.append(1)
@@ -45,7 +45,7 @@ async def test_work_that_loses_a_cancellation_ends_all_the_same(monkeypatch: pyt
     assert lost
 
 
-async def test_who_is_cancelled_while_it_stops_something_is_cancelled():
+async def test_a_cancelled_stop_raises_cancelled_error():
     is_free = asyncio.Event()
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Traces as columns say what the reader of single bodies says."""
+"""Trace records decoded as columns equal those decoded one by one."""
 
 import random
 
@@ -60,7 +60,7 @@ def singly(*bodies: bytes) -> list[dict[str, object]]:
 
 
 def row_of(each: TraceRecord) -> dict[str, object]:
-    """What columns should say of a record."""
+    """The expected columns of a record."""
     row: dict[str, object] = dict.fromkeys(RECORD_SCHEMA.names)
     row |= {"msg_id": each.message_id, "keys": each.keys, "group": each.group}
     row["time"] = pa.scalar(each.time_ms, pa.timestamp("ms", "UTC")).as_py() if each.time_ms else None
@@ -80,16 +80,16 @@ def row_of(each: TraceRecord) -> dict[str, object]:
 
 
 def filled(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """A field that is not there at all is null in columns, and empty in objects."""
+    """A missing field is null in columns and empty in objects."""
     return [{**row, "keys": row["keys"] or "", "group": row["group"] or ""} for row in rows]
 
 
-def test_each_kind_of_record_has_its_columns() -> None:
+def test_each_kind_of_record_fills_its_columns() -> None:
     body = trace_records.encode([SENT, BEGUN, ENDED, CLOSED])
     assert columns(body) == [row_of(each) for each in (SENT, BEGUN, ENDED, CLOSED)]
 
 
-def test_records_stay_in_order_and_know_their_body() -> None:
+def test_records_keep_their_order_and_the_index_of_their_body() -> None:
     bodies = [
         trace_records.encode([SENT, ENDED]),
         b"",
@@ -101,7 +101,7 @@ def test_records_stay_in_order_and_know_their_body() -> None:
     assert parents.tolist() == [0, 0, 2, 3, 3, 3]
 
 
-def test_a_slice_of_an_array_is_read_as_what_it_is() -> None:
+def test_a_slice_of_an_array_is_decoded_correctly() -> None:
     bodies = pa.array(
         [trace_records.encode([SENT]), trace_records.encode([BEGUN]), trace_records.encode([ENDED])], pa.binary()
     )
@@ -116,12 +116,12 @@ def test_a_slice_of_an_array_is_read_as_what_it_is() -> None:
         b"Pub\x011\x01r\x01g\x01t\x01id\x01tag\x01k\x01host\x015\x016\x010\x01true",  # before 4.3: no offset id
         b"Pub\x011\x01r\x01g\x01t\x01id\x01tag\x01k\x01host\x015\x016\x010\x01off\x01false",
         b"Pub\x011\x01r\x01g\x01t\x01id\x01null\x01null\x01host\x015\x016\x010\x01off\x01true\x01host\x01more",
-        b"Pub\x011\x01r\x01g\x01t\x01id\x01tag\x01k\x01host\x015\x016\x019\x01off\x01true",  # no such kind
+        b"Pub\x011\x01r\x01g\x01t\x01id\x01tag\x01k\x01host\x015\x016\x019\x01off\x01true",  # unknown message type
         b"Pub\x01soon\x01r\x01g\x01t\x01id\x01tag\x01k\x01host\x015\x016\x010\x01off\x01true",
         b"Pub\x011\x01r\x01g",
         b"SubAfter\x01R\x01id\x015\x01true",
         b"SubAfter\x01R\x01id\x015\x01true\x01k\x014",
-        b"SubAfter\x01R\x01id\x015\x01true\x01k\x015",  # no such code
+        b"SubAfter\x01R\x01id\x015\x01true\x01k\x015",  # unknown result code
         b"SubAfter\x01R\x01id\x015\x01true\x01k\x01null\x011\x01g",
         b"SubAfter\x01R\x01id\x01x\x01true",
         b"SubBefore\x011\x01r\x01g\x01R\x01id\x010",
@@ -132,11 +132,11 @@ def test_a_slice_of_an_array_is_read_as_what_it_is() -> None:
         b"\x01\x01\x01",
     ],
 )
-def test_odd_lines_are_read_or_passed_over_as_single_bodies_are(line: bytes) -> None:
+def test_unusual_lines_are_decoded_or_skipped_like_single_bodies(line: bytes) -> None:
     assert filled(columns(line, b"", line + b"\x02" + line)) == singly(line, line + b"\x02" + line)
 
 
-def test_damaged_bodies_give_what_the_single_reader_gives() -> None:
+def test_damaged_bodies_decode_like_single_bodies() -> None:
     chance = random.Random(7)
     whole = trace_records.encode([SENT, BEGUN, ENDED, CLOSED, SENT])
     bodies = []
@@ -148,7 +148,7 @@ def test_damaged_bodies_give_what_the_single_reader_gives() -> None:
     assert filled(columns(*bodies)) == singly(*bodies)
 
 
-def test_no_records_make_an_empty_batch_of_the_schema() -> None:
+def test_no_records_give_an_empty_batch_with_the_schema() -> None:
     for bodies in ([], [b""], [b"nothing"]):
         found, parents = decode_bodies(pa.array(bodies, pa.binary()))
         assert found.schema == RECORD_SCHEMA

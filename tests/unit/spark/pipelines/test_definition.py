@@ -1,4 +1,4 @@
-"""Pipeline files: what is said, and what is said wrongly."""
+"""Pipeline files: valid definitions, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file_of(folder: Path, text: str, name: str = "p.toml") -> Path:
     return path
 
 
-def test_a_file_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_a_valid_file_is_loaded(tmp_path: Path) -> None:
     pipeline = load(file_of(tmp_path, GOOD))
     assert (pipeline.name, pipeline.sources[0].topic, pipeline.sinks[0].input) == ("revenue", "orders", "sums")
     assert pipeline.is_stream
@@ -66,7 +66,7 @@ def test_a_file_is_read_as_it_stands(tmp_path: Path) -> None:
         ('sql = "SELECT 1"', "", "needs exactly one of sql, call"),
     ],
 )
-def test_every_mistake_is_named(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+def test_every_error_is_named(tmp_path: Path, old: str, new: str, sentence: str) -> None:
     with pytest.raises(Refused) as refused:
         load(file_of(tmp_path, GOOD.replace(old, new, 1)))
     assert sentence in str(refused.value)
@@ -90,7 +90,7 @@ pipeline = Pipeline(
         load(file_of(tmp_path, "x = 1", "q.py"))
 
 
-def test_what_is_no_pipeline_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_or_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="does not exist"):
         load(tmp_path / "none.toml")
     with pytest.raises(Refused, match="not a pipeline file"):

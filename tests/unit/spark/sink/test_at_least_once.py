@@ -14,7 +14,7 @@ def rows(*maps: dict[str, str], **columns: pa.Array) -> MessageRows:
     return MessageRows(pa.array([b"x"] * len(maps)), properties=entries, **columns)
 
 
-def test_rows_for_later_and_with_a_lane_of_their_own_go_alone():
+def test_delayed_rows_and_rows_with_a_priority_in_lanes_are_not_batched():
     some = rows(
         {"DELAY": "3"}, {"DELAY": "0"}, {"PRIORITY": "high"}, {}, deliver_ms=pa.array([None, None, None, 5], pa.int64())
     )
@@ -27,7 +27,7 @@ def test_a_row_that_would_begin_a_transaction_is_refused():
         find_unbatchable(rows({}, {"TRAN_MSG": "true"}), in_lanes=False)
 
 
-def test_a_row_is_a_message_with_all_it_says():
+def test_a_row_becomes_a_message_with_all_its_columns():
     some = rows(
         {"a": "1"},
         {},

@@ -23,18 +23,18 @@ def layout(*fields: tuple[str, str], **given: str) -> ColumnLayout:
     return resolve_columns(fields, parse_sink_options({"nameserver": "127.0.0.1:9876", "topic": "t", **given}))
 
 
-def test_every_part_is_found_by_its_name():
+def test_every_column_is_found_by_its_name():
     fields = [(part.name, part.types[0]) for part in MESSAGE_COLUMNS if part.name != "deliver_timestamp"]
     found = resolve_columns(fields, parse_sink_options({"nameserver": "127.0.0.1:9876"}))
     assert found.places == {name: place for place, (name, _) in enumerate(fields)}
 
 
-def test_names_of_kafkas_sink_and_upper_case_are_understood():
+def test_column_names_of_the_kafka_sink_and_upper_case_are_accepted():
     fields = (("Key", "binary"), ("VALUE", "string"), ("partition", "int"), ("headers", KAFKA_HEADERS_TYPE))
     assert layout(*fields).places == {"keys": 0, "body": 1, "queue_id": 2, "properties": 3}
 
 
-def test_the_option_topic_beats_the_column():
+def test_the_option_topic_overrides_the_column():
     found = layout(("topic", "string"), ("body", "binary"))
     assert found.topic == "t"
     assert found.places == {"body": 1}
@@ -53,33 +53,31 @@ def test_the_option_topic_beats_the_column():
         ([("body", "binary"), ("born_timestamp", "timestamp")], {"delivery": "atLeastOnce"}, "delivery=exactlyOnce"),
     ],
 )
-def test_columns_that_make_no_messages_are_refused_in_words(
-    fields: list[tuple[str, str]], given: dict[str, str], words: str
-):
+def test_invalid_columns_are_refused_with_a_reason(fields: list[tuple[str, str]], given: dict[str, str], words: str):
     with pytest.raises(Refused, match=words):
         layout(*fields, **given)
 
 
-def test_without_an_option_or_a_column_there_is_no_topic():
+def test_without_an_option_and_a_column_there_is_no_topic():
     with pytest.raises(Refused, match="option 'topic', or add a column 'topic'"):
         resolve_columns([("body", "binary")], parse_sink_options({"nameserver": "127.0.0.1:9876"}))
 
 
-def test_extra_columns_are_left_out_if_told_so():
+def test_extra_columns_are_ignored_if_the_option_is_set():
     assert layout(("a", "int"), ("body", "binary"), ignoreExtraColumns="true").places == {"body": 1}
 
 
-def test_a_string_is_a_body_of_its_utf8_bytes():
+def test_a_string_body_is_encoded_as_utf8():
     rows = layout(("body", "string")).rows(pa.record_batch({"body": ["é", "", "x"]}).slice(0, 2))
     assert rows.body.to_pylist() == ["é".encode(), b""]
 
 
-def test_a_null_body_names_its_row():
+def test_a_null_body_is_refused_with_its_row():
     with pytest.raises(Refused, match="row 1002 of its partition has a null body"):
         layout(("body", "binary")).rows(pa.record_batch({"body": [b"", b"x", None]}), first=1000)
 
 
-def test_a_null_topic_names_its_row():
+def test_a_null_topic_is_refused_with_its_row():
     some = resolve_columns(
         [("topic", "string"), ("body", "binary")], parse_sink_options({"nameserver": "127.0.0.1:9876"})
     )
@@ -87,7 +85,7 @@ def test_a_null_topic_names_its_row():
         some.rows(pa.record_batch({"topic": ["a", None], "body": [b"", b""]}))
 
 
-def test_keys_that_are_bytes_must_be_text():
+def test_keys_in_bytes_must_be_valid_text():
     some = layout(("body", "binary"), ("key", "binary"))
     given = pa.array([b"k\xc3\xa9", None], pa.binary())
     assert some.rows(pa.record_batch({"body": [b"", b""], "key": given})).keys.to_pylist() == ["ké", None]
@@ -95,7 +93,7 @@ def test_keys_that_are_bytes_must_be_text():
         some.rows(pa.record_batch({"body": [b""], "key": pa.array([b"\xff"], pa.binary())}))
 
 
-def test_kafkas_headers_become_properties():
+def test_kafka_headers_become_properties():
     given = pa.array([[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None, []], HEADERS)
     batch = pa.record_batch({"body": [b"", b"", b""], "headers": given})
     some = layout(("body", "binary"), ("headers", KAFKA_HEADERS_TYPE))
@@ -103,7 +101,7 @@ def test_kafkas_headers_become_properties():
     assert some.rows(batch.slice(1)).properties.to_pylist() == [[], []]
 
 
-def test_times_are_milliseconds():
+def test_timestamps_are_converted_to_milliseconds():
     moment = datetime(2024, 5, 1, 12, 0, 0, 123999, UTC)
     ms = int(moment.timestamp() * 1000)
     columns = {"body": [b"", b""], "born_timestamp": pa.array([moment, None], pa.timestamp("us", "UTC"))}
@@ -114,7 +112,7 @@ def test_times_are_milliseconds():
     assert rows.born_ms.to_pylist() == [ms, None]
 
 
-def test_a_sharding_key_joins_the_properties_of_its_row():
+def test_the_sharding_key_is_added_to_the_properties_of_its_row():
     columns = {
         "body": [b""] * 4,
         "properties": pa.array([[("a", "1"), ("b", "2")], None, [], [("c", "3")]], MAP),
@@ -149,7 +147,7 @@ def test_rows_with_a_property_are_found():
     assert layout(("body", "binary")).rows(batch).entries("DELAY") == []
 
 
-def test_rows_remember_which_of_their_partition_they_are():
+def test_rows_keep_their_number_in_the_partition():
     rows = layout(("body", "binary")).rows(pa.record_batch({"body": [b"%d" % i for i in range(10)]}), first=100)
     some = rows.slice(2, 6).take(np.array([5, 1, 3])).slice(1, 2)
     assert some.body.to_pylist() == [b"3", b"5"]

@@ -18,17 +18,17 @@ def rows(count: int, **columns: list[object]) -> MessageRows:
     return MessageRows(pa.array([b"body %d" % i for i in range(count)], pa.binary()), **made)
 
 
-def test_a_queue_that_is_named_is_taken():
+def test_a_given_queue_is_used():
     assert select_queues(rows(3, queue_id=[5, 0, 3], keys=["k", "k", "k"]), 6).tolist() == [5, 0, 3]
 
 
 @pytest.mark.parametrize("wrong", [6, -1])
-def test_a_queue_that_is_not_there_is_refused_by_row(wrong: int):
+def test_a_queue_that_does_not_exist_is_refused_with_its_row(wrong: int):
     with pytest.raises(Refused, match=f"row 1 of its partition has queue_id {wrong}.*0 to 5"):
         select_queues(rows(2, queue_id=[0, wrong]), 6)
 
 
-def test_the_same_key_finds_the_same_queue_as_from_a_producer():
+def test_a_key_selects_the_same_queue_as_a_producer():
     keys = ["order-17", "", "ключ", "𝄞", "polygenelubricants", "order-18"]  # the fifth hashes to -2^31
     places = select_queues(rows(6, sharding_key=keys), len(QUEUES))
     for key, place in zip(keys, places.tolist(), strict=True):
@@ -36,7 +36,7 @@ def test_the_same_key_finds_the_same_queue_as_from_a_producer():
             assert QUEUES[place] == by_hash(key)(QUEUES, Message(topic="t"))
 
 
-def test_a_sharding_key_comes_before_keys_and_keys_before_ids():
+def test_the_sharding_key_precedes_keys_and_keys_precede_ids():
     def place(key: str) -> int:
         return QUEUES.index(by_hash(key)(QUEUES, Message(topic="t")))
 
@@ -46,7 +46,7 @@ def test_a_sharding_key_comes_before_keys_and_keys_before_ids():
     assert select_queues(some, 6).tolist() == [place("s1"), place("k2"), place("id2")]
 
 
-def test_rows_without_a_key_are_spread_by_their_body_and_find_their_queue_again():
+def test_rows_without_a_key_are_spread_by_body_and_always_select_the_same_queue():
     some = rows(1000)
     places = select_queues(some, 6)
     assert places.tolist() == select_queues(some, 6).tolist()
@@ -55,7 +55,7 @@ def test_rows_without_a_key_are_spread_by_their_body_and_find_their_queue_again(
     assert select_queues(some.take(order), 6).tolist() == places[order].tolist()
 
 
-def test_only_rows_without_a_queue_and_a_key_may_go_anywhere():
+def test_only_rows_without_a_queue_and_a_key_may_go_to_any_queue():
     some = rows(3, keys=["k", None, None], queue_id=[None, 2, None], msg_id=["a", "b", "c"])
     places = select_queues(some, 6, allows_any_queue=True).tolist()
     assert places[1:] == [2, ANY_QUEUE]
@@ -71,7 +71,7 @@ def test_sorted_rows_of_one_queue_keep_their_order():
     assert sort_by_queue(far)[0].tolist() == [1, 0, 2]
 
 
-def test_rows_are_told_apart_by_topic():
+def test_rows_are_split_by_topic():
     some = rows(4, topic=["a", "b", "a", "b"])
     found = {name: its.body.to_pylist() for name, its in split_by_topic(some, None)}
     assert found == {"a": [b"body 0", b"body 2"], "b": [b"body 1", b"body 3"]}

@@ -25,7 +25,7 @@ def encoder(**given: str) -> RecordEncoder:
     return RecordEncoder(parse_sink_options(GIVEN | given), ids(), lambda: 1234)
 
 
-def test_ids_are_as_java_makes_them_and_never_the_same():
+def test_ids_have_the_format_of_java_and_are_unique():
     maker = ids()
     made = maker.make(3).to_pylist() + maker.make(70_000).to_pylist() + maker.make(1).to_pylist()
     assert len(set(made)) == len(made)
@@ -35,7 +35,7 @@ def test_ids_are_as_java_makes_them_and_never_the_same():
     assert last.ms_of_month == first.ms_of_month + 1, "a millisecond has 65536 ids"
 
 
-def test_ids_that_were_given_are_kept():
+def test_given_ids_are_kept():
     filled = ids().fill(pa.array(["x", None, "", "y"]), 4).to_pylist()
     assert filled[0] == "x"
     assert filled[3] == "y"
@@ -43,7 +43,7 @@ def test_ids_that_were_given_are_kept():
     assert all(len(each) == 32 for each in filled[1:3])
 
 
-def test_records_say_what_the_rows_say():
+def test_records_contain_the_values_of_their_rows():
     rows = MessageRows(
         pa.array([b"zero", b"", b"two"]),
         keys=pa.array(["k0", None, "k2"]),
@@ -63,7 +63,7 @@ def test_records_say_what_the_rows_say():
     assert born == [1234, 5, 7]
 
 
-def test_no_blob_is_larger_than_it_may_be_unless_one_record_is(monkeypatch: pytest.MonkeyPatch):
+def test_no_blob_exceeds_its_limit_unless_one_record_does(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(record_encoder, "BLOB_BYTES_MAX", 1000)
     bodies = [bytes([i]) * (2000 if i == 3 else 100) for i in range(20)]
     gathering, blobs = BlobBuilder("t"), []
@@ -78,7 +78,7 @@ def test_no_blob_is_larger_than_it_may_be_unless_one_record_is(monkeypatch: pyte
     assert read == bodies
 
 
-def test_long_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch):
+def test_many_bytes_of_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(record_encoder, "_PIECE_BYTES", 1000)
     rows = MessageRows(pa.array([b"x" * 100] * 50))
     parts = list(split_rows(rows))
@@ -88,7 +88,7 @@ def test_long_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.ZSTD])
-def test_long_bodies_are_compressed_and_read_back(kind: Compression):
+def test_long_bodies_are_compressed_and_round_trip(kind: Compression):
     bodies = [b"x" * 5000, b"short", bytes(np.random.default_rng(1).integers(0, 256, 5000, np.uint8)), b"y" * 4999]
     _packed, flags = compress_bodies(pa.array(bodies), kind, 4999)
     assert (flags != 0).tolist() == [True, False, False, True], "what does not become shorter stays"
@@ -107,12 +107,12 @@ def properties(*maps: dict[str, str]) -> MessageRows:
 
 
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
-def test_a_row_for_later_is_refused_by_its_number(name: str):
+def test_a_delayed_row_is_refused_with_its_number(name: str):
     with pytest.raises(Refused, match=rf"row 1 of its partition has the property {name}.*delivery=atLeastOnce"):
         list(encoder().encode_batches(properties({}, {name: "1235"}), QUEUES, np.zeros(2, np.int64)))
 
 
-def test_a_row_that_was_for_later_once_is_like_others():
+def test_a_row_with_an_expired_delay_is_an_ordinary_row():
     rows = properties({"TIMER_DELIVER_MS": "1234"}, {"DELAY": "0"}, {"TRAN_MSG": "true"})
     ((_, portion),) = encoder().encode_batches(rows, QUEUES, np.zeros(3, np.int64))
     assert len(portion.sizes) == 3

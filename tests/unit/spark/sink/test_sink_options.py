@@ -9,13 +9,13 @@ from sparrow.wire.compression import Compression
 GIVEN = {"nameserver": "127.0.0.1:9876"}
 
 
-def test_every_option_of_the_table_is_a_field():
+def test_every_option_has_a_field():
     fields = {option.field for option in SINK_OPTIONS} - {"name_servers"} | {"client"}
     assert fields == set(SinkOptions.__struct_fields__)
     assert len({option.name.lower() for option in SINK_OPTIONS}) == len(SINK_OPTIONS)
 
 
-def test_rows_are_written_exactly_once_unless_told_otherwise():
+def test_the_default_delivery_is_exactly_once():
     options = parse_sink_options(GIVEN)
     assert options.delivery is DeliveryGuarantee.EXACTLY_ONCE
     assert options.max_in_flight_bytes == 16 << 20
@@ -23,7 +23,7 @@ def test_rows_are_written_exactly_once_unless_told_otherwise():
     assert options.compression is None
 
 
-def test_options_are_read_whatever_their_case():
+def test_option_names_are_case_insensitive():
     options = parse_sink_options(
         {
             **GIVEN,
@@ -51,7 +51,7 @@ def test_options_survive_pickling():
 @pytest.mark.parametrize(
     ("given", "named"), [({}, "default"), ({"topic": "t"}, "t"), ({"topic": "t", "sinkName": "audit"}, "audit")]
 )
-def test_a_sink_is_named_after_its_topic(given: dict[str, str], named: str):
+def test_a_sink_is_named_after_its_topic_unless_it_has_a_name(given: dict[str, str], named: str):
     assert parse_sink_options(GIVEN | given).sink_name == named
 
 
@@ -67,12 +67,12 @@ def test_a_sink_is_named_after_its_topic(given: dict[str, str], named: str):
         ({"delivery": "atLeastOnce", "jobKey": "monday"}, "jobKey"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(given: dict[str, str], words: str):
+def test_invalid_options_are_refused_with_a_reason(given: dict[str, str], words: str):
     with pytest.raises(Refused, match=words):
         parse_sink_options(GIVEN | given)
 
 
-def test_name_servers_and_a_legal_topic_are_needed():
+def test_name_servers_and_a_legal_topic_are_required():
     with pytest.raises(Refused, match="nameserver"):
         parse_sink_options({"topic": "t"})
     with pytest.raises(IllegalName):

@@ -10,12 +10,12 @@ from sparrow.spark.source.options import SOURCE_OPTIONS, SourceOptions
 LEAST = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 
 
-def test_the_least_one_can_say_is_a_name_server_and_a_topic() -> None:
+def test_only_a_name_server_and_a_topic_are_required() -> None:
     options = SourceOptions.parse(LEAST)
     assert (options.subscribe, options.batch_rows_max, options.access) == (("orders",), 1_000_000, "pull")
 
 
-def test_keys_come_in_any_case_as_spark_lowers_them() -> None:
+def test_option_names_are_case_insensitive() -> None:
     assert SourceOptions.parse({**LEAST, "maxoffsetspertrigger": "5"}).batch_rows_max == 5
 
 
@@ -39,7 +39,7 @@ def test_keys_come_in_any_case_as_spark_lowers_them() -> None:
         ({**LEAST, "pullMaxBytes": "0"}, "use a size such as"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_a_way_out(given: dict[str, str], sentence: str) -> None:
+def test_invalid_options_are_refused_with_a_remedy(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(Refused) as refused:
         SourceOptions.parse(given)
     assert sentence in str(refused.value)
@@ -65,7 +65,7 @@ def test_sizes_and_durations_have_units() -> None:
     assert (options.pull_bytes, options.batch_delay_max_ms, options.batch_bytes_max) == (2 << 20, 30_000, 65_536)
 
 
-def test_every_option_says_what_it_is_for_and_has_a_field() -> None:
+def test_every_option_has_a_description_and_a_field() -> None:
     fields = set(SourceOptions.__struct_fields__)
     for option in SOURCE_OPTIONS:
         assert option.doc.endswith((".", "..."))

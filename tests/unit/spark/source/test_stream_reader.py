@@ -1,4 +1,4 @@
-"""The reader of streams, as Spark sends it to tasks."""
+"""The stream reader in the form that Spark sends to tasks."""
 
 import pickle
 

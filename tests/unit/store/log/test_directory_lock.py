@@ -1,4 +1,4 @@
-"""One process at a time in a store's folder."""
+"""Only one process at a time uses a store directory."""
 
 import subprocess
 import sys
@@ -34,25 +34,25 @@ def other_process(path) -> subprocess.Popen:
     )
 
 
-def test_a_folder_that_another_process_holds_is_told_with_its_pid(tmp_path):
+def test_a_directory_held_by_another_process_is_refused_with_its_pid(tmp_path):
     with other_process(tmp_path) as other:
         assert other.stdout.readline() == "entered\n"
         with pytest.raises(StoreInUse) as caught:
             DirectoryLock(tmp_path)
         assert caught.value.pid == str(other.pid)
         other.kill()
-    folder = DirectoryLock(tmp_path)  # a lock dies with its process
+    folder = DirectoryLock(tmp_path)  # the lock ends with its process
     assert (tmp_path / "abort").exists()
     folder.release(is_clean=True)
 
 
-def test_another_process_is_kept_out(tmp_path):
+def test_another_process_cannot_take_the_lock(tmp_path):
     folder = DirectoryLock(tmp_path)
     folder.mark_open()
     with other_process(tmp_path) as other:
         assert other.stdout.readline().startswith("in use by ")
     with pytest.raises(StoreInUse):
-        DirectoryLock(tmp_path)  # nor ourselves, under whatever name
+        DirectoryLock(tmp_path)  # neither can this process, under any path
     with pytest.raises(StoreInUse):
         DirectoryLock(tmp_path / "sub" / "..")
     with other_process(tmp_path) as other:
@@ -62,7 +62,7 @@ def test_another_process_is_kept_out(tmp_path):
         assert other.stdout.readline() == "entered\n"
 
 
-def test_only_leaving_in_order_takes_the_sign_of_trouble_away(tmp_path):
+def test_only_a_clean_release_removes_the_abort_file(tmp_path):
     folder = DirectoryLock(tmp_path)
     assert not (tmp_path / "abort").exists()
     folder.mark_open()

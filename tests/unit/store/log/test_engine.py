@@ -1,4 +1,4 @@
-"""The log store as a whole: watermarks, cuts, retention, and what a crash leaves."""
+"""The whole log store: watermarks, truncation, retention, and recovery after a crash."""
 
 import asyncio
 import shutil
@@ -51,7 +51,7 @@ async def read_all(store: LogStore, queue: Queue, offset: int | None = None) -> 
 # -- watermarks -------------------------------------------------------------------------------------------------------
 
 
-async def test_readers_see_at_once_what_is_written_and_are_told_in_order(tmp_path):
+async def test_readers_see_written_messages_at_once_and_growth_is_reported_in_order(tmp_path):
     grown: list[tuple[Queue, int]] = []
     async with await opened(tmp_path, on_growth=lambda *news: grown.append(news)) as store:
         grown.clear()
@@ -62,7 +62,7 @@ async def test_readers_see_at_once_what_is_written_and_are_told_in_order(tmp_pat
         assert store.bounds_nowait(A) == QueueBounds(0, 2)
 
 
-async def test_readers_wait_for_the_disk_if_they_are_to(tmp_path):
+async def test_readers_wait_for_the_disk_if_visible_after_durable(tmp_path):
     grown: list[tuple[Queue, int]] = []
     settings = small(visible_after="durable", flush_interval_ms=HOUR_MS)
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
@@ -77,7 +77,7 @@ async def test_readers_wait_for_the_disk_if_they_are_to(tmp_path):
         assert bodies(store.read_nowait(A, 0)) == [b"0", b"1"]
 
 
-async def test_readers_wait_for_the_replicas_if_they_are_to(tmp_path):
+async def test_readers_wait_for_the_replicas_if_visible_after_replicated(tmp_path):
     grown: list[tuple[Queue, int]] = []
     settings = small(visible_after="replicated")
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
@@ -98,7 +98,7 @@ async def test_readers_wait_for_the_replicas_if_they_are_to(tmp_path):
         assert (store.bounds_nowait(A), grown) == (QueueBounds(0, 2), [(A, 1), (A, 2)])
 
 
-async def test_keys_find_nothing_that_readers_may_not_see_yet(tmp_path):
+async def test_keys_find_no_message_that_readers_cannot_see_yet(tmp_path):
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
         store.replicated_to(store.written)
         appended = store.append_nowait(A, [draft("0", keys="k")])
@@ -116,14 +116,14 @@ async def test_a_watermark_never_goes_back(tmp_path):
         assert store.bounds_nowait(A) == QueueBounds(0, 1)
 
 
-async def test_what_waited_when_the_store_was_closed_is_seen_after_opening(tmp_path):
+async def test_messages_not_visible_when_the_store_closed_are_visible_after_opening(tmp_path):
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
         store.append_nowait(A, [draft("0")])
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
         assert store.bounds_nowait(A) == QueueBounds(0, 1)
 
 
-async def test_deleting_a_topic_forgets_what_its_readers_waited_for(tmp_path):
+async def test_deleting_a_topic_drops_its_pending_growth_reports(tmp_path):
     grown: list[tuple[Queue, int]] = []
     settings = small(visible_after="replicated")
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
@@ -134,10 +134,10 @@ async def test_deleting_a_topic_forgets_what_its_readers_waited_for(tmp_path):
         assert A not in dict(grown)
 
 
-# -- cutting the log --------------------------------------------------------------------------------------------------
+# -- truncating the log -----------------------------------------------------------------------------------------------
 
 
-async def test_every_view_follows_a_cut(tmp_path):
+async def test_every_view_follows_a_truncation(tmp_path):
     async with await opened(tmp_path) as store:
         appended = [store.append_nowait(A, [draft(f"{n}" + "x" * 300, keys="k")]) for n in range(30)]
         await store.catalog.put_topic(Topic(name="C"))
@@ -161,7 +161,7 @@ async def test_every_view_follows_a_cut(tmp_path):
         await store.close()
 
 
-async def test_a_cut_takes_what_readers_were_still_waiting_for(tmp_path):
+async def test_a_truncation_drops_messages_that_are_not_visible_yet(tmp_path):
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
         store.replicated_to(store.written)
         first = store.append_nowait(A, [draft("0")])
@@ -172,7 +172,7 @@ async def test_a_cut_takes_what_readers_were_still_waiting_for(tmp_path):
         assert await read_all(store, A) == [b"0", b"other 1"]
 
 
-async def test_a_topic_whose_making_is_cut_off_is_gone(tmp_path):
+async def test_a_topic_whose_creation_is_truncated_is_gone(tmp_path):
     async with await opened(tmp_path) as store:
         end = store.written
         await store.catalog.put_topic(Topic(name="C"))
@@ -185,7 +185,7 @@ async def test_a_topic_whose_making_is_cut_off_is_gone(tmp_path):
         assert set(await store.catalog.list_topics()) == {"A", "B"}
 
 
-async def test_cutting_off_a_topics_deletion_brings_its_messages_back(tmp_path):
+async def test_truncating_the_deletion_of_a_topic_restores_its_messages(tmp_path):
     async with await opened(tmp_path) as store:
         end = store.append_nowait(A, [draft("0"), draft("1", keys="k")]).end
         await store.catalog.delete_topic("A")
@@ -195,7 +195,7 @@ async def test_cutting_off_a_topics_deletion_brings_its_messages_back(tmp_path):
         assert store.append_nowait(A, [draft("2")]).offset == 2
 
 
-async def test_the_log_can_only_be_cut_where_it_is(tmp_path):
+async def test_the_log_cannot_be_truncated_outside_its_bounds(tmp_path):
     async with await opened(tmp_path) as store:
         for end in (-1, store.written + 1):
             with pytest.raises(Refused):
@@ -205,7 +205,7 @@ async def test_the_log_can_only_be_cut_where_it_is(tmp_path):
 # -- retention --------------------------------------------------------------------------------------------------------
 
 
-async def test_state_outlives_the_segments_it_was_said_in(tmp_path):
+async def test_state_survives_the_segments_that_contained_it(tmp_path):
     now = Clock()
     settings = small(retention_hours=1)
     async with await opened(tmp_path, settings, now_ms=now) as store:
@@ -230,8 +230,8 @@ async def test_state_outlives_the_segments_it_was_said_in(tmp_path):
         assert found == list(range(first, end))
 
 
-async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_path):
-    """Whoever comes between taking the words and saying them must not be overwritten by them."""
+async def test_a_commit_while_old_state_is_re_appended_is_not_undone(tmp_path):
+    """A commit between reading the old state and appending it must not be overwritten."""
     now = Clock()
     async with await opened(tmp_path, small(retention_hours=1), now_ms=now) as store:
         await store.offsets.commit("g", A, 1)
@@ -241,7 +241,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
             store.append_nowait(A, [draft(bytes(1500))])
 
         class Gap:
-            """A lock that, each time it is let go of, lets somebody else in first."""
+            """A lock that runs other work each time it is released."""
 
             def __init__(self, lock) -> None:
                 self.lock, self.depth, self.others = lock, 0, []
@@ -273,7 +273,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
         assert await store.offsets.committed("g", A) == 7
 
 
-async def test_damage_at_the_head_of_a_segment_does_not_stop_retention(tmp_path):
+async def test_damage_at_the_start_of_a_segment_does_not_stop_retention(tmp_path):
     now = Clock()
     settings = small(retention_hours=1)
     async with await opened(tmp_path, settings, now_ms=now) as store:
@@ -286,7 +286,7 @@ async def test_damage_at_the_head_of_a_segment_does_not_stop_retention(tmp_path)
 
 
 async def empty_a(path, settings, now) -> None:
-    """Five messages in A, then so many in B that retention takes them."""
+    """Append five messages to A, then enough to B that retention deletes those of A."""
     async with await opened(path, settings, now_ms=now) as store:
         store.append_nowait(A, [draft(f"{n}") for n in range(5)])
         for _ in range(6):
@@ -296,8 +296,8 @@ async def empty_a(path, settings, now) -> None:
         assert store.bounds_nowait(A) == QueueBounds(5, 5)
 
 
-async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_are_lost(tmp_path):
-    """Offsets never go back: a group that read up to 5 must not be given another message 0."""
+async def test_an_emptied_queue_keeps_its_offset_even_if_views_are_lost(tmp_path):
+    """Offsets never go back: a group that read up to 5 must not get another message 0."""
     now = Clock()
     settings = small(retention_hours=1)
     await empty_a(tmp_path, settings, now)
@@ -308,7 +308,7 @@ async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_
         assert store.append_nowait(A, [draft("next")]).offset == 5
 
 
-async def test_a_queue_without_messages_and_files_does_not_make_every_start_read_the_whole_log(tmp_path, caplog):
+async def test_an_emptied_queue_without_files_does_not_make_every_start_rebuild_the_views(tmp_path, caplog):
     now = Clock()
     settings = small(retention_hours=1)
     await empty_a(tmp_path, settings, now)
@@ -334,7 +334,7 @@ DEAD = Queue("%DLQ%g", 0)
 
 
 async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
-    """One dead letter and one message of A for each of the last ten hours."""
+    """Append one dead letter and one message of A for each of the last ten hours."""
     store = await opened(path, small(**settings), now_ms=now)
     await store.catalog.put_topic(Topic(name=DEAD.topic, read_queues=1, write_queues=1))
     for n in range(10):
@@ -344,12 +344,12 @@ async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
     return store
 
 
-async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_path):
+async def test_dead_letters_expire_after_their_own_retention_and_others_stay(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         assert store.bounds_nowait(DEAD) == QueueBounds(0, 10)
         await store.trim()
-        assert store.bounds_nowait(DEAD) == QueueBounds(8, 10)  # the other of three hours is that old this very moment
+        assert store.bounds_nowait(DEAD) == QueueBounds(8, 10)  # one more reached the age of three hours just now
         assert await read_all(store, DEAD) == [b"8", b"9"]
         assert await store.read(DEAD, 0) == Moved(8, QueueBounds(8, 10))
         found = await store.find_by_key(DEAD.topic, "k")
@@ -359,14 +359,14 @@ async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_
         assert store.first == 0
 
 
-async def test_dead_letters_expire_without_being_asked_to(tmp_path):
+async def test_dead_letters_expire_without_a_request(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         store._maintenance_thread.run_soon("expire dead letters")
         await eventually(lambda: store.bounds_nowait(DEAD) == QueueBounds(8, 10))
 
 
-async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
+async def test_expired_dead_letters_stay_expired_after_a_restart(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path / "store", now, dead_letter_retention_hours=3) as store:
         await store.trim()
@@ -379,7 +379,7 @@ async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
             assert store.append_nowait(DEAD, [draft("next")]).offset == 10
 
 
-async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tmp_path):
+async def test_a_queue_whose_dead_letters_all_expired_continues_at_its_offset(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=0) as store:
         await store.trim()
@@ -392,7 +392,7 @@ async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tm
         assert await read_all(store, DEAD) == [b"next"]
 
 
-async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
+async def test_truncating_among_expired_dead_letters_leaves_no_gap(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         await store.trim()
@@ -403,7 +403,7 @@ async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
         assert await read_all(store, DEAD) == [b"5 again"]
 
 
-async def test_the_logs_own_retention_takes_dead_letters_that_are_to_be_kept_longer(tmp_path):
+async def test_retention_of_the_log_also_deletes_dead_letters_with_a_longer_retention(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=100, retention_hours=1) as store:
         for _ in range(6):
@@ -413,10 +413,10 @@ async def test_the_logs_own_retention_takes_dead_letters_that_are_to_be_kept_lon
         assert store.bounds_nowait(DEAD) == QueueBounds(10, 10)
 
 
-# -- stops of every kind ----------------------------------------------------------------------------------------------
+# -- restarts and crashes ---------------------------------------------------------------------------------------------
 
 
-async def test_store_times_do_not_go_back_over_a_restart_with_a_clock_that_did(tmp_path):
+async def test_store_times_do_not_go_back_after_a_restart_with_an_earlier_clock(tmp_path):
     now = Clock()
     async with await opened(tmp_path, now_ms=now) as store:
         before = store.append_nowait(A, [draft("0")]).store_ms
@@ -442,11 +442,11 @@ async def test_everything_written_survives_a_kill(tmp_path):
         assert await store.offsets.committed("g", A) == 30
 
 
-async def test_after_a_clean_stop_nothing_is_read_again(tmp_path, caplog):
+async def test_after_a_clean_stop_nothing_is_replayed(tmp_path, caplog):
     async with await opened(tmp_path) as store:
         store.append_nowait(A, [draft(f"{n}") for n in range(20)])
         with pytest.raises(SparrowError):
-            store.append_nowait(Queue("A", 7), [])  # a queue that was asked for and never had a message
+            store.append_nowait(Queue("A", 7), [])  # a queue that was looked up and never had a message
         store.append_nowait(Queue("B", 3), [draft("half", sys_flag=record.TRANSACTION_PREPARED)])
         end = store.written
     caplog.clear()
@@ -457,7 +457,7 @@ async def test_after_a_clean_stop_nothing_is_read_again(tmp_path, caplog):
 
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "sparrow.checkpoint", "sparrow.state", "sparrow.layout"])
 @pytest.mark.parametrize("was_clean", [True, False])
-async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
+async def test_all_files_except_the_log_can_be_lost(tmp_path, lost, was_clean):
     store = await opened(tmp_path / "store")
     await store.catalog.put_topic(Topic(name="Gone"))
     store.append_nowait(Queue("Gone", 0), [draft("x", keys="k")])
@@ -482,7 +482,7 @@ async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
         assert store.bounds_nowait(Queue("Gone", 0)) == QueueBounds(0, 0)
 
 
-async def test_a_torn_tail_is_cut_and_what_comes_next_takes_its_place(tmp_path):
+async def test_a_torn_tail_is_truncated_and_the_next_message_takes_its_place(tmp_path):
     store = await opened(tmp_path / "store")
     places = [store.append_nowait(A, [draft(f"{n}")]).physical_offsets[0] for n in range(3)]
     copy = crashed_copy(store, tmp_path / "copy")
@@ -495,7 +495,7 @@ async def test_a_torn_tail_is_cut_and_what_comes_next_takes_its_place(tmp_path):
         assert await read_all(store, A) == [b"0", b"1", b"new 2"]
 
 
-async def test_a_damaged_record_leaves_a_hole_and_the_others_keep_their_offsets(tmp_path):
+async def test_a_damaged_record_leaves_a_gap_and_the_others_keep_their_offsets(tmp_path):
     store = await opened(tmp_path / "store")
     places = [store.append_nowait(A, [draft(f"{n} body")]).physical_offsets[0] for n in range(10)]
     copy = crashed_copy(store, tmp_path / "copy")
@@ -510,8 +510,8 @@ async def test_a_damaged_record_leaves_a_hole_and_the_others_keep_their_offsets(
         assert found.next_offset == 10
 
 
-async def test_a_snapshot_of_words_that_were_lost_is_not_believed_later(tmp_path):
-    """The disk kept the snapshot but lost the end of the log; the log then grew past that place with other words."""
+async def test_a_snapshot_of_lost_records_is_ignored_later(tmp_path):
+    """The disk kept the snapshot but lost the end of the log; then the log grew past that position differently."""
     store = await opened(tmp_path / "store")
     end = store.written
     await store.catalog.put_topic(Topic(name="Lost"))
@@ -530,7 +530,7 @@ async def test_a_snapshot_of_words_that_were_lost_is_not_believed_later(tmp_path
         assert set(await store.catalog.list_topics()) == {"A", "B", "New1", "New2"}
 
 
-async def test_a_message_sent_while_its_topic_is_deleted_is_refused_or_kept_out(tmp_path):
+async def test_a_message_sent_while_its_topic_is_deleted_is_refused_or_dropped(tmp_path):
     async with await opened(tmp_path, small(flush="sync")) as store:
         await store.append(A, [draft("0")])
         deleting = asyncio.ensure_future(store.catalog.delete_topic("A"))
@@ -550,8 +550,8 @@ async def test_a_message_sent_while_its_topic_is_deleted_is_refused_or_kept_out(
         assert store.damage == []
 
 
-async def test_nobody_but_the_store_writes_into_its_state(tmp_path):
-    """A message there would be taken for a word, and none that makes sense would keep the store from opening."""
+async def test_only_the_store_writes_to_its_state_queue(tmp_path):
+    """A message there would be read as a state record, and an invalid one would prevent the store from opening."""
     store = await opened(tmp_path)
     try:
         with pytest.raises(Refused):
@@ -576,8 +576,8 @@ async def test_half_messages_are_in_the_log_but_in_no_queue(tmp_path):
         await found.close()
 
 
-async def test_a_refused_run_of_records_leaves_nothing_in_the_log(tmp_path):
-    """Behind the end nothing may come to life after a crash. Here: records for IPv4, and a store host of IPv6."""
+async def test_a_refused_run_leaves_nothing_in_the_log(tmp_path):
+    """Data beyond the end must not be recovered after a crash. Here: records for IPv4, and a store host of IPv6."""
     store = await opened(tmp_path / "store", store_host=Host(bytes(range(16)), 1))
     encoded = columns.encode(pa.array([bytes(50)] * 3, pa.binary()), topic="A")
     with pytest.raises(Refused):
@@ -588,7 +588,7 @@ async def test_a_refused_run_of_records_leaves_nothing_in_the_log(tmp_path):
     await store.close()
 
 
-async def test_a_run_of_records_is_appended_whole_or_not_at_all(tmp_path):
+async def test_an_encoded_run_is_appended_completely_or_not_at_all(tmp_path):
     async with await opened(tmp_path) as store:
         encoded = columns.encode(pa.array([bytes(50)] * 3, pa.binary()), topic="A")
         spoilt = bytearray(encoded.data)

@@ -1,4 +1,4 @@
-"""A full disk: new messages are refused, reads go on, and room that comes back is used."""
+"""A full disk: appends are refused, reads continue, and space that becomes free is used."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ SEGMENT_BYTES = 16 * 1024
 
 
 class Small:
-    """A filesystem of 256 KiB: a real one where we may mount it, else an allocator that counts."""
+    """A file system of 256 KiB: a real one if it can be mounted, else an allocator that counts."""
 
     def __init__(self, path, monkeypatch):
         self.path = path
@@ -43,7 +43,7 @@ class Small:
         os.posix_fallocate(fd, 0, size)
 
     def fill(self) -> None:
-        """Leave no room for another segment."""
+        """Use all space for further segments."""
         if not self.is_real:
             self._limit = 0
             return
@@ -70,7 +70,7 @@ def small_disk(path, monkeypatch):
 
 
 async def append_until_full(store: LogStore) -> int:
-    """How many messages went in before the store said it was full."""
+    """Append until the store is full, and return the number of messages."""
     for n in range(10_000):
         try:
             store.append_nowait(Q, [draft(b"%06d" % n + bytes(500), keys=f"k{n}")])
@@ -112,9 +112,9 @@ async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_p
             assert len(await store.find_by_key("T", f"k{count - 1}")) == 1
 
 
-async def test_a_store_closed_on_a_full_disk_lets_go_of_its_folder_and_loses_nothing(tmp_path, monkeypatch):
+async def test_a_store_closed_on_a_full_disk_releases_its_directory_and_loses_nothing(tmp_path, monkeypatch):
     with small_disk(tmp_path, monkeypatch) as disk:
-        # Slots are the largest part of an index that was never written out.
+        # Slots are the largest part of an index that was never written.
         settings = small(segment_bytes=SEGMENT_BYTES, index_slots=4096, index_entries=64)
         store = await asyncio.to_thread(LogStore, tmp_path / "store", settings)
         await store.catalog.put_topic(Topic(name="T"))
@@ -131,7 +131,7 @@ async def test_a_store_closed_on_a_full_disk_lets_go_of_its_folder_and_loses_not
 
 
 class Gauge:
-    """How full the disk claims to be."""
+    """The fill ratio that the disk reports."""
 
     def __init__(self, ratio: float) -> None:
         self.ratio = ratio
@@ -143,7 +143,7 @@ class Gauge:
 RATIOS = {"disk_clean_ratio": 0.75, "disk_force_ratio": 0.85, "disk_refuse_ratio": 0.90}
 
 
-async def test_writes_are_refused_above_one_ratio_and_taken_again_below_another(tmp_path):
+async def test_appends_are_refused_above_one_ratio_and_accepted_again_below_another(tmp_path):
     gauge = Gauge(0.5)
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
         await store.catalog.put_topic(Topic(name="T"))
@@ -163,7 +163,7 @@ async def test_writes_are_refused_above_one_ratio_and_taken_again_below_another(
             store.append_nowait(Q, [draft("x")])
 
 
-async def test_the_keeper_watches_the_disk_by_itself(tmp_path):
+async def test_the_maintenance_thread_watches_the_disk(tmp_path):
     gauge = Gauge(0.5)
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
         await store.catalog.put_topic(Topic(name="T"))
@@ -181,8 +181,8 @@ async def test_the_keeper_watches_the_disk_by_itself(tmp_path):
         await eventually(lambda: not is_refused())
 
 
-async def test_a_store_too_full_for_writes_may_still_delete_old_segments(tmp_path):
-    """Else it would stay full for ever: the state in the oldest segment must be said again before that one goes."""
+async def test_a_store_too_full_for_appends_can_still_delete_old_segments(tmp_path):
+    """Otherwise it would stay full: the state in the oldest segment must be appended again before it is deleted."""
     gauge = Gauge(0.5)
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
         await store.catalog.put_topic(Topic(name="T"))

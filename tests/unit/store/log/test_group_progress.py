@@ -1,4 +1,4 @@
-"""What a group has behind it: the part of the log that retention may take."""
+"""Group progress: the part of the log that a group has read, which retention may delete."""
 
 from pathlib import Path
 
@@ -27,12 +27,12 @@ async def place(store: LogStore, queue: Queue, offset: int) -> int:
     return int.from_bytes(raw[28:36], "big")
 
 
-async def test_a_group_that_reads_nothing_yet_has_passed_nothing(store: LogStore) -> None:
+async def test_a_group_without_commits_has_no_progress(store: LogStore) -> None:
     await store.append(A, [Draft(body=b"1")])
     assert store.consumed_to("archive") is None
 
 
-async def test_the_oldest_message_before_it_counts_whichever_queue_it_is_in(store: LogStore) -> None:
+async def test_progress_is_the_oldest_unread_message_of_all_queues(store: LogStore) -> None:
     for queue in (A, B, OTHER, A, B):
         await store.append(queue, [Draft(body=b"x")])
     await store.offsets.commit("archive", A, 1)
@@ -43,14 +43,14 @@ async def test_the_oldest_message_before_it_counts_whichever_queue_it_is_in(stor
     assert store.consumed_to("archive") == await place(store, B, 1)
 
 
-async def test_topics_it_does_not_read_hold_nothing_back(store: LogStore) -> None:
+async def test_topics_that_the_group_does_not_read_do_not_limit_its_progress(store: LogStore) -> None:
     await store.append(A, [Draft(body=b"1")])
     await store.offsets.commit("archive", A, 1)
     await store.append(OTHER, [Draft(body=b"x")])
     assert store.consumed_to("archive") == store.written
 
 
-async def test_a_message_that_readers_do_not_see_yet_is_not_passed(tmp_path: Path) -> None:
+async def test_a_message_that_is_not_visible_yet_limits_the_progress(tmp_path: Path) -> None:
     settings = SMALL.model_copy(update={"visible_after": "replicated"})
     async with LogStore(tmp_path, settings) as store:
         await store.catalog.put_topic(Topic(name="orders"))

@@ -1,4 +1,4 @@
-"""Chores: done again and again, one at a time, whatever they raise."""
+"""Periodic tasks: repeated, one at a time, and independent of errors."""
 
 import logging
 import threading
@@ -24,7 +24,7 @@ def started():
         keeper.stop()
 
 
-def test_a_chore_is_done_when_it_is_due_and_again(started):
+def test_a_task_runs_when_it_is_due_and_again(started):
     done: list[float] = []
     started(
         PeriodicTask("often", 0.0, lambda: done.append(time.monotonic())), PeriodicTask("rarely", 3600.0, pytest.fail)
@@ -32,7 +32,7 @@ def test_a_chore_is_done_when_it_is_due_and_again(started):
     wait_until(lambda: len(done) >= 2)
 
 
-def test_a_failing_chore_does_not_stop_the_others_and_is_reported_once(started, caplog):
+def test_a_failing_task_does_not_stop_the_others_and_is_reported_once(started, caplog):
     done: list[int] = []
 
     def fail() -> None:
@@ -46,7 +46,7 @@ def test_a_failing_chore_does_not_stop_the_others_and_is_reported_once(started, 
     assert len([entry for entry in caplog.records if entry.levelno == logging.ERROR]) == 1
 
 
-def test_a_chore_that_recovered_and_fails_again_is_reported_again(started, caplog):
+def test_a_task_that_recovered_and_fails_again_is_reported_again(started, caplog):
     results = iter([ValueError(), None, ValueError()])
     over = threading.Event()
 
@@ -63,7 +63,7 @@ def test_a_chore_that_recovered_and_fails_again_is_reported_again(started, caplo
     assert len([entry for entry in caplog.records if entry.levelno == logging.ERROR]) == 2
 
 
-def test_no_chore_runs_while_the_keeper_is_paused(started):
+def test_no_task_runs_while_the_thread_is_paused(started):
     done: list[int] = []
     keeper = started(PeriodicTask("count", 0.0, lambda: done.append(1)))
     wait_until(lambda: done)
@@ -74,14 +74,14 @@ def test_no_chore_runs_while_the_keeper_is_paused(started):
     wait_until(lambda: len(done) > count)
 
 
-def test_a_keeper_in_a_hurry_does_what_is_not_due_yet(started):
+def test_run_soon_runs_a_task_before_it_is_due(started):
     done = threading.Event()
     keeper = started(PeriodicTask("rarely", 3600.0, done.set))
     keeper.run_soon("rarely")
     assert done.wait(10)
 
 
-def test_a_stopped_keeper_has_finished_its_chore(started):
+def test_stop_waits_for_the_running_task(started):
     begun, ended = threading.Event(), threading.Event()
 
     def do() -> None:

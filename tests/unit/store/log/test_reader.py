@@ -1,4 +1,4 @@
-"""Reading what is old: from the file, checked, and without what is damaged."""
+"""Reading old messages from files: verified, and without damaged records."""
 
 import logging
 
@@ -17,13 +17,13 @@ BODY_AT = 88
 
 @pytest.fixture
 async def written(tmp_path):
-    """Ten messages in a closed store: where they lie."""
+    """Write ten messages to a store and close it; return their physical offsets."""
     with LogStore(tmp_path, SMALL) as store:
         await store.catalog.put_topic(Topic(name="T"))
         return [store.append_nowait(Q, [draft(f"{n} body", keys=f"k{n}")]).physical_offsets[0] for n in range(10)]
 
 
-async def test_a_damaged_record_is_not_served_but_the_others_are(tmp_path, written):
+async def test_a_damaged_record_is_skipped_and_the_others_are_returned(tmp_path, written):
     damage(tmp_path, written[3] + BODY_AT, 4096, b"X")
     with LogStore(tmp_path, SMALL) as store:
         assert store.read_nowait(Q, 0) is None, "old data is not for the event loop"
@@ -38,13 +38,13 @@ async def test_a_damaged_record_is_not_served_but_the_others_are(tmp_path, writt
 
 
 @pytest.mark.parametrize("at", [0, 4, 12, 28, BODY_AT])
-async def test_whatever_is_damaged_of_a_record_it_is_left_out(tmp_path, written, at):
+async def test_damage_in_any_field_of_a_record_skips_it(tmp_path, written, at):
     damage(tmp_path, written[5] + at, 4096, b"\x7f\x7f\x7f\x7f")
     with LogStore(tmp_path, SMALL) as store:
         assert bodies(await store.read(Q, 0)) == [b"%d body" % n for n in range(10) if n != 5]
 
 
-async def test_damage_is_reported_once_however_often_it_is_met(tmp_path, written, caplog):
+async def test_damage_is_reported_once(tmp_path, written, caplog):
     damage(tmp_path, written[3] + BODY_AT, 4096, b"X")
     with LogStore(tmp_path, SMALL) as store, caplog.at_level(logging.ERROR):
         for _ in range(3):
@@ -53,7 +53,7 @@ async def test_damage_is_reported_once_however_often_it_is_met(tmp_path, written
     assert [entry.physical_offset for entry in reports] == [written[3]]
 
 
-async def test_what_this_process_wrote_is_read_at_once_and_what_is_far_behind_is_not(tmp_path):
+async def test_read_nowait_returns_recent_messages_and_none_for_old_ones(tmp_path):
     with LogStore(tmp_path, small(hot_bytes=1000)) as store:
         await store.catalog.put_topic(Topic(name="T"))
         for n in range(20):
@@ -64,7 +64,7 @@ async def test_what_this_process_wrote_is_read_at_once_and_what_is_far_behind_is
         assert store.read_nowait(Q, 20) == AtEnd(QueueBounds(0, 20))
 
 
-async def test_a_closed_store_does_not_make_up_bytes(tmp_path):
+async def test_a_closed_store_returns_no_invented_data(tmp_path):
     store = LogStore(tmp_path, SMALL)
     await store.catalog.put_topic(Topic(name="T"))
     store.append_nowait(Q, [draft("real")])

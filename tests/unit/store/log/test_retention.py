@@ -1,4 +1,4 @@
-"""Which segments may go."""
+"""Which segments retention may delete."""
 
 import time
 
@@ -13,7 +13,7 @@ SETTINGS = LogSettings(retention_hours=72, disk_clean_ratio=0.75, disk_force_rat
 
 
 def aged(*hours: float) -> list[SegmentAge]:
-    """Segments of 100 bytes whose newest record is so old."""
+    """Segments of 100 bytes whose newest records have these ages."""
     return [SegmentAge(100 * n, 100 * n + 100, int(NOW_MS - age * HOUR_MS)) for n, age in enumerate(hours)]
 
 
@@ -28,15 +28,15 @@ def kept_from(segments: list[SegmentAge], *, disk_ratio: float = 0.1, archived_t
         ([71], None),
         ([72], 100),
         ([73, 72, 71.9], 200),
-        ([100, 50, 100], 100),  # the oldest first, and stop at the first that must stay
+        ([100, 50, 100], 100),  # from the oldest, up to the first that must stay
         ([50, 100], None),
     ],
 )
-def test_segments_go_when_all_their_messages_are_old_enough(ages, keep):
+def test_segments_are_deleted_when_all_their_messages_are_old_enough(ages, keep):
     assert kept_from(aged(*ages)) == keep
 
 
-def test_a_full_disk_forces_out_one_young_segment_a_look_behind_all_old_ones():
+def test_a_full_disk_also_deletes_one_young_segment_after_all_old_ones():
     assert kept_from(aged(10, 9, 8), disk_ratio=0.851) == 100
     assert kept_from(aged(80, 75, 10, 9), disk_ratio=0.99) == 300
     assert kept_from(aged(10, 9, 8), disk_ratio=0.85) is None
@@ -44,7 +44,7 @@ def test_a_full_disk_forces_out_one_young_segment_a_look_behind_all_old_ones():
 
 
 @pytest.mark.parametrize("disk_ratio", [0.1, 0.99])
-def test_what_the_archive_does_not_have_stays_however_full_the_disk_is(disk_ratio):
+def test_unarchived_segments_stay_however_full_the_disk_is(disk_ratio):
     old = aged(90, 80, 75)
     assert kept_from(old, disk_ratio=disk_ratio, archived_to=0) is None
     assert kept_from(old, disk_ratio=disk_ratio, archived_to=199) == 100
@@ -69,6 +69,6 @@ def test_a_filling_disk_or_a_request_does_not_wait_for_that_hour():
 
 
 @pytest.mark.parametrize(("hours", "age_ms"), [(72, 72 * HOUR_MS), (0.5, HOUR_MS // 2), (0, 0)])
-def test_a_dead_letter_is_read_until_it_is_as_old_as_is_set(hours, age_ms):
+def test_a_dead_letter_is_readable_until_its_retention_is_over(hours, age_ms):
     settings = LogSettings(dead_letter_retention_hours=hours)
     assert dead_letter_cutoff_ms(settings, now_ms=NOW_MS) == NOW_MS - age_ms + 1

@@ -16,7 +16,7 @@ from sparrow.wire.hashes import index_hash
 Q = Queue("T", 0)
 TIMES = [1010, 1010, 1020, 1020, 1020, 1030]
 IPV4 = b"\x7f\0\0\1\0\0\0\0"
-# Where a record with IPv4 hosts has its store time, these have numbers far before and far behind any.
+# At the position of the store time with IPv4 hosts, these records hold numbers far below or above any time.
 IPV6_OF_ZEROS, IPV6_OF_ONES = bytes(16) + b"\0\0\0\1", b"\x7f" * 16 + b"\0\0\0\1"
 
 
@@ -56,31 +56,31 @@ UPPER = {1010: 1, 1011: 1, 1019: 1, 1020: 4, 1029: 4, 1030: 5, 1031: 5, 1 << 62:
     [(IPV4,), (IPV6_OF_ZEROS,), (IPV6_OF_ONES,), (IPV4, IPV6_OF_ONES), (IPV6_OF_ZEROS, IPV4, IPV6_OF_ONES)],
     ids=["ipv4", "zeros", "ones", "two kinds", "three kinds"],
 )
-async def test_of_equal_times_lower_is_the_first_and_upper_the_last_whatever_the_born_host(store, now, born_hosts):
+async def test_for_equal_times_lower_is_the_first_and_upper_the_last_for_any_born_host(store, now, born_hosts):
     append_at(store, now, TIMES, born_hosts)
     assert {time_ms: await store.offset_at(Q, time_ms) for time_ms in LOWER} == LOWER
     assert {time_ms: await store.offset_at(Q, time_ms, upper=True) for time_ms in UPPER} == UPPER
 
 
-async def test_before_all_messages_both_are_the_first(store, now):
+async def test_before_all_messages_both_give_the_first_offset(store, now):
     append_at(store, now, TIMES)
     assert await store.offset_at(Q, 5) == await store.offset_at(Q, 5, upper=True) == 0
 
 
-async def test_in_a_queue_without_messages_every_time_is_at_0(store):
+async def test_an_empty_queue_gives_offset_0_for_every_time(store):
     for queue in (Q, Queue("T", 7), Queue("Unknown", 0)):
         for upper in (False, True):
             assert await store.offset_at(queue, 1010, upper=upper) == 0
 
 
-async def test_times_are_found_over_segments_and_queue_files(store, now):
+async def test_times_are_found_across_segments_and_queue_files(store, now):
     append_at(store, now, range(2000, 2200, 2))
     assert len(store._log.segments) > 2
     assert [await store.offset_at(Q, 2000 + n) for n in range(199)] == [(n + 1) // 2 for n in range(199)]
     assert [await store.offset_at(Q, 2000 + n, upper=True) for n in range(200)] == [n // 2 for n in range(200)]
 
 
-async def test_times_are_found_in_what_retention_left(tmp_path, now):
+async def test_times_are_found_after_retention(tmp_path, now):
     async with LogStore(tmp_path, small(retention_hours=1), now_ms=now) as store:
         await store.catalog.put_topic(Topic(name="T"))
         append_at(store, now, range(3_600_000, 360_000_000, 3_600_000))
@@ -93,7 +93,7 @@ async def test_times_are_found_in_what_retention_left(tmp_path, now):
             assert await store.offset_at(Q, 3_600_000 * (offset + 1), upper=True) == offset
 
 
-async def test_a_search_does_not_see_past_what_readers_may_see(tmp_path, now):
+async def test_a_search_by_time_ends_at_the_visible_messages(tmp_path, now):
     async with LogStore(tmp_path, small(visible_after="replicated"), now_ms=now) as store:
         await store.catalog.put_topic(Topic(name="T"))
         append_at(store, now, TIMES[:3])
@@ -119,24 +119,24 @@ async def test_a_message_is_found_by_each_of_its_keys_and_by_its_unique_key(stor
     assert await found(store, "k1", topic="Other") == []
 
 
-async def test_keys_whose_hashes_collide_are_told_apart(store):
+async def test_keys_with_equal_hashes_are_distinguished(store):
     assert index_hash("T", "Aa") == index_hash("T", "BB")
     store.append_nowait(Q, [draft("0", keys="Aa"), draft("1", keys="BB"), draft("2", keys="Aa")])
     assert await found(store, "Aa") == [b"0", b"2"]
     assert await found(store, "BB") == [b"1"]
 
 
-async def test_a_message_that_names_a_key_twice_is_found_once(store):
+async def test_a_message_with_a_repeated_key_is_found_once(store):
     store.append_nowait(Q, [draft("0", keys="k k", unique="k")])
     assert await found(store, "k") == [b"0"]
 
 
-async def test_the_newest_are_found_oldest_first(store):
+async def test_the_newest_messages_are_returned_oldest_first(store):
     store.append_nowait(Q, [draft(f"{n}", keys="k") for n in range(9)])
     assert await found(store, "k", limit=3) == [b"6", b"7", b"8"]
 
 
-async def test_both_ends_of_a_time_range_belong_to_it(store, now):
+async def test_both_ends_of_a_time_range_are_included(store, now):
     for n, now.now_ms in enumerate(TIMES):
         store.append_nowait(Q, [draft(f"{n}", keys="k")])
     assert await found(store, "k", begin_ms=1020, end_ms=1020) == [b"2", b"3", b"4"]
@@ -145,7 +145,7 @@ async def test_both_ends_of_a_time_range_belong_to_it(store, now):
     assert await found(store, "k", begin_ms=1021) == [b"5"]
 
 
-async def test_messages_of_a_deleted_topic_are_not_found_even_if_it_is_made_again(store):
+async def test_messages_of_a_deleted_topic_are_not_found_even_if_it_is_created_again(store):
     store.append_nowait(Q, [draft("old", keys="k")])
     assert await found(store, "k") == [b"old"]
     await store.catalog.delete_topic("T")
@@ -164,7 +164,7 @@ async def test_half_messages_are_not_found(store):
     assert await found(store, "k") == [b"whole"]
 
 
-async def test_what_readers_may_not_see_yet_takes_no_place_among_the_newest(tmp_path):
+async def test_invisible_messages_do_not_count_towards_the_limit(tmp_path):
     async with LogStore(tmp_path, small(visible_after="replicated")) as store:
         await store.catalog.put_topic(Topic(name="T"))
         store.append_nowait(Q, [draft(f"{n}", keys="k") for n in range(3)])
@@ -173,7 +173,7 @@ async def test_what_readers_may_not_see_yet_takes_no_place_among_the_newest(tmp_
         assert await found(store, "k", limit=2) == [b"1", b"2"]
 
 
-async def test_what_was_cut_off_is_not_found(store):
+async def test_truncated_messages_are_not_found(store):
     end = store.append_nowait(Q, [draft("0", keys="k")]).end
     store.append_nowait(Q, [draft("1", keys="k")])
     assert await found(store, "k") == [b"0", b"1"]

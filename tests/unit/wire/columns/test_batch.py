@@ -1,4 +1,4 @@
-"""Batches from columns and to records: the cases that have a name."""
+"""Batches from columns and to records: single cases."""
 
 import asyncio
 import struct
@@ -40,13 +40,13 @@ def raw_properties(encoded: EncodedRecords) -> list[str]:
 # -- columns to batches -----------------------------------------------------------------------------------------------
 
 
-def test_the_layout_is_javas() -> None:
+def test_the_layout_is_that_of_java() -> None:
     (only,) = encode_batches(pa.array([b"ab"]), tags=pa.array(["v"]), flag=5)
     assert bytes(only.data) == struct.pack(">iiiii2sh7s", 31, 0, 0, 5, 2, b"ab", 7, b"TAGS\x01v\x02")
     assert only.count == 1
 
 
-def test_batches_hold_as_much_as_they_may() -> None:
+def test_batches_are_filled_up_to_the_limit() -> None:
     members = 22 + 3
     for bytes_max, counts in ((3 * members, [3, 3, 1]), (3 * members - 1, [2, 2, 2, 1]), (7 * members, [7])):
         batches = encode_batches(pa.array([b"abc"] * 7), bytes_max=bytes_max)
@@ -54,7 +54,7 @@ def test_batches_hold_as_much_as_they_may() -> None:
         assert [len(each.data) for each in batches] == [members * count for count in counts]
 
 
-def test_a_message_longer_than_a_batch_may_be_is_a_batch_by_itself() -> None:
+def test_a_message_longer_than_the_limit_is_a_batch_of_its_own() -> None:
     batches = encode_batches(pa.array(["a", "b" * 100, "c", "d"]), bytes_max=50)
     assert [[member.body for member in batch.decode(each.data)] for each in batches] == [
         [b"a"],
@@ -63,11 +63,11 @@ def test_a_message_longer_than_a_batch_may_be_is_a_batch_by_itself() -> None:
     ]
 
 
-def test_no_messages_are_no_batches() -> None:
+def test_no_messages_give_no_batches() -> None:
     assert encode_batches(pa.array([], pa.binary()), tags=pa.array([], pa.string())) == []
 
 
-def test_runs_longer_than_are_laid_out_at_a_time_stay_in_order() -> None:
+def test_runs_longer_than_one_encoding_block_stay_in_order() -> None:
     bodies = [bytes([i % 251]) * (300_000 + i) for i in range(40)]
     batches = encode_batches(pa.array(bodies), keys=pa.array([f"k{i}" for i in range(40)]))
     assert sum(len(each.data) for each in batches) > 8 * 1024 * 1024
@@ -77,13 +77,13 @@ def test_runs_longer_than_are_laid_out_at_a_time_stay_in_order() -> None:
 
 
 def test_a_batch_past_32_bits_is_too_large() -> None:
-    nothing = np.zeros(2**31 - 1, np.uint8)  # pages that nobody touches cost nothing
+    nothing = np.zeros(2**31 - 1, np.uint8)  # untouched pages take no memory
     bodies = binary_array(pa.py_buffer(nothing), np.array([0, 2**30, 2**31 - 1], np.int32))
     with pytest.raises(TooLarge):
         encode_batches(bodies, bytes_max=2**40)
 
 
-def test_what_columns_cannot_say_is_refused() -> None:
+def test_invalid_columns_are_refused() -> None:
     bodies = pa.array([b"a", b"b"])
     with pytest.raises(Refused, match="separator"):
         encode_batches(bodies, keys=pa.array(["ok", "a\x02b"]))
@@ -98,7 +98,7 @@ def test_what_columns_cannot_say_is_refused() -> None:
 
 @each_case("count", [1, 2, 15, 16, 17, 1023, 1024, 1025, 2049, 3000])
 @each_case("lengths", [(5,), (5, 6), (0, 5, 5), (7,) * 20 + (8,) * 3, (7,) * 20 + (8,)])
-def test_members_are_found_whatever_sizes_follow_each_other(count: int, lengths: tuple[int, ...]) -> None:
+def test_members_of_mixed_sizes_are_found(count: int, lengths: tuple[int, ...]) -> None:
     bodies = [i.to_bytes(2, "big").ljust(lengths[i % len(lengths)], b".") for i in range(count)]
     data = batch.encode([(i, body, b"") for i, body in enumerate(bodies)])
     read = columns.decode(records_of(data).data, columns=["flag", "body"], verify_crc=True)
@@ -109,7 +109,7 @@ def test_members_are_found_whatever_sizes_follow_each_other(count: int, lengths:
             records_of(damaged)
 
 
-def test_records_say_what_the_request_said() -> None:
+def test_records_contain_the_fields_of_the_request() -> None:
     data = batch.encode([(7, b"one", b"TAGS\x01a\x02"), (-1, b"", b"")])
     encoded = records_of(bytearray(data), topic="TopicTest", sys_flag=0x2, born_ms=77, reconsume_times=3)
     first, second = record.decode_all(bytes(encoded.data))
@@ -120,7 +120,7 @@ def test_records_say_what_the_request_said() -> None:
     assert records_of(b"").sizes.tolist() == []
 
 
-def test_hosts_say_whether_they_are_ipv6_whatever_the_flag_said() -> None:
+def test_ipv6_flags_follow_the_hosts_and_not_the_given_flag() -> None:
     data = batch.encode([(0, b"b", b"")])
     six = bytes(15) + b"\x01" + bytes(4)
     for born_host, store_host_bytes, bits in (
@@ -138,17 +138,17 @@ def test_hosts_say_whether_they_are_ipv6_whatever_the_flag_said() -> None:
             records_of(data, **wrong)
 
 
-def test_extra_properties_follow_a_closed_string() -> None:
+def test_extra_properties_follow_a_closed_property_string() -> None:
     data = batch.encode([(0, b"", b"A\x01b\x02"), (0, b"", b"A\x01b"), (0, b"", b"")])
     assert raw_properties(records_of(data)) == ["A\x01b\x02", "A\x01b", ""]
     extra = CLUSTER.decode()
     assert raw_properties(records_of(data, extra_properties=CLUSTER)) == ["A\x01b\x02" + extra] * 2 + [extra]
-    # Even where the 0x02 before an empty string is the last byte of a length or of a body.
+    # Also where the 0x02 before an empty string is the last byte of a length or of a body.
     data = batch.encode([(0, b"\x02", b""), (0, b"", b"x" * 0x102)])
     assert raw_properties(records_of(data, extra_properties=b"e")) == ["e", "x" * 0x102 + "\x02e"]
 
 
-def test_properties_may_be_as_long_as_a_short_says_and_no_longer() -> None:
+def test_the_length_of_properties_is_limited_by_a_short() -> None:
     data = batch.encode([(0, b"", b""), (0, b"", b"x" * (32767 - len(CLUSTER) - 1) + b"\x02")])
     assert records_of(data, extra_properties=CLUSTER).sizes.tolist() == [92 + len(CLUSTER), 92 + 32767]
     with pytest.raises(TooLarge):
@@ -158,21 +158,21 @@ def test_properties_may_be_as_long_as_a_short_says_and_no_longer() -> None:
         records_of(negative)
 
 
-def test_a_body_of_less_than_nothing_is_refused_though_all_adds_up() -> None:
-    # By its lengths this member's properties would be 8 bytes, said so by the first half of its own flag.
+def test_a_negative_body_length_is_refused_even_if_the_sizes_add_up() -> None:
+    # By these lengths the properties would have 8 bytes, as read from the first half of the member's own flag.
     data = struct.pack(">iiiiih", 22, 0, 0, 8 << 16, -8, 0)
     with pytest.raises(ProtocolError):
         records_of(data)
 
 
-def test_damage_is_refused_in_the_words_of_the_object_codec() -> None:
+def test_damage_raises_the_error_of_the_object_codec() -> None:
     data = bytearray(batch.encode([(0, b"abc", b"")] * 3))
     data[25 + 16 + 3] = 4
     with pytest.raises(ProtocolError, match="message at byte 25 of the batch"):
         records_of(bytes(data))
 
 
-def test_a_store_takes_the_records_as_they_are(tmp_path: Path) -> None:
+def test_a_store_appends_the_records_unchanged(tmp_path: Path) -> None:
     queue = Queue("t", 0)
     (sent,) = encode_batches(
         pa.array([b"one", b"two", b"three"]), keys=pa.array(["k1", None, "k3"]), tags=pa.array(["a", "b", None])
@@ -197,7 +197,7 @@ def test_a_store_takes_the_records_as_they_are(tmp_path: Path) -> None:
         ]
 
 
-# -- the answer -------------------------------------------------------------------------------------------------------
+# -- the response -----------------------------------------------------------------------------------------------------
 
 
 def test_offset_ids_are_joined_by_commas() -> None:

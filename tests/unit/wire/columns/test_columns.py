@@ -1,4 +1,4 @@
-"""Columns from records and back: the cases that have a name."""
+"""Columns from records and back: single cases."""
 
 import struct
 import zlib
@@ -15,7 +15,7 @@ from sparrow.wire import hashes as wire_hashes
 from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 from sparrow.wire.record import BORN_HOST_IPV6_FLAG, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, STORE_HOST_IPV6_FLAG
 
-# The vector of the store's specification.
+# The test vector of the store's specification.
 VECTOR = bytes.fromhex(
     "0000007cdaa320a769c865ed00000001000000000000000000000005000000000001e240000000000000018bcfe56800"
     "0a0000090000c3500000018bcfe56801c0a8000100002a9f0000000000000000000000000000000e48656c6c6f20526f"
@@ -44,7 +44,7 @@ def one_column(data: bytes, name: str, **options: object) -> list[object]:
     return batch.column(0).to_pylist()
 
 
-def test_the_vector_of_the_specification_is_read_into_every_column() -> None:
+def test_the_vector_of_the_specification_decodes_into_every_column() -> None:
     batch = columns.decode(VECTOR, columns=list(columns.COLUMN_DECODERS), verify_crc=True)
     batch.validate(full=True)
     row = batch.to_pylist()[0]
@@ -61,7 +61,7 @@ def test_the_vector_of_the_specification_is_read_into_every_column() -> None:
     assert row["msg_id"] is None
 
 
-def test_the_vector_of_the_specification_is_written_and_stamped_byte_for_byte() -> None:
+def test_the_vector_of_the_specification_is_encoded_and_stamped_byte_for_byte() -> None:
     encoded = columns.encode(
         pa.array([b"Hello RocketMQ"]),
         topic="TopicTest",
@@ -79,7 +79,7 @@ def test_the_vector_of_the_specification_is_written_and_stamped_byte_for_byte() 
     assert entry.tobytes().hex() == "000000000001e2400000007c000000000027a807"
 
 
-def test_v2_and_ipv6_records_are_read_with_gaps_between_them() -> None:
+def test_v2_and_ipv6_records_with_gaps_between_them_are_decoded() -> None:
     parts = [
         message(born_host=SIX, store_ms=11, reconsume_times=1, prepared_offset=21),
         message(store_host=SIX, store_ms=12, reconsume_times=2, prepared_offset=22),
@@ -118,8 +118,8 @@ def test_v2_and_ipv6_records_are_read_with_gaps_between_them() -> None:
         b"TAGS\x01a\x02KEYS\x01k\x02TAGS\x01b\x02",
     ],
 )
-def test_odd_property_strings_are_read_as_the_object_codec_reads_them(props: bytes) -> None:
-    # Beside ordinary neighbours: nothing may leak from one string into the next.
+def test_unusual_property_strings_decode_like_in_the_object_codec(props: bytes) -> None:
+    # Between ordinary neighbours: no property may leak from one string into the next.
     strings = [b"K\x01v\x02", props, b"", props, b"\x02x", b"K\x01v\x02"]
     data = b"".join(map(raw_record, strings))
     expected = [properties.decode(each) for each in strings]
@@ -129,7 +129,7 @@ def test_odd_property_strings_are_read_as_the_object_codec_reads_them(props: byt
     assert one_column(data, "keys") == [row.get("KEYS") for row in expected]
 
 
-def test_only_compressed_bodies_are_expanded_and_lose_their_bits() -> None:
+def test_only_compressed_bodies_are_decompressed_and_lose_their_flags() -> None:
     squeezed = zlib.compress(b"z" * 999)
     data = message(body=b"plain") + message(body=squeezed, sys_flag=0x301) + message(body=b"", sys_flag=0x300)
     assert one_column(data, "body") == [b"plain", b"z" * 999, b""]
@@ -140,7 +140,7 @@ def test_only_compressed_bodies_are_expanded_and_lose_their_bits() -> None:
         one_column(message(body=b"no zlib", sys_flag=1), "body")
 
 
-def test_a_wrong_checksum_is_found_when_asked_for_and_never_on_an_empty_body() -> None:
+def test_a_wrong_checksum_is_found_if_verified_and_never_on_an_empty_body() -> None:
     hurt = bytearray(message(body=b"x" * 20))
     hurt[90] ^= 1
     assert one_column(bytes(hurt), "queue_id") == [0]
@@ -152,20 +152,20 @@ def test_a_wrong_checksum_is_found_when_asked_for_and_never_on_an_empty_body() -
 
 
 @pytest.mark.parametrize("field", ["topic", "props"])
-def test_text_that_is_not_utf8_is_refused_even_when_neighbours_complete_it(field: str) -> None:
+def test_invalid_utf8_is_refused_even_if_neighbours_complete_it(field: str) -> None:
     first, second = (b"\xc3", b"\xa9") if field == "topic" else (b"K\x01\xc3", b"\xa9")
     data = raw_record(**{field: first}) + raw_record(**{field: second})  # type: ignore[arg-type]
     with pytest.raises(ProtocolError, match="UTF-8"):
         columns.decode(data, columns=["topic", "properties_raw"])
 
 
-def test_times_past_what_arrow_can_say_stay_at_its_edge() -> None:
+def test_times_beyond_the_range_of_arrow_are_clamped() -> None:
     batch = columns.decode(message(born_ms=2**62) + message(born_ms=-(2**62)), columns=["born_timestamp"])
     edge = (2**63 - 1) // 1000 * 1000
     assert batch.column(0).cast(pa.int64()).to_pylist() == [edge, -edge]
 
 
-def test_no_records_make_an_empty_batch_and_an_unknown_column_is_refused() -> None:
+def test_no_records_give_an_empty_batch_and_an_unknown_column_is_refused() -> None:
     batch = columns.decode(b"", columns=list(columns.COLUMN_DECODERS))
     assert (batch.num_rows, batch.schema.names) == (0, list(columns.COLUMN_DECODERS))
     assert columns.tags_codes(b"", []).tolist() == []
@@ -187,12 +187,12 @@ def test_no_records_make_an_empty_batch_and_an_unknown_column_is_refused() -> No
         (None, [-5, 1]),
     ],
 )
-def test_places_that_cannot_be_are_refused(starts: list[int] | None, sizes: list[int] | None) -> None:
+def test_invalid_starts_or_sizes_are_refused(starts: list[int] | None, sizes: list[int] | None) -> None:
     with pytest.raises(ProtocolError):
         columns.decode(VECTOR, starts, sizes=sizes)
 
 
-def test_hop_stops_at_a_blank_or_a_torn_tail_and_refuses_nonsense() -> None:
+def test_find_starts_stops_at_a_blank_record_or_a_torn_tail_and_refuses_invalid_data() -> None:
     blank = struct.pack(">ii", 200, MAGIC_BLANK) + bytes(192)
     assert columns.find_starts(VECTOR + VECTOR + blank + VECTOR).tolist() == [0, 124]
     assert columns.find_starts(VECTOR + VECTOR[:-1]).tolist() == [0]
@@ -205,7 +205,7 @@ def test_hop_stops_at_a_blank_or_a_torn_tail_and_refuses_nonsense() -> None:
         assert columns.find_starts(VECTOR + nonsense, strict=False).tolist() == [0]
 
 
-def test_what_no_reader_would_see_is_not_written() -> None:
+def test_empty_properties_are_not_written() -> None:
     maps = pa.array([[("A", "1"), ("", "x"), ("B", None), ("C", "")], None, [("D", "4")], []], PROPERTY_MAP_TYPE)
     encoded = columns.encode(
         pa.array([b"w", None, b"", b"z"]),
@@ -225,7 +225,7 @@ def test_what_no_reader_would_see_is_not_written() -> None:
     assert raw.column(1).to_pylist() == [b"w", b"", b"", b"z"]
 
 
-def test_slices_and_chunks_of_columns_are_written_as_what_they_show() -> None:
+def test_slices_and_chunks_of_columns_are_encoded_correctly() -> None:
     body, keys = pa.array([b"a", b"b", b"c"]), pa.array(["k", None, "m"])
     maps = pa.array([[("A", "1")], None, [("B", "2")]], PROPERTY_MAP_TYPE)
     whole = columns.encode(body, topic="t", keys=keys, properties=maps)
@@ -249,13 +249,13 @@ def test_slices_and_chunks_of_columns_are_written_as_what_they_show() -> None:
         ({"properties": pa.array([[("fine", "x"), ("value", "x\x02")], []], PROPERTY_MAP_TYPE)}, "value"),
     ],
 )
-def test_separators_are_refused_as_by_the_object_codec(columns_given: dict[str, pa.Array], name: str) -> None:
+def test_separators_are_refused_as_in_the_object_codec(columns_given: dict[str, pa.Array], name: str) -> None:
     with pytest.raises(Refused, match=f"property '{name}.*separator"):
         columns.encode(pa.array([b"", b""]), topic="t", **columns_given)
     columns.encode(pa.array([b""]), topic="t", keys=pa.array(["a\x01b"]))
 
 
-def test_limits_have_errors_of_their_own() -> None:
+def test_exceeded_limits_are_refused() -> None:
     body = pa.array([b""])
     fits = "x" * (32767 - len("KEYS") - 2)
     assert columns.encode(body, topic="t", keys=pa.array([fits])).sizes.tolist() == [91 + 1 + 32767]
@@ -271,7 +271,7 @@ def test_limits_have_errors_of_their_own() -> None:
         columns.encode(body, topic="\ud800")
 
 
-def test_stamp_finds_the_store_time_behind_an_ipv6_host_and_stays_inside() -> None:
+def test_stamp_finds_the_store_time_after_an_ipv6_host_and_stays_inside_the_record() -> None:
     parts = [message(), message(born_host=SIX), message(born_host=SIX)]
     data = bytearray(b"".join(parts))
     starts = columns.starts_from_sizes([len(each) for each in parts])
@@ -293,7 +293,7 @@ def test_stamp_finds_the_store_time_behind_an_ipv6_host_and_stays_inside() -> No
     assert bytes(data) == before
 
 
-def test_check_tells_sound_records_from_all_others() -> None:
+def test_find_valid_separates_valid_records_from_all_others() -> None:
     good = message(body=b"good", physical_offset=500)
     elsewhere = message(body=b"good", physical_offset=501)
     bad_crc, bad_parts, bad_magic = bytearray(good), bytearray(good), bytearray(good)
@@ -328,8 +328,8 @@ def test_keys_are_indexed_by_record_with_the_unique_key_first() -> None:
     assert hashes[1] == 1111208162
 
 
-def test_the_smallest_hash_is_filed_under_zero() -> None:
-    # Seven units from 62 on, each with 31 choices, reach every hash: write what is missing in base 31.
+def test_the_smallest_hash_is_indexed_as_zero() -> None:
+    # Seven characters from 62 on, each with 31 choices, reach every hash: write the remainder in base 31.
     missing = (-(2**31) - wire_hashes.java_hash("t#") * 31**7 - sum(62 * 31**i for i in range(7))) % 2**32
     key = "".join(chr(62 + missing // 31**i % 31) for i in reversed(range(7)))
     assert wire_hashes.java_hash(f"t#{key}") == -(2**31)
@@ -349,8 +349,8 @@ def test_hashes_of_long_strings_and_of_pairs_agree_with_java_hash() -> None:
         columns.java_hashes(pa.array([b"\xff"]))
 
 
-def test_property_strings_and_the_rest_of_a_header_are_written_as_they_are_given() -> None:
-    said = ["TAGS\x01a\x02KEYS\x01k", "", "EMPTY\x01\x02"]  # an end left out, none, and a value left out
+def test_given_property_strings_and_header_fields_are_written_unchanged() -> None:
+    said = ["TAGS\x01a\x02KEYS\x01k", "", "EMPTY\x01\x02"]  # without a final separator, empty, and with an empty value
     encoded = columns.encode(
         [b"1", b"2", b"3"],
         topic="t",
@@ -370,6 +370,6 @@ def test_property_strings_and_the_rest_of_a_header_are_written_as_they_are_given
     }
 
 
-def test_a_property_string_that_is_too_long_is_refused_before_anything_is_laid_out() -> None:
+def test_a_property_string_that_is_too_long_is_refused_before_encoding() -> None:
     with pytest.raises(TooLarge):
         columns.encode([b"1"], topic="t", properties_raw=["x" * 40_000])

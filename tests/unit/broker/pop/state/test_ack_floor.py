@@ -1,4 +1,4 @@
-"""How far everything is settled, against a model that counts messages one by one."""
+"""The ack floor, against a model that counts messages one by one."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +15,11 @@ def lot_of(start: int, mask: int, number: int = 0) -> InFlightBatch:
     return InFlightBatch("g", QUEUE, start, pop_ms=number, invisible_ms=10, mask=mask, number=number)
 
 
-def test_a_place_nobody_was_at_has_no_floor():
+def test_a_queue_without_popped_messages_has_no_floor():
     assert AckFloor(1, None).floor is None
 
 
-def test_what_is_in_flight_holds_the_floor_until_it_is_settled():
+def test_messages_in_flight_hold_the_floor_until_they_are_settled():
     flying, place = InFlightTable(), AckFloor(1, 5)
     lot = lot_of(5, 0b111)
     flying.add(lot)
@@ -34,7 +34,7 @@ def test_what_is_in_flight_holds_the_floor_until_it_is_settled():
     assert place.floor == 8
 
 
-def test_what_is_being_stored_elsewhere_holds_the_floor_though_its_handle_is_gone():
+def test_a_withdrawn_batch_holds_the_floor_until_it_is_stored_again():
     flying, place = InFlightTable(), AckFloor(1, 0)
     lot = lot_of(0, 0b11)
     flying.add(lot)
@@ -49,7 +49,7 @@ def test_what_is_being_stored_elsewhere_holds_the_floor_though_its_handle_is_gon
     assert (len(flying), place.floor) == (0, 2)
 
 
-def test_lots_that_are_gone_do_not_pile_up_behind_one_that_stays():
+def test_settled_batches_do_not_accumulate_behind_an_unsettled_one():
     flying, place = InFlightTable(), AckFloor(1, 0)
     stays = lot_of(0, 1)
     flying.add(stays)
@@ -77,7 +77,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_the_floor_is_the_first_message_that_is_not_settled(steps):
+def test_the_floor_is_the_first_unsettled_message(steps):
     flying, place, number = InFlightTable(), AckFloor(1, 0), 0
     lots: list[InFlightBatch] = []
     position = 0

@@ -1,4 +1,4 @@
-"""Queues that are read in order."""
+"""FIFO pops: queues that are popped in order."""
 
 from sparrow.broker.pop.state.fifo import FifoTable
 from sparrow.model.queue import Queue
@@ -18,7 +18,7 @@ def take(order, offsets=(5, 6, 7), *, pop_ms=1000, invisible_ms=60, attempt=None
     )
 
 
-def test_a_queue_is_blocked_until_all_is_acknowledged():
+def test_a_queue_is_blocked_until_all_messages_are_acknowledged():
     order = FifoTable()
     run = take(order)
     for offset, committed in ((6, 5), (5, 7), (7, 8)):
@@ -30,14 +30,14 @@ def test_a_queue_is_blocked_until_all_is_acknowledged():
     assert not order.ack(run, 5), "once is enough"
 
 
-def test_only_its_group_and_its_queue_are_blocked():
+def test_only_the_group_and_queue_of_the_pop_are_blocked():
     order = FifoTable()
     take(order)
     assert not order.is_blocked("h", Q, 1000)
     assert not order.is_blocked("g", Queue("T", 1), 1000)
 
 
-def test_a_queue_is_open_again_when_the_time_of_all_is_over():
+def test_a_queue_reopens_when_the_invisible_time_of_all_messages_is_over():
     order = FifoTable()
     run = take(order)
     assert order.change(run, 6, 2000)
@@ -48,7 +48,7 @@ def test_a_queue_is_open_again_when_the_time_of_all_is_over():
     assert not order.change(run, 6, 3000), "it is acknowledged"
 
 
-def test_what_comes_again_says_how_often_it_came():
+def test_a_redelivered_message_counts_its_deliveries():
     order = FifoTable()
     order.ack(take(order), 5)
     again = take(order, (6, 7, 8), pop_ms=2000)
@@ -57,7 +57,7 @@ def test_what_comes_again_says_how_often_it_came():
     assert third.counts == {6: 2, 7: 2}
 
 
-def test_the_same_attempt_is_not_blocked_and_not_counted():
+def test_a_repeated_attempt_is_neither_blocked_nor_counted():
     order = FifoTable()
     take(order, attempt="a")
     assert order.is_blocked("g", Q, 1000)
@@ -66,7 +66,7 @@ def test_the_same_attempt_is_not_blocked_and_not_counted():
     assert take(order, attempt="a").counts == {5: 0, 6: 0, 7: 0}
 
 
-def test_the_group_goes_on_behind_what_its_filter_left_out():
+def test_the_committed_offset_skips_messages_that_the_filter_excluded():
     order = FifoTable()
     run = take(order, (5, 9), next_offset=20)
     order.ack(run, 5)
@@ -75,7 +75,7 @@ def test_the_group_goes_on_behind_what_its_filter_left_out():
     assert run.committed == 20
 
 
-def test_who_waits_is_told_when_a_queue_may_be_open():
+def test_a_queue_is_reported_once_when_its_invisible_time_is_over():
     order = FifoTable()
     take(order)
     assert (order.next_reopen_ms(), order.reopened_queues(1059)) == (1060, [])

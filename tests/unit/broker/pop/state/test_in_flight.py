@@ -1,4 +1,4 @@
-"""What is in flight, and until when."""
+"""Batches in flight, and the end of their invisible time."""
 
 from sparrow.broker.pop.state.in_flight import InFlightBatch, InFlightTable
 from sparrow.model.queue import Queue
@@ -12,7 +12,7 @@ def lot(start=10, count=3, *, pop_ms=1000, invisible_ms=60, number=0, group="g")
     )
 
 
-def test_a_lot_is_found_by_its_handle_until_nothing_is_left_in_it():
+def test_a_batch_is_found_by_its_handle_until_its_last_message_is_settled():
     flying, one = InFlightTable(), lot()
     flying.add(one)
     assert flying.find("g", Q, 10, 1000) is one
@@ -25,11 +25,11 @@ def test_a_lot_is_found_by_its_handle_until_nothing_is_left_in_it():
     assert len(flying) == 0
 
 
-def test_offsets_outside_a_lot_have_no_bit():
+def test_offsets_outside_a_batch_have_no_bit():
     assert [lot().bit(offset) for offset in (-5, 9, 13, 1 << 40)] == [0, 0, 0, 0]
 
 
-def test_lots_are_due_in_the_order_of_their_times_and_once_each():
+def test_batches_are_due_once_and_in_the_order_of_their_times():
     flying = InFlightTable()
     late, soon = lot(invisible_ms=100, number=0), lot(20, invisible_ms=50, number=1)
     flying.add(late)
@@ -42,7 +42,7 @@ def test_lots_are_due_in_the_order_of_their_times_and_once_each():
     assert flying.find("g", Q, 20, 1000) is soon, "whoever took it settles it"
 
 
-def test_of_many_that_are_due_only_so_many_are_given_out():
+def test_due_returns_at_most_the_requested_number_of_batches():
     flying = InFlightTable()
     for number in range(5):
         flying.add(lot(number * 10, number=number))
@@ -50,7 +50,7 @@ def test_of_many_that_are_due_only_so_many_are_given_out():
     assert len(flying.due(9999, 3)) == 2
 
 
-def test_a_lot_that_is_settled_is_never_due():
+def test_a_settled_batch_is_never_due():
     flying, one = InFlightTable(), lot()
     flying.add(one)
     flying.settle(one, one.mask)
@@ -58,7 +58,7 @@ def test_a_lot_that_is_settled_is_never_due():
     assert flying.due(9999, 10) == []
 
 
-def test_a_lot_that_could_not_be_revived_is_due_later():
+def test_a_batch_that_could_not_be_revived_is_due_later():
     flying, one = InFlightTable(), lot()
     flying.add(one)
     assert flying.due(1060, 10) == [one]
@@ -71,20 +71,20 @@ def test_a_lot_that_could_not_be_revived_is_due_later():
     assert flying.next_due_ms() is None, "what is gone is not put off"
 
 
-def test_the_log_may_speak_of_a_lot_again():
+def test_a_journal_record_can_replace_a_batch():
     flying, one, other = InFlightTable(), lot(number=3), lot(20, number=4)
     flying.add(one)
     flying.add(other)
     flying.renumber(one, 9)
     assert (flying.oldest(), flying.find_by_number(3), flying.find_by_number(9)) == (4, None, one)
     assert flying.before(9) == [other]
-    again = lot(count=1, number=12)  # read at a start: the same handle, said anew with less in it
+    again = lot(count=1, number=12)  # as read at a start: the same handle with fewer messages
     flying.add(again)
     assert (flying.find_by_number(9), flying.find("g", Q, 10, 1000)) == (None, again)
     assert flying.due(9999, 10) == [other, again]
 
 
-def test_what_is_settled_takes_no_memory():
+def test_settled_batches_take_no_memory():
     flying = InFlightTable()
     for number in range(20_000):
         each = lot(number, 1, invisible_ms=10**9, number=number)

@@ -1,4 +1,4 @@
-"""Lots and what becomes of them; the budget; what a message is packed into."""
+"""Batches of messages and their results, message encoding, and the memory budget."""
 
 import asyncio
 import zlib
@@ -29,7 +29,7 @@ def encoder(**changed: int | None) -> MessageEncoder:
 
 
 def put(gathering: OpenBatches, key: str, body: bytes, now: float = 0.0) -> MessageBatch | None:
-    """Adds a message as the accumulator does; the lot that is full by it, if one is."""
+    """Add a message like the accumulator; return the batch that it fills, if any."""
 
     def add() -> bool | None:
         future = asyncio.get_running_loop().create_future()
@@ -49,10 +49,10 @@ def delivered(message_ids: str, offset: int, status: SendStatus = SendStatus.OK)
     )
 
 
-# -- lots -------------------------------------------------------------------------------------------------------------
+# -- open batches -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_lot_is_full_at_its_count() -> None:
+async def test_a_batch_is_full_at_its_maximum_count() -> None:
     gathering = OpenBatches(linger_s=1, bytes_max=1 << 20, count_max=3)
     assert put(gathering, "a", b"1") is None
     assert put(gathering, "a", b"2") is None
@@ -62,7 +62,7 @@ async def test_a_lot_is_full_at_its_count() -> None:
     assert not gathering.open
 
 
-async def test_a_lot_is_full_at_its_bytes_and_never_exceeds_them() -> None:
+async def test_a_batch_is_full_at_its_maximum_size_and_never_exceeds_it() -> None:
     gathering = OpenBatches(linger_s=1, bytes_max=3 * (BATCH_MESSAGE_BYTES_MIN + 10), count_max=100)
     assert put(gathering, "a", b"x" * 10) is None
     assert put(gathering, "a", b"x" * 10) is None
@@ -74,14 +74,14 @@ async def test_a_lot_is_full_at_its_bytes_and_never_exceeds_them() -> None:
     assert lot.cost == 3
 
 
-async def test_a_message_larger_than_a_lot_is_one_by_itself() -> None:
+async def test_a_message_larger_than_a_batch_is_sent_alone() -> None:
     gathering = OpenBatches(linger_s=1, bytes_max=50, count_max=100)
     lot = put(gathering, "a", b"x" * 1000)
     assert lot is not None
     assert len(lot.members) == 1
 
 
-async def test_lots_are_due_when_their_own_time_is_up() -> None:
+async def test_a_batch_is_due_when_its_own_linger_time_is_over() -> None:
     gathering = OpenBatches(linger_s=5, bytes_max=1 << 20, count_max=100)
     put(gathering, "a", b"1", now=100)
     put(gathering, "b", b"1", now=102)
@@ -96,7 +96,7 @@ async def test_lots_are_due_when_their_own_time_is_up() -> None:
     assert gathering.next_due() is None
 
 
-async def test_a_lot_that_starts_again_is_due_after_those_that_were_there() -> None:
+async def test_a_new_batch_of_a_topic_is_due_after_older_batches() -> None:
     gathering = OpenBatches(linger_s=5, bytes_max=1 << 20, count_max=2)
     put(gathering, "a", b"1", now=100)
     put(gathering, "b", b"1", now=101)
@@ -105,7 +105,7 @@ async def test_a_lot_that_starts_again_is_due_after_those_that_were_there() -> N
     assert [lot.topic for lot in gathering.seal_due(106)] == ["b"]
 
 
-async def test_a_lot_for_a_busy_queue_grows_until_it_can_leave() -> None:
+async def test_a_batch_for_a_busy_queue_grows_until_the_queue_is_free() -> None:
     gathering = OpenBatches(linger_s=5, bytes_max=1 << 20, count_max=100)
     put(gathering, "a", b"1", now=100)
     put(gathering, "b", b"1", now=102)
@@ -133,7 +133,7 @@ def test_each_message_of_a_batch_gets_its_own_id_and_offset() -> None:
     }
 
 
-def test_a_batch_kept_as_one_record_has_one_offset_id() -> None:
+def test_a_batch_stored_as_one_record_has_one_offset_id() -> None:
     assert [each.offset_id for each in send_results(delivered("X1", 40), ["a", "b"])] == ["X1", "X1"]
 
 
@@ -142,7 +142,7 @@ def test_ids_that_do_not_match_the_messages_are_refused() -> None:
         send_results(delivered("X1,X2", 40), ["a", "b", "c"])
 
 
-async def test_a_cancelled_sender_does_not_keep_the_others_from_their_results() -> None:
+async def test_a_cancelled_send_does_not_affect_the_other_messages_of_its_batch() -> None:
     gathering = OpenBatches(linger_s=1, bytes_max=1 << 20, count_max=2)
     put(gathering, "a", b"1")
     lot = put(gathering, "a", b"2")
@@ -155,14 +155,14 @@ async def test_a_cancelled_sender_does_not_keep_the_others_from_their_results() 
 # -- encoder ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_unique_id_is_given_once_and_the_message_stays_as_it_was() -> None:
+def test_a_unique_id_is_set_on_a_copy_of_the_message() -> None:
     message = Message("orders", b"x", tags="A")
     _, encoded, message_id = encoder().encode(message)
     assert properties.decode(encoded) == {"TAGS": "A", "UNIQ_KEY": message_id}
     assert message.properties == {"TAGS": "A"}
 
 
-def test_a_unique_id_of_the_senders_own_is_kept() -> None:
+def test_a_unique_id_set_by_the_caller_is_kept() -> None:
     _, encoded, message_id = encoder().encode(Message(topic="orders", properties={"UNIQ_KEY": "mine"}))
     assert message_id == "mine"
     assert properties.decode(encoded) == {"UNIQ_KEY": "mine"}
@@ -173,7 +173,7 @@ def test_properties_that_fit_only_without_the_unique_id_are_too_large() -> None:
         encoder().encode(Message(topic="orders", properties={"p": "x" * 32_760}))
 
 
-def test_a_body_that_may_change_later_is_copied() -> None:
+def test_a_mutable_body_is_copied() -> None:
     body = bytearray(b"before")
     packed, _, _ = encoder().encode(Message(topic="orders", body=body))  # type: ignore[arg-type]
     body[:] = b"after!"
@@ -185,7 +185,7 @@ def test_a_text_body_is_encoded_as_utf_8() -> None:
     assert body == "Grüße".encode()
 
 
-async def test_a_long_body_is_compressed_and_says_so() -> None:
+async def test_a_long_body_is_compressed_and_flagged() -> None:
     body = b"abcd" * 2000
     payload = await encoder().single_payload(Message(topic="orders", flag=7), body, b"")
     assert payload.sys_flag == COMPRESSED_FLAG
@@ -194,13 +194,13 @@ async def test_a_long_body_is_compressed_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 8000])
-async def test_a_body_below_the_limit_is_not_compressed(limit: int | None) -> None:
+async def test_a_body_below_the_threshold_is_not_compressed(limit: int | None) -> None:
     body = b"abcd" * 2000
     payload = await encoder(compress_above_bytes=limit).single_payload(Message(topic="orders"), body, b"")
     assert (payload.body, payload.sys_flag) == (body, 0)
 
 
-async def test_a_body_that_does_not_get_smaller_stays_as_it_is() -> None:
+async def test_a_body_that_does_not_shrink_is_not_compressed() -> None:
     body = zlib.compress(bytes(range(256)) * 4000, 9) + b"\xaa"
     payload = await encoder(compress_above_bytes=16).single_payload(Message(topic="orders"), body[:40], b"")
     assert (payload.body, payload.sys_flag) == (body[:40], 0)
@@ -223,25 +223,25 @@ async def test_a_body_larger_than_allowed_is_refused() -> None:
         ([Message(topic="a", properties={"WAIT": "false"}), Message(topic="a")], "the same WAIT"),
     ],
 )
-def test_what_is_no_batch_is_refused_with_the_reason(messages: list[Message], why: str) -> None:
+def test_an_invalid_batch_is_refused_with_a_reason(messages: list[Message], why: str) -> None:
     with pytest.raises(Refused, match=why):
         encoder().batch_payload(messages)
 
 
-def test_a_batch_that_is_too_large_says_how_large() -> None:
+def test_the_error_of_a_batch_that_is_too_large_states_its_size() -> None:
     with pytest.raises(TooLarge, match="the batch of 2 messages"):
         encoder(message_bytes_max=150).batch_payload([Message(topic="a", body=b"x" * 50)] * 2)
 
 
-def test_a_batch_asks_for_no_waiting_if_its_messages_do() -> None:
+def test_a_batch_does_not_wait_for_the_store_if_its_messages_do_not() -> None:
     payload, _ = encoder().batch_payload([Message(topic="a", properties={"WAIT": "false"})] * 2)
     assert properties.decode(payload.properties.encode()) == {"WAIT": "false"}
 
 
-# -- the budget ----------------------------------------------------------------------------------------------------
+# -- memory budget -------------------------------------------------------------------------------------------------
 
 
-async def test_who_wants_more_than_is_left_waits_until_it_is_given_back() -> None:
+async def test_a_request_above_the_free_budget_waits_until_memory_is_released() -> None:
     budget = MemoryBudget(100)
     await budget.acquire(70)
     assert not budget.try_acquire(31)
@@ -254,7 +254,7 @@ async def test_who_wants_more_than_is_left_waits_until_it_is_given_back() -> Non
     assert budget.used_bytes == 31
 
 
-async def test_something_larger_than_the_allowance_goes_when_nothing_else_does() -> None:
+async def test_a_request_above_the_whole_budget_is_granted_when_nothing_else_is_in_use() -> None:
     budget = MemoryBudget(100)
     assert budget.try_acquire(500)
     assert not budget.try_acquire(1)
@@ -262,7 +262,7 @@ async def test_something_larger_than_the_allowance_goes_when_nothing_else_does()
     assert budget.try_acquire(1)
 
 
-async def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
+async def test_a_cancelled_waiter_lets_the_next_one_proceed() -> None:
     budget = MemoryBudget(100)
     await budget.acquire(60)
     large = asyncio.ensure_future(budget.acquire(90))
@@ -273,7 +273,7 @@ async def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
     assert budget.used_bytes == 100
 
 
-async def test_a_waiter_cancelled_as_it_is_granted_gives_back() -> None:
+async def test_a_waiter_cancelled_while_it_is_granted_releases_its_memory() -> None:
     budget = MemoryBudget(100)
     await budget.acquire(60)
     waiting = asyncio.ensure_future(budget.acquire(90))

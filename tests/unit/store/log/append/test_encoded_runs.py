@@ -1,4 +1,4 @@
-"""How runs of records are cut to fill segments."""
+"""Splitting encoded runs at the ends of segments."""
 
 from pathlib import Path
 
@@ -30,15 +30,15 @@ def cuts(runs: list[EncodedRun], room: int, segment_room: int) -> tuple[list[tup
     return [(numbers[id(piece.run)], piece.first, piece.stop) for piece in pieces], segments, left
 
 
-def test_runs_that_fit_stay_whole():
+def test_runs_that_fit_are_not_split():
     assert cuts([run_of(10, 20), run_of(30)], 60, 100) == ([(0, 0, 2), (1, 0, 1)], 0, 0)
 
 
-def test_a_run_fills_the_segment_and_goes_on_in_the_next():
+def test_a_run_fills_the_segment_and_continues_in_the_next():
     assert cuts([run_of(10, 20, 30), run_of(40)], 35, 70) == ([(0, 0, 2), (0, 2, 3), (1, 0, 1)], 1, 0)
 
 
-def test_a_run_larger_than_a_segment_is_cut_as_often_as_it_takes():
+def test_a_run_larger_than_a_segment_is_split_as_often_as_needed():
     assert cuts([run_of(*[10] * 9)], 0, 40) == ([(0, 0, 4), (0, 4, 8), (0, 8, 9)], 3, 30)
 
 
@@ -48,7 +48,7 @@ def test_a_record_that_fits_no_segment_is_too_large():
 
 
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), max_size=6), st.integers(0, 60))
-def test_a_plan_holds_every_record_once_in_order_and_no_piece_passes_its_segment(sizes, room):
+def test_a_plan_holds_every_record_once_in_order_and_no_piece_exceeds_its_segment(sizes, room):
     runs = [run_of(*of_run) for of_run in sizes]
     pieces, segments, left = plan_pieces(runs, room, 40)
     rows = [(id(piece.run), row) for piece in pieces for row in range(piece.first, piece.stop)]
@@ -56,14 +56,14 @@ def test_a_plan_holds_every_record_once_in_order_and_no_piece_passes_its_segment
     taken = 0
     for piece in pieces:
         size = int(piece.run.entries["size"][piece.first : piece.stop].sum())
-        if size > room:  # as the log does it
+        if size > room:  # as the log does
             room, taken = 40, taken + 1
         room -= size
         assert room >= 0
     assert (taken, room) == (segments, left)
 
 
-def test_only_a_body_that_is_too_large_is_refused():
+def test_only_a_body_above_the_size_limit_is_refused():
     encoded = portion(QUEUE.queue, bytes(100), bytes(101))
     run = parse_run(QUEUE, encoded.data, encoded.sizes, store_host_bytes=8, verify_crc=True)
     check_body_sizes(run, 101)
@@ -71,7 +71,7 @@ def test_only_a_body_that_is_too_large_is_refused():
         check_body_sizes(run, 100)
 
 
-def test_a_run_for_another_kind_of_host_or_with_a_wrong_body_is_refused():
+def test_a_run_with_another_host_size_or_a_wrong_checksum_is_refused():
     encoded = portion(QUEUE.queue, "body")
     with pytest.raises(Refused):
         parse_run(QUEUE, encoded.data, encoded.sizes, store_host_bytes=20, verify_crc=True)

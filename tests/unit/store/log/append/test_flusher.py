@@ -1,4 +1,4 @@
-"""Group commit: who is released when, and what a failing disk does to those who wait."""
+"""Group commit: when waiting appends return, and the effect of a failing disk."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ LATER_MS = 3_600_000
 
 
 class Disk:
-    """A disk whose syncs can be counted, made to fail, and held up for the flusher. The rest of it is real."""
+    """A disk whose syncs are counted, can fail, and can be delayed. All other calls are real."""
 
     def __init__(self, monkeypatch):
         self.open = threading.Event()
@@ -52,7 +52,7 @@ async def opened(path, **changes) -> LogStore:
     return store
 
 
-async def test_those_who_wait_meanwhile_share_the_next_sync_and_are_released_in_order(tmp_path, disk):
+async def test_appends_during_a_sync_share_the_next_sync_and_return_in_order(tmp_path, disk):
     async with await opened(tmp_path) as store:
         disk.open.clear()
         before = disk.syncs
@@ -71,13 +71,13 @@ async def test_those_who_wait_meanwhile_share_the_next_sync_and_are_released_in_
         assert store.watermark("durable") == store.written
 
 
-async def test_what_is_durable_already_is_not_waited_for(tmp_path):
+async def test_durable_data_is_not_waited_for(tmp_path):
     async with await opened(tmp_path) as store:
         appended = await store.append(Q, [draft("x")])
         assert store.when_durable(appended.end) is None
 
 
-async def test_the_asynchronous_policy_waits_for_nothing_but_flushes_soon(tmp_path):
+async def test_the_asynchronous_policy_waits_for_nothing_and_flushes_soon(tmp_path):
     with LogStore(tmp_path, small(flush_interval_ms=5)) as store:
         await store.catalog.put_topic(Topic(name="T"))
         appended = store.append_nowait(Q, [draft("x")])
@@ -85,7 +85,7 @@ async def test_the_asynchronous_policy_waits_for_nothing_but_flushes_soon(tmp_pa
         await eventually(lambda: store.watermark("durable") >= appended.end)
 
 
-async def test_a_slow_disk_is_told_from_a_lost_message(tmp_path, disk):
+async def test_a_slow_disk_raises_flush_timeout_and_the_message_is_still_written(tmp_path, disk):
     async with await opened(tmp_path, flush_timeout_ms=20) as store:
         disk.open.clear()
         with pytest.raises(FlushTimeout):
@@ -95,7 +95,7 @@ async def test_a_slow_disk_is_told_from_a_lost_message(tmp_path, disk):
         await eventually(lambda: store.watermark("durable") == store.written)
 
 
-async def test_after_a_failed_sync_all_who_wait_are_told_and_nothing_more_is_taken(tmp_path, disk):
+async def test_after_a_failed_sync_all_waiting_appends_fail_and_no_more_are_accepted(tmp_path, disk):
     store = await opened(tmp_path)
     await store.append(Q, [draft("safe")])
     disk.open.clear()
@@ -105,7 +105,7 @@ async def test_after_a_failed_sync_all_who_wait_are_told_and_nothing_more_is_tak
     disk.open.set()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(result, StoreFailed)
-    disk.failure = None  # a second try would succeed, and lie
+    disk.failure = None  # a second sync would succeed although data is lost
     with pytest.raises(StoreFailed):
         await store.append(Q, [draft("no")])
     with pytest.raises(StoreFailed):
@@ -115,8 +115,8 @@ async def test_after_a_failed_sync_all_who_wait_are_told_and_nothing_more_is_tak
     assert (tmp_path / "abort").exists(), "the next start must not trust this stop"
 
 
-async def test_a_sync_that_fails_under_the_keeper_stops_the_store_as_well(tmp_path, disk):
-    """The kernel tells of a failed write-back once. Whoever hears of it first must not keep it to himself."""
+async def test_a_failed_sync_of_the_maintenance_thread_stops_the_store_too(tmp_path, disk):
+    """The kernel reports a failed write-back once. The thread that gets the error must stop the whole store."""
     store = await asyncio.to_thread(LogStore, tmp_path, small(flush="async", flush_interval_ms=LATER_MS))
     try:
         await store.catalog.put_topic(Topic(name="T"))
@@ -131,7 +131,7 @@ async def test_a_sync_that_fails_under_the_keeper_stops_the_store_as_well(tmp_pa
         await store.close()
 
 
-async def test_a_log_cut_during_a_sync_does_not_stop_the_flusher(tmp_path, disk):
+async def test_truncating_the_log_during_a_sync_does_not_stop_the_flusher(tmp_path, disk):
     async with await opened(tmp_path) as store:
         end = (await store.append(Q, [draft("stays")])).end
         disk.open.clear()

@@ -1,4 +1,4 @@
-"""The commit log: where records come to lie, and what is cut off."""
+"""The commit log: locations of records, segments, and truncation."""
 
 import threading
 
@@ -36,19 +36,19 @@ def test_an_empty_log_has_no_file_and_starts_at_0(log, tmp_path):
     assert log.segment_at(0) is None
 
 
-def test_records_lie_back_to_back(log):
+def test_records_are_contiguous(log):
     assert [write(log, 100), write(log, 50), write(log, 10)] == [0, 100, 150]
     assert log.written == 160
 
 
-def test_a_record_that_leaves_no_room_for_a_blank_one_goes_into_the_next_segment(log):
+def test_a_record_that_leaves_no_room_for_a_blank_record_goes_to_the_next_segment(log):
     write(log, SIZE - 200)
     assert write(log, 200 - BLANK_RECORD_BYTES) == SIZE - 200, "it just fits"
     assert write(log, 100) == SIZE
     assert log.raw(SIZE - BLANK_RECORD_BYTES, 100) == blank(BLANK_RECORD_BYTES)
 
 
-def test_the_rest_of_a_left_segment_is_a_blank_record_and_counts_as_written(log):
+def test_the_rest_of_a_segment_is_a_blank_record_and_counts_as_written(log):
     write(log, SIZE - 200)
     assert write(log, 200 - BLANK_RECORD_BYTES + 1) == SIZE
     assert log.written == SIZE + 193
@@ -66,13 +66,13 @@ def test_raw_bytes_come_from_one_segment_and_end_with_the_log(log):
     assert log.raw(-1, 10) == b""
 
 
-def test_room_is_what_still_fits_the_active_segment(log):
+def test_free_bytes_are_the_room_in_the_active_segment(log):
     assert log.free_bytes() == 0
     write(log, 100)
     assert log.free_bytes() == SIZE - 100 - BLANK_RECORD_BYTES
 
 
-def test_the_next_segment_is_prepared_once_the_active_one_is_half_full(log, tmp_path):
+def test_the_next_segment_is_prepared_when_the_active_one_is_half_full(log, tmp_path):
     write(log, SIZE // 2)
     log.prepare()
     assert len(list(tmp_path.iterdir())) == 1
@@ -85,15 +85,15 @@ def test_the_next_segment_is_prepared_once_the_active_one_is_half_full(log, tmp_
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_prepared_segment_that_was_not_needed_is_taken_away_at_the_end(log, tmp_path):
+def test_an_unused_prepared_segment_is_removed_by_close(log, tmp_path):
     write(log, SIZE // 2 + 1)
     log.prepare()
     log.close()
     assert [path.name for path in tmp_path.iterdir()] == [f"{0:020d}"]
 
 
-def test_a_segment_made_while_the_keeper_prepares_it_too_survives_closing(log, tmp_path, monkeypatch):
-    """The writer makes the segment it needs at once; the keeper, late, must not take it for one that nobody needs."""
+def test_a_segment_created_while_it_is_being_prepared_survives_close(log, tmp_path, monkeypatch):
+    """The writer creates the segment that it needs; the late maintenance thread must not remove it as unused."""
     write(log, SIZE // 2 + 1)
     keeper = threading.Thread(target=log.prepare)
     create = Segment.create
@@ -102,7 +102,7 @@ def test_a_segment_made_while_the_keeper_prepares_it_too_survives_closing(log, t
         made = create(directory, base, size)
         if threading.current_thread() is not keeper:
             keeper.start()
-            keeper.join(0.3)  # it is done by then, or waits for us
+            keeper.join(0.3)  # it has finished by then, or waits for this thread
         return made
 
     monkeypatch.setattr(Segment, "create", slowly)
@@ -114,7 +114,7 @@ def test_a_segment_made_while_the_keeper_prepares_it_too_survives_closing(log, t
 
 
 @pytest.mark.parametrize("end", [0, 100, 3000, SIZE, SIZE + 100, 2 * SIZE + 50])
-def test_nothing_stays_behind_a_cut(log, tmp_path, end):
+def test_truncate_erases_everything_after_the_cut(log, tmp_path, end):
     for _ in range(3):
         write(log, 3000)
     log.prepare()
@@ -140,7 +140,7 @@ def test_whole_segments_are_dropped_but_never_the_last(log):
     assert write(log, 10) == 2 * SIZE + 3000
 
 
-def test_a_claimed_size_counts_only_if_it_can_be_true(log):
+def test_a_record_size_is_returned_only_if_it_is_plausible(log):
     write(log, 200, b"\0")
     for claimed, believed in [(200, 200), (201, None), (91, 91), (90, None), (-1, None), (0, None)]:
         log.segments[0].mapping[0:4] = claimed.to_bytes(4, "big", signed=True)
@@ -149,7 +149,7 @@ def test_a_claimed_size_counts_only_if_it_can_be_true(log):
     assert log.size_at(1 << 40) is None
 
 
-def test_a_full_disk_refuses_the_next_segment_and_leaves_the_log_as_it_was(log, monkeypatch):
+def test_a_full_disk_refuses_the_next_segment_and_leaves_the_log_unchanged(log, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -159,17 +159,17 @@ def test_a_full_disk_refuses_the_next_segment_and_leaves_the_log_as_it_was(log, 
         with pytest.raises(StoreFull):
             log.allocate(3000)
     with pytest.raises(StoreFull):
-        log.allocate(3000)  # for a moment nobody asks the disk again
+        log.allocate(3000)  # refused without asking the disk again
     assert (log.written, log.raw(2999, 100)) == (3000, b"x")
     assert write(log, 100) == 3000, "what fits still goes in"
     log._refuse_until = 0.0
     assert write(log, 3000) == SIZE
 
 
-# -- room for what comes together -------------------------------------------------------------------------------------
+# -- reserved segments ------------------------------------------------------------------------------------------------
 
 
-def test_reserved_segments_are_taken_in_order_and_no_others_are_made(log, tmp_path, monkeypatch):
+def test_reserved_segments_are_used_in_order_and_no_others_are_created(log, tmp_path, monkeypatch):
     write(log, 100)
     log.reserve(2)
     assert sorted(int(file.name) for file in tmp_path.iterdir()) == [0, SIZE, 2 * SIZE]
@@ -179,13 +179,13 @@ def test_reserved_segments_are_taken_in_order_and_no_others_are_made(log, tmp_pa
     assert [write(log, SIZE - 100), write(log, SIZE - 100)] == [SIZE, 2 * SIZE]
 
 
-def test_an_empty_log_reserves_its_first_segment_too(log, tmp_path):
+def test_an_empty_log_also_reserves_its_first_segment(log, tmp_path):
     log.reserve(2)
     assert [write(log, SIZE - 100), write(log, SIZE - 100)] == [0, SIZE]
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_was_reserved_in_vain_is_gone_after_a_cut_and_after_a_close(tmp_path):
+def test_unused_reserved_segments_are_removed_by_truncate_and_by_close(tmp_path):
     log = CommitLog(tmp_path, SIZE)
     at = write(log, 100)
     log.reserve(3)
@@ -196,7 +196,7 @@ def test_what_was_reserved_in_vain_is_gone_after_a_cut_and_after_a_close(tmp_pat
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_full_disk_is_told_when_room_is_reserved(log, monkeypatch):
+def test_a_full_disk_is_reported_when_segments_are_reserved(log, monkeypatch):
     write(log, 100)
 
     def full(*_: object) -> None:

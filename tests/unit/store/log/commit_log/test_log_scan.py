@@ -1,4 +1,4 @@
-"""Walking the log: sound records, blank ones, damage, and where the log ends."""
+"""Scanning the log: valid records, blank records, damage, and the end of the log."""
 
 import pytest
 
@@ -12,7 +12,7 @@ BODY = b"0123456789" * 10
 
 
 class Log:
-    """Sound records in a real log, each of which may be damaged."""
+    """Valid records in a real log, each of which can be damaged."""
 
     def __init__(self, folder):
         self.log = CommitLog(folder, SIZE)
@@ -50,7 +50,7 @@ def test_an_empty_log_ends_where_it_starts(written):
 
 
 @pytest.mark.parametrize("count", [1, 20, 21, 22, 50])
-def test_all_records_are_found_over_blank_ends_and_segments(written, count):
+def test_all_records_are_found_across_blank_records_and_segments(written, count):
     found, scan = written.add(count).scanned()
     assert (found, scan.end, scan.damage) == (written.starts, written.log.written, [])
 
@@ -72,12 +72,12 @@ def test_a_scan_may_start_at_any_record(written):
         (0, b"\0\0\0\1"),  # the size: too small
         (0, b"\x7f\0\0\0"),  # too large
         (0, b"\0\0\1\0"),  # into the middle of the next
-        (28, b"\1"),  # the physical offset: a record of elsewhere
-        (0, bytes(150)),  # all of it
+        (28, b"\1"),  # the physical offset: a record of another location
+        (0, bytes(150)),  # the whole record
     ],
 )
 @pytest.mark.parametrize("n", [0, 5, 20, 21, 30])
-def test_behind_a_damaged_record_the_next_sound_one_is_found(written, n, at, data):
+def test_the_next_valid_record_after_a_damaged_one_is_found(written, n, at, data):
     written.add(50)
     written.spoil(n, at, data)
     found, scan = written.scanned()
@@ -88,7 +88,7 @@ def test_behind_a_damaged_record_the_next_sound_one_is_found(written, n, at, dat
     assert scan.end == written.log.written
 
 
-def test_neighbouring_damage_is_one_hole(written):
+def test_adjacent_damage_is_one_range(written):
     written.add(10)
     for n in (3, 4, 5):
         written.spoil(n)
@@ -97,15 +97,15 @@ def test_neighbouring_damage_is_one_hole(written):
     assert scan.damage == [DamagedRange(written.starts[3], written.starts[6])]
 
 
-def test_a_torn_tail_is_the_end_and_no_damage(written):
+def test_a_torn_tail_is_the_end_and_not_damage(written):
     written.add(10)
     written.spoil(9, 120, bytes(written.size - 120))
     found, scan = written.scanned()
     assert (found, scan.end, scan.damage) == (written.starts[:9], written.starts[9], [])
 
 
-def test_a_record_that_lies_elsewhere_is_not_taken_for_one(written):
-    """A message may carry a record in its body: it is not one, for it names another place."""
+def test_a_record_with_another_physical_offset_is_not_accepted(written):
+    """A message may contain a record in its body; that one has another physical offset."""
     inner = record.encode_message(StoredMessage(topic="T", body=b"inner", physical_offset=7))
     segment, at = written.log.allocate(500)
     outer = record.encode_message(StoredMessage(topic="T", body=inner, physical_offset=at))

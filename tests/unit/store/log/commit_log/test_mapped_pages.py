@@ -1,4 +1,4 @@
-"""What is asked of the kernel for mapped pages and files."""
+"""Kernel calls for mapped pages and files."""
 
 import mmap
 import os
@@ -19,7 +19,7 @@ def fd(tmp_path):
 
 @pytest.fixture
 def full(fd):
-    """A file of ones."""
+    """A file filled with ones."""
     os.pwrite(fd, b"\1" * SIZE, 0)
     os.fsync(fd)
     return fd
@@ -33,7 +33,7 @@ def mapping(fd):
 
 @pytest.fixture(params=["the kernel's way", "by hand"])
 def either_way(request, monkeypatch):
-    """As Linux does it, and as it is done where the kernel cannot punch holes."""
+    """With the calls of Linux, and with the fallback for kernels that cannot punch holes."""
     if request.param == "by hand":
         monkeypatch.setattr(mapped_pages, "_libc", None)
 
@@ -46,7 +46,7 @@ def test_allocated_files_have_their_size_real_blocks_and_zeros(fd):
     assert os.pread(fd, SIZE, 0) == bytes(SIZE)
 
 
-def test_allocating_a_file_that_lost_its_end_keeps_what_it_has(fd):
+def test_allocating_a_truncated_file_keeps_its_data(fd):
     os.pwrite(fd, b"start", 0)
     mapped_pages.allocate(fd, SIZE)
     assert os.pread(fd, SIZE, 0) == b"start".ljust(SIZE, b"\0")
@@ -57,7 +57,7 @@ def test_allocating_a_file_that_lost_its_end_keeps_what_it_has(fd):
     ("at", "length"),
     [(0, SIZE), (4096, 8192), (1, 4095), (5000, 20), (5000, 30000), (SIZE - 1, 1), (0, 1), (12345, SIZE - 12345)],
 )
-def test_erased_is_zero_and_nothing_else_changes(full, at, length):
+def test_erase_writes_zeros_and_changes_nothing_else(full, at, length):
     mapped_pages.erase(full, at, length)
     assert os.pread(full, SIZE + 1, 0) == b"\1" * at + bytes(length) + b"\1" * (SIZE - at - length)
 
@@ -73,12 +73,12 @@ def test_an_erased_file_keeps_its_blocks(full):
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("length", [0, -1])
-def test_to_erase_nothing_changes_nothing(full, length):
+def test_erasing_zero_bytes_changes_nothing(full, length):
     mapped_pages.erase(full, 100, length)
     assert os.pread(full, SIZE, 0) == b"\1" * SIZE
 
 
-def test_more_than_a_portion_is_erased_by_hand_too(fd, monkeypatch):
+def test_the_fallback_erases_ranges_longer_than_its_buffer(fd, monkeypatch):
     monkeypatch.setattr(mapped_pages, "_libc", None)
     size = (2 << 20) + 100
     os.pwrite(fd, b"\1" * size, 0)
@@ -92,7 +92,7 @@ def test_a_mapping_sees_that_its_file_was_erased(fd, mapping):
     assert mapping[:] == b"\1" * 4000 + bytes(5000) + b"\1" * (SIZE - 9000)
 
 
-def test_populate_says_whether_it_could_and_changes_no_byte(mapping):
+def test_populate_returns_whether_it_succeeded_and_changes_no_byte(mapping):
     mapping[:5] = b"start"
     for at, length in ((0, SIZE), (100, 1), (5000, 10000), (SIZE - 1, 1)):
         assert isinstance(mapped_pages.populate(mapping, at, length), bool)
@@ -100,7 +100,7 @@ def test_populate_says_whether_it_could_and_changes_no_byte(mapping):
 
 
 @pytest.mark.parametrize("call", [mapped_pages.populate, mapped_pages.lock, mapped_pages.unlock])
-def test_pages_past_the_end_are_nobodys_concern(mapping, call):
+def test_pages_past_the_end_are_ignored(mapping, call):
     assert isinstance(call(mapping, SIZE - 100, 1 << 30), bool)
     assert call(mapping, SIZE, 4096) is True
 
@@ -113,6 +113,6 @@ def test_a_mapping_can_be_closed_afterwards(mapping, call):
 
 
 @pytest.mark.parametrize("call", [mapped_pages.populate, mapped_pages.lock, mapped_pages.unlock])
-def test_without_a_linux_libc_nothing_is_done_and_it_is_said(mapping, call, monkeypatch):
+def test_without_a_linux_libc_the_call_returns_false(mapping, call, monkeypatch):
     monkeypatch.setattr(mapped_pages, "_libc", None)
     assert call(mapping, 0, SIZE) is False

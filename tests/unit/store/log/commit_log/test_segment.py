@@ -1,4 +1,4 @@
-"""One file of the commit log."""
+"""Segments: single files of the commit log."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_a_segment_is_named_by_its_first_byte_and_has_its_full_size_from_the_sta
     assert segment.pread(0, 8192) == bytes(8192)
 
 
-def test_what_is_written_into_the_mapping_is_read_from_the_file(tmp_path):
+def test_data_written_to_the_mapping_is_read_from_the_file(tmp_path):
     segment = Segment.create(tmp_path, 0, 4096)
     segment.mapping[10:15] = b"hello"
     segment.sync()
@@ -22,7 +22,7 @@ def test_what_is_written_into_the_mapping_is_read_from_the_file(tmp_path):
     assert segment.path.read_bytes()[10:15] == b"hello"
 
 
-def test_a_segment_that_lost_its_end_gets_it_back_as_zeros(tmp_path):
+def test_a_truncated_segment_is_extended_with_zeros(tmp_path):
     path = tmp_path / segment_name(4096)
     path.write_bytes(b"abc")
     segment = Segment.open(path, 4096)
@@ -31,7 +31,7 @@ def test_a_segment_that_lost_its_end_gets_it_back_as_zeros(tmp_path):
 
 
 @pytest.mark.parametrize("at", [0, 1, 4095, 4096, 5000, 8192])
-def test_erasing_leaves_zeros_from_there_on_and_the_size_as_it_was(tmp_path, at):
+def test_erasing_writes_zeros_to_the_end_and_keeps_the_size(tmp_path, at):
     segment = Segment.create(tmp_path, 0, 8192)
     segment.mapping[:] = b"x" * 8192
     segment.erase_from(at)
@@ -40,7 +40,7 @@ def test_erasing_leaves_zeros_from_there_on_and_the_size_as_it_was(tmp_path, at)
     assert segment.path.stat().st_blocks * 512 >= 8192, "a mapped write must not meet a full disk"
 
 
-def test_a_view_outlives_the_deletion_and_closing_of_its_segment(tmp_path):
+def test_a_view_stays_valid_after_its_segment_is_deleted_and_closed(tmp_path):
     segment = Segment.create(tmp_path, 0, 4096)
     segment.mapping[0:5] = b"hello"
     view = segment.view[0:5]

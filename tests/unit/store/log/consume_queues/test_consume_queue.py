@@ -1,4 +1,4 @@
-"""The index of one queue: its entries in memory and in files."""
+"""The consume queue: its entries in memory and in files."""
 
 import os
 import tracemalloc
@@ -25,7 +25,7 @@ def queue(folder):
 
 
 def fill(queue: ConsumeQueue, count: int) -> None:
-    """Message n lies at 100 n and has 100 bytes and the tags code -n."""
+    """Message n is at 100 n, has 100 bytes and the tags code -n."""
     for n in range(queue.end, queue.end + count):
         queue.extend(ENTRY.pack(100 * n, 100, -n))
     queue.visible_end = queue.end
@@ -41,7 +41,7 @@ def reloaded(queue: ConsumeQueue, log_first: int = 0, log_end: int = 1 << 40) ->
     return again
 
 
-def test_an_entry_has_rocketmqs_20_bytes(queue, folder):
+def test_an_entry_has_the_20_bytes_of_rocketmq(queue, folder):
     queue.extend(ENTRY.pack(123456, 124, tags_code("TagA")))
     queue.write_out()
     assert (folder / f"{0:020d}").read_bytes()[:20].hex() == "000000000001e2400000007c000000000027a807"
@@ -54,7 +54,7 @@ def test_files_have_full_size_and_are_named_by_their_first_byte(queue, folder):
     assert sizes == {f"{n * PER_FILE * 20:020d}": PER_FILE * 20 for n in range(3)}
 
 
-def test_nothing_is_on_disk_before_it_is_written_out(queue, folder):
+def test_entries_are_in_no_file_before_write_out(queue, folder):
     fill(queue, 3)
     assert queue.is_dirty
     assert not folder.exists()
@@ -64,7 +64,7 @@ def test_nothing_is_on_disk_before_it_is_written_out(queue, folder):
 
 
 @pytest.mark.parametrize("written_out", range(12))
-def test_entries_are_read_across_files_and_memory(queue, written_out):
+def test_entries_are_read_from_several_files_and_from_memory(queue, written_out):
     fill(queue, written_out)
     queue.write_out()
     queue.trim_recent()
@@ -78,7 +78,7 @@ def test_entries_are_read_across_files_and_memory(queue, written_out):
     assert queue.physical_offset_at(11) == 1100
 
 
-def test_an_idle_queue_gives_its_memory_back_and_a_busy_one_keeps_its_newest(queue):
+def test_an_idle_queue_releases_its_memory_and_a_busy_one_keeps_its_newest_entries(queue):
     fill(queue, 6)
     queue.write_out()
     queue.trim_recent()
@@ -93,7 +93,7 @@ def test_an_idle_queue_gives_its_memory_back_and_a_busy_one_keeps_its_newest(que
     assert numbers(queue.entries(0, 10)) == list(range(7))
 
 
-def test_writing_out_again_writes_only_what_is_new(queue, folder):
+def test_a_second_write_out_writes_only_new_entries(queue, folder):
     fill(queue, 3)
     queue.write_out()
     (folder / f"{0:020d}").write_bytes(bytes(PER_FILE * 20))
@@ -105,7 +105,7 @@ def test_writing_out_again_writes_only_what_is_new(queue, folder):
 
 
 @pytest.mark.parametrize("end", range(12))
-def test_a_cut_queue_holds_what_is_below_and_goes_on_there(queue, end):
+def test_a_truncated_queue_keeps_the_entries_below_and_continues_there(queue, end):
     fill(queue, 9)
     queue.write_out()
     queue.trim_recent()
@@ -131,7 +131,7 @@ def test_entries_that_point_outside_the_log_are_not_loaded(queue):
     assert reloaded(queue, log_first=5000, log_end=6000).bounds == QueueBounds(10, 10)
 
 
-def test_a_truncated_log_takes_the_entries_behind_its_end_with_it(queue):
+def test_truncating_the_log_removes_the_entries_beyond_its_end(queue):
     fill(queue, 10)
     queue.truncate(601)
     assert queue.end == 7
@@ -139,7 +139,7 @@ def test_a_truncated_log_takes_the_entries_behind_its_end_with_it(queue):
     assert queue.end == 6
 
 
-def test_what_has_expired_is_out_of_bounds_but_still_there(queue):
+def test_expired_entries_are_out_of_bounds_but_still_stored(queue):
     fill(queue, 6)
     queue.expired_to = 4
     assert queue.bounds == QueueBounds(4, 6)
@@ -150,7 +150,7 @@ def test_what_has_expired_is_out_of_bounds_but_still_there(queue):
     assert queue.bounds == QueueBounds(2, 3)
 
 
-def test_a_queue_that_starts_in_mid_life_has_fillers_before(queue, folder):
+def test_a_queue_that_starts_at_a_later_offset_has_fillers_before_it(queue, folder):
     queue.start_at(PER_FILE + 2)
     assert queue.bounds == QueueBounds(6, 6)
     fill(queue, 4)
@@ -163,7 +163,7 @@ def test_a_queue_that_starts_in_mid_life_has_fillers_before(queue, folder):
     assert again.is_sound()
 
 
-def test_the_partition_point_is_where_a_claim_stops_holding(queue):
+def test_the_partition_point_is_the_first_entry_that_fails_the_predicate(queue):
     fill(queue, 11)
     queue.write_out()
     for point in range(11):
@@ -172,7 +172,7 @@ def test_the_partition_point_is_where_a_claim_stops_holding(queue):
     assert queue.partition_point(4, 4, lambda *_: True) == 4
 
 
-def test_files_whose_messages_are_all_gone_are_deleted_but_never_the_last(queue, folder):
+def test_files_without_messages_are_deleted_but_never_the_last(queue, folder):
     fill(queue, 2 * PER_FILE)
     queue.write_out()
     queue.drop_files_before(399)
@@ -185,7 +185,7 @@ def test_files_whose_messages_are_all_gone_are_deleted_but_never_the_last(queue,
 @pytest.mark.parametrize(
     ("at", "junk"), [(5, b"\xff" * 20), (5, bytes(20)), (5, ENTRY.pack(450, 100, 0)), (7, ENTRY.pack(100, 100, 0))]
 )
-def test_entries_that_cannot_be_are_noticed(queue, folder, at, junk):
+def test_invalid_entries_are_detected(queue, folder, at, junk):
     fill(queue, 8)
     queue.write_out()
     assert reloaded(queue).is_sound()
@@ -197,7 +197,7 @@ def test_entries_that_cannot_be_are_noticed(queue, folder, at, junk):
     assert again.end != 8 or not again.is_sound()
 
 
-def test_a_disk_that_takes_only_part_is_written_the_rest(queue, monkeypatch):
+def test_a_partial_write_is_continued(queue, monkeypatch):
     fill(queue, 6)
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:7], at))
@@ -206,7 +206,7 @@ def test_a_disk_that_takes_only_part_is_written_the_rest(queue, monkeypatch):
     assert numbers(reloaded(queue).entries(0, 10)) == list(range(6))
 
 
-def test_a_failed_write_loses_nothing_and_may_be_tried_again(queue, monkeypatch):
+def test_a_failed_write_loses_no_entry_and_can_be_repeated(queue, monkeypatch):
     fill(queue, 6)
 
     def full(*_):
@@ -221,7 +221,7 @@ def test_a_failed_write_loses_nothing_and_may_be_tried_again(queue, monkeypatch)
     assert numbers(reloaded(queue).entries(0, 10)) == list(range(6))
 
 
-def test_ten_thousand_idle_queues_are_cheap(tmp_path):
+def test_ten_thousand_idle_queues_take_little_memory(tmp_path):
     queues = ConsumeQueueTable(tmp_path, 300_000)
     tracemalloc.start()
     for n in range(10_000):

@@ -1,4 +1,4 @@
-"""Filing raw bytes of the log into queues: what is filed, what is made up, and what is refused."""
+"""Building consume queues from raw log data: entries, fillers, and refused records."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ A, B = Queue("A", 0), Queue("B", 0)
 
 
 class RawLog:
-    """Bytes of a segment that begins at `base`, and the queues its records are filed into."""
+    """The bytes of a segment that starts at `base`, and the queues built from its records."""
 
     def __init__(self, folder, base: int = 0) -> None:
         self.folder, self.base = folder, base
@@ -32,7 +32,7 @@ class RawLog:
         return QueueBuilder(self.queues.get, self.queues.get_or_create, self.queues.drop_topic, log_first=self.base)
 
     def add(self, queue: Queue, offset: int, **more: object) -> int:
-        """Lay a record down; its physical offset."""
+        """Append a record and return its physical offset."""
         at = self.base + len(self.data)
         topic, queue_id = queue
         more = {"body": b"body", **more}
@@ -49,7 +49,7 @@ class RawLog:
         return self.add(STATE_QUEUE, offset, body=body)
 
     def file(self, first: int = 0, stop: int | None = None) -> None:
-        """File records number `first` to `stop`."""
+        """Build queues from the records `first` to `stop`."""
         self.builder.add(memoryview(bytes(self.data)), self.base, np.array(self.starts[first:stop], np.int64))
 
     def entries(self, queue: Queue) -> list[tuple[int, int, int]]:
@@ -57,7 +57,7 @@ class RawLog:
         return [] if found is None else list(ENTRY.iter_unpack(found.entries(found.first, found.end - found.first)))
 
     def places(self, queue: Queue) -> list[int | None]:
-        """Where the queue's messages lie; None for a filler."""
+        """Return the physical offsets of the queue's messages; None for a filler."""
         return [None if size == FILLER_SIZE else at for at, size, _ in self.entries(queue)]
 
     @property
@@ -70,10 +70,10 @@ def raw(tmp_path):
     return RawLog(tmp_path)
 
 
-# -- what is filed ----------------------------------------------------------------------------------------------------
+# -- entries ----------------------------------------------------------------------------------------------------------
 
 
-def test_records_of_several_queues_go_each_into_its_own_in_log_order(raw):
+def test_records_of_several_queues_go_to_their_queues_in_log_order(raw):
     queues = [A, Queue("A", 1), Queue("A", 300), B]
     wanted = {queue: [] for queue in queues}
     for offset in range(5):
@@ -84,14 +84,14 @@ def test_records_of_several_queues_go_each_into_its_own_in_log_order(raw):
     assert raw.refused == []
 
 
-def test_an_entry_says_place_size_and_tag(raw):
+def test_an_entry_has_the_location_size_and_tags_code(raw):
     at = raw.add(A, 0, properties={PROPERTY_TAGS: "TagA"})
     end = raw.add(A, 1)
     raw.file()
     assert raw.entries(A) == [(at, end - at, tags_code("TagA")), (end, len(raw.data) - end, 0)]
 
 
-def test_places_count_from_the_start_of_the_log_and_not_of_the_segment(tmp_path):
+def test_locations_count_from_the_start_of_the_log_and_not_of_the_segment(tmp_path):
     raw = RawLog(tmp_path, base=1 << 30)
     places = raw.add_all(A, range(3))
     raw.file()
@@ -99,12 +99,12 @@ def test_places_count_from_the_start_of_the_log_and_not_of_the_segment(tmp_path)
     assert places[0] == 1 << 30
 
 
-def test_nothing_to_file_makes_no_queue(raw):
+def test_no_records_create_no_queue(raw):
     raw.file()
     assert list(raw.queues) == []
 
 
-def test_filing_in_portions_gives_the_same_as_filing_at_once(raw):
+def test_building_in_parts_gives_the_same_entries_as_building_at_once(raw):
     places = [(raw.add(A, n), raw.add(B, n)) for n in range(6)]
     for n in range(0, 12, 5):
         raw.file(n, n + 5)
@@ -112,7 +112,7 @@ def test_filing_in_portions_gives_the_same_as_filing_at_once(raw):
     assert raw.places(B) == [at for _, at in places]
 
 
-def test_filing_twice_changes_nothing(raw):
+def test_building_twice_changes_nothing(raw):
     raw.add_all(A, range(4))
     raw.add_all(B, [0, 1, 3])
     raw.file()
@@ -125,7 +125,7 @@ def test_filing_twice_changes_nothing(raw):
     assert (raw.entries(A), raw.entries(B), raw.refused) == (*once, [])
 
 
-def test_of_records_partly_filed_already_the_rest_is_filed(raw):
+def test_only_the_missing_part_of_partly_indexed_records_is_added(raw):
     places = raw.add_all(A, range(6))
     raw.file(0, 3)
     raw.file(1, 6)
@@ -133,7 +133,7 @@ def test_of_records_partly_filed_already_the_rest_is_filed(raw):
 
 
 @pytest.mark.parametrize("sys_flag", [record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLED_BACK])
-def test_hidden_records_are_not_filed_and_not_missed(raw, sys_flag):
+def test_half_messages_and_rollbacks_get_no_entry_and_leave_no_gap(raw, sys_flag):
     first = raw.add(A, 0)
     raw.add(A, 0, sys_flag=sys_flag)
     raw.add(B, 0, sys_flag=sys_flag)
@@ -143,13 +143,13 @@ def test_hidden_records_are_not_filed_and_not_missed(raw, sys_flag):
     assert raw.queues.get(B) is None
 
 
-def test_hidden_records_alone_make_no_queue(raw):
+def test_half_messages_alone_create_no_queue(raw):
     raw.add(A, 0, sys_flag=record.TRANSACTION_PREPARED)
     raw.file()
     assert list(raw.queues) == []
 
 
-def test_a_delayed_queue_is_given_the_time_of_delivery_for_a_tag(raw):
+def test_entries_of_delay_queues_hold_the_delivery_time_instead_of_the_tags_code(raw):
     levels = [Queue(SCHEDULE_TOPIC, 2), Queue(SCHEDULE_TOPIC, 0)]
     for n in range(3):
         for level in levels:
@@ -162,10 +162,10 @@ def test_a_delayed_queue_is_given_the_time_of_delivery_for_a_tag(raw):
     assert [code for _, _, code in raw.entries(Queue(SCHEDULE_TOPIC, 18))] == [tags_code("TagA")]
 
 
-# -- what is missing --------------------------------------------------------------------------------------------------
+# -- missing records --------------------------------------------------------------------------------------------------
 
 
-def test_fillers_stand_for_missing_records_and_point_to_what_follows(raw):
+def test_fillers_replace_missing_records_and_point_to_the_next_one(raw):
     raw.add_all(A, range(6))
     sizes = np.diff([*raw.starts, len(raw.data)]).tolist()
     places, raw.starts = raw.starts, [raw.starts[n] for n in (0, 3, 5)]
@@ -190,14 +190,14 @@ def test_a_queue_whose_first_records_are_missing_still_starts_at_0(raw):
     assert raw.queues.get(A).first == 0
 
 
-def test_records_missing_between_two_portions_become_fillers(raw):
+def test_records_missing_between_two_parts_become_fillers(raw):
     places = raw.add_all(A, range(6))
     raw.file(0, 2)
     raw.file(4, 6)
     assert raw.places(A) == [*places[:2], None, None, *places[4:]]
 
 
-def test_what_retention_took_is_not_missing(tmp_path):
+def test_records_deleted_by_retention_are_not_missing(tmp_path):
     raw = RawLog(tmp_path, base=4096)
     places = raw.add_all(A, [700, 701, 702])
     raw.file()
@@ -206,7 +206,7 @@ def test_what_retention_took_is_not_missing(tmp_path):
     assert raw.refused == []
 
 
-def test_behind_what_retention_took_missing_records_become_fillers(tmp_path):
+def test_records_missing_after_the_deleted_ones_become_fillers(tmp_path):
     raw = RawLog(tmp_path, base=4096)
     places = raw.add_all(A, range(700, 704))
     del raw.starts[1]
@@ -215,12 +215,12 @@ def test_behind_what_retention_took_missing_records_become_fillers(tmp_path):
     assert raw.queues.get(A).first == 700
 
 
-# -- what cannot be ---------------------------------------------------------------------------------------------------
+# -- invalid records --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, 7, 1000, (1 << 63) - 1])
 @pytest.mark.parametrize("base", [0, 1 << 20])
-def test_an_offset_that_jumps_is_refused_and_its_neighbours_stay(tmp_path, wrong, base):
+def test_a_record_with_a_jumping_offset_is_refused_and_its_neighbours_stay(tmp_path, wrong, base):
     raw = RawLog(tmp_path, base)
     offsets = [*range(5), wrong, *range(6, 10)]
     places = raw.add_all(A, offsets)
@@ -229,15 +229,15 @@ def test_an_offset_that_jumps_is_refused_and_its_neighbours_stay(tmp_path, wrong
     assert raw.refused == [places[5]]
 
 
-def test_an_offset_that_jumps_in_front_of_all_others_is_refused(raw):
+def test_a_first_record_with_a_jumping_offset_is_refused(raw):
     places = raw.add_all(A, [1 << 40, 1, 2, 3])
     raw.file()
     assert raw.places(A) == [None, *places[1:]]
     assert raw.refused == places[:1]
 
 
-def test_an_offset_further_up_than_records_have_room_is_refused(raw):
-    """Nothing follows that would contradict it; but so many records cannot be missing in so few bytes."""
+def test_an_offset_that_is_too_high_for_the_size_of_the_log_is_refused(raw):
+    """No later record contradicts it, but that many records cannot be missing in so few bytes."""
     places = raw.add_all(A, [0, 1, 2, 1 << 50])
     raw.file()
     assert (raw.places(A), raw.refused) == (places[:3], places[3:])
@@ -254,14 +254,14 @@ def test_two_jumps_are_both_refused(raw, wrong):
     assert sorted(raw.refused) == [places[3], places[5]]
 
 
-def test_of_two_records_that_claim_one_offset_one_is_refused(raw):
+def test_one_of_two_records_with_the_same_offset_is_refused(raw):
     places = raw.add_all(A, [0, 1, 2, 2, 4, 5])
     raw.file()
     assert raw.places(A) in ([*places[:2], at, None, *places[4:]] for at in places[2:4])
     assert len(raw.refused) == 1
 
 
-def test_a_jump_in_one_queue_is_nothing_to_another(raw):
+def test_a_jump_in_one_queue_does_not_affect_another(raw):
     for n in range(4):
         raw.add(A, 1 << 60 if n == 1 else n)
         raw.add(B, n)
@@ -280,7 +280,7 @@ def test_a_jump_in_one_queue_is_nothing_to_another(raw):
         Queue(SCHEDULE_TOPIC, -1),
     ],
 )
-def test_a_queue_that_cannot_be_is_refused_and_nothing_outside_the_folder_is_touched(tmp_path, queue):
+def test_a_record_with_an_invalid_queue_is_refused_and_no_file_outside_the_directory_changes(tmp_path, queue):
     raw = RawLog(tmp_path / "store" / "deep")
     first = raw.add(A, 0)
     wrong = raw.add_all(queue, range(2))
@@ -295,12 +295,12 @@ def test_a_queue_that_cannot_be_is_refused_and_nothing_outside_the_folder_is_tou
     assert made == {folder / "A", folder / "A" / "0", folder / "A" / "0" / f"{0:020d}"}
 
 
-# -- a topic's deletion -----------------------------------------------------------------------------------------------
+# -- deletion of topics -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def with_deletion(raw):
-    """A and B have messages; A is deleted and made again; both get more."""
+    """A and B have messages; A is deleted and created again; both get more."""
     raw.say(TopicUpdate("A", Topic(name="A")))
     raw.add_all(A, range(2))
     raw.add_all(Queue("A", 1), range(2))
@@ -312,7 +312,7 @@ def with_deletion(raw):
     return raw
 
 
-def test_a_deletion_drops_what_was_filed_before_and_keeps_what_comes_after(with_deletion):
+def test_a_deletion_drops_earlier_entries_and_keeps_later_ones(with_deletion):
     raw = with_deletion
     raw.file()
     assert raw.places(A) == raw.after
@@ -322,7 +322,7 @@ def test_a_deletion_drops_what_was_filed_before_and_keeps_what_comes_after(with_
     assert raw.refused == []
 
 
-def test_a_deletion_counts_wherever_the_log_is_divided(tmp_path, with_deletion):
+def test_a_deletion_works_for_any_split_of_the_log(tmp_path, with_deletion):
     for cut in range(1, len(with_deletion.starts)):
         raw = RawLog(tmp_path / f"{cut}")
         raw.data, raw.starts = with_deletion.data, with_deletion.starts
@@ -332,7 +332,7 @@ def test_a_deletion_counts_wherever_the_log_is_divided(tmp_path, with_deletion):
         assert (len(raw.places(STATE_QUEUE)), raw.refused) == (3, [])
 
 
-def test_filing_a_deletion_twice_changes_nothing(with_deletion):
+def test_building_a_deletion_twice_changes_nothing(with_deletion):
     raw = with_deletion
     raw.file()
     once = raw.entries(A), raw.entries(B), raw.entries(STATE_QUEUE)
@@ -340,7 +340,7 @@ def test_filing_a_deletion_twice_changes_nothing(with_deletion):
     assert (raw.entries(A), raw.entries(B), raw.entries(STATE_QUEUE)) == once
 
 
-def test_a_deletion_takes_the_files_of_the_queue_with_it(raw):
+def test_a_deletion_removes_the_files_of_the_queue(raw):
     raw.add(A, 0)
     raw.file()
     raw.queues.get(A).write_out()
@@ -362,7 +362,7 @@ def test_one_record_may_delete_several_topics(raw):
     assert raw.places(Queue("C", 0)) == [at]
 
 
-def test_a_state_record_that_cannot_be_read_deletes_nothing_and_is_logged(raw, caplog):
+def test_an_unreadable_state_record_deletes_nothing_and_is_logged(raw, caplog):
     at = raw.add(A, 0)
     raw.add(STATE_QUEUE, 0, body=b'[{"type":"topic","name":"A"')
     raw.file()
@@ -370,7 +370,7 @@ def test_a_state_record_that_cannot_be_read_deletes_nothing_and_is_logged(raw, c
     assert "unreadable state record skipped" in caplog.messages
 
 
-def test_what_another_topic_says_deletes_nothing(raw):
+def test_a_state_record_in_another_topic_deletes_nothing(raw):
     at = raw.add(A, 0)
     ((_, body),) = encode_updates([TopicUpdate("A", None)])
     raw.add(B, 0, body=body)

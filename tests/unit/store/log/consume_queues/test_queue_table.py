@@ -1,4 +1,4 @@
-"""All queues of a store: made, found on disk, and dropped."""
+"""The table of all consume queues: created, loaded from disk, and dropped."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def queues(folder):
 
 
 def fill(queue: ConsumeQueue, count: int) -> None:
-    """Message n lies at 100 n and has 100 bytes."""
+    """Message n is at 100 n and has 100 bytes."""
     for n in range(queue.end, queue.end + count):
         queue.extend(ENTRY.pack(100 * n, 100, 0))
     queue.visible_end = queue.end
@@ -41,41 +41,41 @@ def names(queues: ConsumeQueueTable) -> list[Queue]:
     return sorted(queue.queue for queue in queues)
 
 
-def test_a_queue_is_made_once(queues):
+def test_a_queue_is_created_once(queues):
     made = queues.get_or_create(A0)
     assert queues.get_or_create(A0) is queues.get(A0) is made
     assert (made.queue, made.bounds) == (A0, QueueBounds(0, 0))
 
 
-def test_asking_for_a_queue_does_not_make_it(queues, folder):
+def test_looking_up_a_queue_does_not_create_it(queues, folder):
     assert queues.get(A0) is None
     assert list(queues) == []
     assert not folder.exists()
 
 
-def test_a_queue_without_messages_leaves_nothing_on_disk(queues, folder):
+def test_a_queue_without_messages_has_no_files(queues, folder):
     queues.get_or_create(A0)
     assert not folder.exists()
 
 
-def test_a_queue_lies_where_rocketmq_looks_for_it(filled, folder):
+def test_a_queue_has_the_path_of_rocketmq(filled, folder):
     assert (folder / "A" / "1" / f"{PER_FILE * 20:020d}").is_file()
     assert (folder / "B" / "0" / f"{0:020d}").is_file()
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "../A", "a/b", "/A", "a b"])
-def test_a_topic_that_is_no_name_for_a_folder_is_our_own_mistake(queues, topic):
+def test_a_topic_that_is_not_a_valid_folder_name_is_an_assertion_error(queues, topic):
     with pytest.raises(AssertionError):
         queues.get_or_create(Queue(topic, 0))
     assert list(queues) == []
 
 
-def test_only_the_state_queue_is_the_stores_own(queues):
+def test_only_the_state_queue_is_internal(queues):
     assert queues.get_or_create(STATE_QUEUE).is_internal
     assert not queues.get_or_create(A0).is_internal
 
 
-def test_queues_may_come_and_go_while_one_goes_through_them(filled):
+def test_queues_may_be_created_and_dropped_during_iteration(filled):
     seen = []
     for number, queue in enumerate(filled):
         seen.append(queue.queue)
@@ -85,13 +85,13 @@ def test_queues_may_come_and_go_while_one_goes_through_them(filled):
     assert names(filled) == [Queue("New", number) for number in range(3)]
 
 
-def test_ends_are_those_of_queues_that_ever_had_a_message(filled):
+def test_ends_lists_the_queues_that_ever_had_a_message(filled):
     filled.get_or_create(Queue("Empty", 0))
     filled.get_or_create(Queue("Emptied", 2)).start_at(7)
     assert filled.ends() == {"A": {0: 3, 1: 9}, "B": {0: 1}, "Emptied": {2: 7}}
 
 
-def test_a_topic_of_dead_letters_is_known_by_how_its_name_begins(queues):
+def test_dead_letter_topics_are_recognised_by_their_prefix(queues):
     for topic in ("%DLQ%g", "%RETRY%g", "DLQ", "a%DLQ%"):
         queues.get_or_create(Queue(topic, 0))
     assert [queue.queue.topic for queue in queues.dead_letter_queues()] == ["%DLQ%g"]
@@ -100,7 +100,7 @@ def test_a_topic_of_dead_letters_is_known_by_how_its_name_begins(queues):
 # -- on disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_queues_are_found_again_with_what_they_hold(filled, folder):
+def test_queues_are_loaded_from_disk_with_their_entries(filled, folder):
     again = ConsumeQueueTable(folder, PER_FILE)
     again.load(0, END)
     assert again.ends() == filled.ends()
@@ -110,13 +110,13 @@ def test_queues_are_found_again_with_what_they_hold(filled, folder):
 
 
 @pytest.mark.parametrize("likely", [None, {}, {"A": {0: 3, 1: 9}}, {"A": {0: 1, 1: 1000}, "Gone": {5: 5}}])
-def test_a_wrong_idea_of_where_queues_end_changes_nothing(filled, folder, likely):
+def test_a_wrong_hint_of_queue_ends_changes_nothing(filled, folder, likely):
     again = ConsumeQueueTable(folder, PER_FILE)
     again.load(0, END, likely)
     assert again.ends() == filled.ends()
 
 
-def test_only_what_points_into_the_log_is_found(filled, folder):
+def test_only_entries_that_point_into_the_log_are_loaded(filled, folder):
     again = ConsumeQueueTable(folder, PER_FILE)
     again.load(200, 500)
     assert {queue.queue: queue.bounds for queue in again} == {
@@ -126,12 +126,12 @@ def test_only_what_points_into_the_log_is_found(filled, folder):
     }
 
 
-def test_a_folder_that_is_not_there_holds_no_queues(queues):
+def test_a_missing_folder_holds_no_queues(queues):
     queues.load(0, END)
     assert list(queues) == []
 
 
-def test_what_is_no_queue_is_left_alone(filled, folder):
+def test_other_files_and_folders_are_left_alone(filled, folder):
     (folder / "a b" / "0").mkdir(parents=True)
     (folder / "A" / "x").mkdir()
     (folder / "A" / "-1").mkdir()
@@ -148,7 +148,7 @@ def test_what_is_no_queue_is_left_alone(filled, folder):
 # -- dropping ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_dropped_with_all_its_queues_and_no_others(filled, folder):
+def test_dropping_a_topic_drops_all_its_queues_and_no_others(filled, folder):
     held = filled.get(A1)
     assert [queue.queue for queue in filled.of_topic("A")] == [A0, A1]
     filled.drop_topic("A")
@@ -161,12 +161,12 @@ def test_a_topic_is_dropped_with_all_its_queues_and_no_others(filled, folder):
     assert (folder / "B" / "0").is_dir()
 
 
-def test_a_topic_nobody_knows_can_be_dropped(filled):
+def test_dropping_an_unknown_topic_is_no_error(filled):
     filled.drop_topic("Unknown")
     assert len(names(filled)) == 3
 
 
-def test_a_dropped_queue_comes_back_new(filled):
+def test_a_dropped_queue_is_created_empty_again(filled):
     filled.drop(filled.get(A1))
     again = filled.get_or_create(A1)
     assert (again.bounds, again.is_deleted) == (QueueBounds(0, 0), False)
@@ -174,7 +174,7 @@ def test_a_dropped_queue_comes_back_new(filled):
     assert len(again.entries(0, 100)) == ENTRY.size
 
 
-def test_a_dropped_queue_writes_nothing_more(filled):
+def test_a_dropped_queue_writes_no_more_files(filled):
     queue = filled.get(A0)
     queue.extend(ENTRY.pack(300, 100, 0))
     filled.drop(queue)
@@ -182,7 +182,7 @@ def test_a_dropped_queue_writes_nothing_more(filled):
     assert not queue.directory.exists()
 
 
-def test_after_clearing_there_is_nothing_in_memory_or_on_disk(filled, folder):
+def test_clear_removes_everything_from_memory_and_disk(filled, folder):
     filled.clear()
     assert list(filled) == []
     assert filled.get(A0) is None

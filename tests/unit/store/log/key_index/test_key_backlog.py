@@ -1,4 +1,4 @@
-"""Keys that wait to be filed: in what order, how many, and what a cut leaves of them."""
+"""The key backlog: its order, its size, and truncation."""
 
 from array import array
 
@@ -49,11 +49,11 @@ def mixed(key_backlog):
     return key_backlog
 
 
-def test_order_is_kept_and_single_records_are_joined(mixed):
+def test_order_is_kept_and_single_records_are_merged(mixed):
     assert shape(mixed.take()) == [("places", [10, 20]), ("run", [30, 40, 50, 60]), ("places", [70, 80])]
 
 
-def test_runs_are_not_joined(key_backlog):
+def test_runs_are_not_merged(key_backlog):
     add_run(key_backlog, 10)
     add_run(key_backlog, 20)
     assert shape(key_backlog.take()) == [("run", [10]), ("run", [20])]
@@ -63,12 +63,12 @@ def test_every_record_is_counted(mixed):
     assert mixed.count == 8
 
 
-def test_whoever_takes_takes_all(mixed):
+def test_take_empties_the_backlog(mixed):
     assert len(mixed.take()) == 3
     assert (mixed.take(), mixed.count, mixed.held_bytes) == ([], 0, 0)
 
 
-def test_only_runs_hold_bytes(key_backlog):
+def test_only_runs_hold_memory(key_backlog):
     key_backlog.add_offsets(range(1000))
     assert key_backlog.held_bytes == 0
     first = add_run(key_backlog, 10, 20)
@@ -76,7 +76,7 @@ def test_only_runs_hold_bytes(key_backlog):
     assert key_backlog.held_bytes == first.held_bytes + second.held_bytes > 0
 
 
-def test_what_is_put_back_goes_first(mixed):
+def test_records_put_back_come_first(mixed):
     held, taken = mixed.held_bytes, mixed.take()
     mixed.add_offsets([90])
     later = add_run(mixed, 100)
@@ -90,14 +90,14 @@ def test_what_is_put_back_goes_first(mixed):
     ]
 
 
-def test_after_putting_back_one_may_go_on(mixed):
+def test_records_can_be_added_after_put_back(mixed):
     mixed.put_back(mixed.take())
     mixed.add_offsets([90])
     assert mixed.count == 9
     assert shape(mixed.take())[-1] == ("places", [70, 80, 90])
 
 
-def test_a_cut_in_the_middle_of_a_run_leaves_places_to_be_read_from_the_log(mixed):
+def test_truncating_inside_a_run_leaves_offsets_to_be_read_from_the_log(mixed):
     mixed.truncate(50)
     assert (mixed.count, mixed.held_bytes) == (4, 0)
     portions = mixed.take()
@@ -106,7 +106,7 @@ def test_a_cut_in_the_middle_of_a_run_leaves_places_to_be_read_from_the_log(mixe
 
 
 @pytest.mark.parametrize(("end", "count"), [(0, 0), (10, 0), (11, 1), (30, 2), (70, 6), (80, 7), (81, 8)])
-def test_a_cut_leaves_what_lies_before_it(mixed, end, count):
+def test_truncating_keeps_the_records_before_the_cut(mixed, end, count):
     mixed.truncate(end)
     assert mixed.count == count
     left = [at for _, places in shape(mixed.take()) for at in places]
@@ -120,7 +120,7 @@ def test_a_run_before_the_cut_stays_a_run(mixed):
     assert ("run", [30, 40, 50, 60]) in shape(mixed.take())
 
 
-def test_after_a_cut_one_may_go_on(mixed):
+def test_records_can_be_added_after_truncate(mixed):
     mixed.truncate(45)
     mixed.add_offsets([45])
     add_run(mixed, 55)
@@ -128,7 +128,7 @@ def test_after_a_cut_one_may_go_on(mixed):
     assert [at for _, places in shape(mixed.take()) for at in places] == [10, 20, 30, 40, 45, 55]
 
 
-def test_places_are_kept_as_numbers_of_eight_bytes(key_backlog):
+def test_offsets_are_stored_as_eight_byte_integers(key_backlog):
     key_backlog.add_offsets(iter([1, 1 << 62]))
     (places,) = key_backlog.take()
     assert places == array("q", [1, 1 << 62])
@@ -149,7 +149,7 @@ async def found(store: LogStore, key: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("extra", [{}, {"tags": ["x", None, "z"]}], ids=["regular", "irregular"])
-async def test_keys_of_a_run_are_right_though_the_callers_buffer_is_overwritten(store, extra):
+async def test_keys_of_a_run_are_correct_although_the_caller_overwrites_its_buffer(store, extra):
     encoded = columns.encode(
         pa.array([b"0", b"1", b"2"], pa.binary()),
         topic="T",
@@ -182,7 +182,7 @@ async def test_the_next_run_in_the_same_buffer_does_not_change_the_keys_of_the_l
         assert await found(store, f"k{n}") == await found(store, f"l{n}") == [b"%d" % n]
 
 
-async def test_keys_of_runs_and_of_single_records_are_found_in_log_order(store):
+async def test_keys_of_runs_and_single_records_are_found_in_log_order(store):
     with store._maintenance_thread.paused():
         store.append_nowait(Q, [draft("0", keys="k")])
         encoded = columns.encode(pa.array([b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k", "k"]))
@@ -191,7 +191,7 @@ async def test_keys_of_runs_and_of_single_records_are_found_in_log_order(store):
     assert await found(store, "k") == [b"0", b"1", b"2", b"3"]
 
 
-async def test_of_a_run_cut_in_the_middle_the_keys_that_stay_are_found(store):
+async def test_keys_of_the_kept_part_of_a_truncated_run_are_found(store):
     encoded = columns.encode(
         pa.array([b"0", b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k"] * 3), msg_ids=pa.array(list("abc"))
     )

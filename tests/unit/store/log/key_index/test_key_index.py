@@ -1,4 +1,4 @@
-"""The key index: RocketMQ's bytes, chains, full files, cuts and damage."""
+"""The key index: RocketMQ's format, hash chains, full files, truncation and damage."""
 
 import struct
 
@@ -39,7 +39,7 @@ def reloaded(index: KeyIndex) -> KeyIndex:
     return index
 
 
-def test_the_published_vector_lies_where_rocketmq_looks_for_it(tmp_path):
+def test_the_published_vector_is_stored_at_the_positions_of_rocketmq(tmp_path):
     assert index_hash("TopicTest", "ORDER_1") == 1_111_208_162
     file = IndexFile(tmp_path / "20231114221320000", 5_000_000, 20_000_000)
     file.open_for_writing()
@@ -58,7 +58,7 @@ def test_the_published_vector_lies_where_rocketmq_looks_for_it(tmp_path):
     file.close()
 
 
-def test_a_file_is_named_by_the_time_of_its_making_and_later_ones_sort_behind(index):
+def test_a_file_is_named_by_its_creation_time_and_later_ones_sort_after_it(index):
     for n in range(12):
         put(index, (n, 100 * n, 0))
     names = [file.path.name for file in index.files]
@@ -67,7 +67,7 @@ def test_a_file_is_named_by_the_time_of_its_making_and_later_ones_sort_behind(in
     assert names == sorted(set(names))
 
 
-def test_a_chain_leads_from_the_newest_to_the_oldest(index):
+def test_a_chain_runs_from_the_newest_to_the_oldest_entry(index):
     put(index, (1, 100, 0), (4, 200, 0), (1, 300, 0))
     put(index, (7, 400, 0))
     assert index.candidates(1, *EVER, 10) == [300, 100]
@@ -78,7 +78,7 @@ def test_a_chain_leads_from_the_newest_to_the_oldest(index):
 
 
 @pytest.mark.parametrize("portion", [1, 2, 3, 7, 20])
-def test_it_does_not_matter_in_what_portions_keys_are_filed(index, portion):
+def test_the_size_of_the_parts_does_not_change_the_index(index, portion):
     entries = [(n % 4, 100 * n, n) for n in range(20)]
     for at in range(0, 20, portion):
         put(index, *entries[at : at + portion])
@@ -101,12 +101,12 @@ def test_the_keys_of_one_record_stay_in_one_file(index):
 
 
 @pytest.mark.timeout(10)
-def test_a_record_with_more_keys_than_a_file_holds_is_filed_all_the_same(index):
+def test_a_record_with_more_keys_than_a_file_holds_is_still_indexed(index):
     put(index, *((n, 100, 0) for n in range(9)))
     assert [index.candidates(n, *EVER, 10) for n in range(9)] == [[100]] * 9
 
 
-def test_entries_count_by_time_in_whole_seconds(index):
+def test_entries_are_found_by_time_in_whole_seconds(index):
     put(index, *((1, 100 * n, 10 * n) for n in range(4)))
     assert index.candidates(1, NOW_MS + 10_000, NOW_MS + 20_000, 10) == [200, 100]
     assert index.candidates(1, NOW_MS + 10_999, NOW_MS + 19_999, 10) == [100]
@@ -114,12 +114,12 @@ def test_entries_count_by_time_in_whole_seconds(index):
     assert index.candidates(1, 0, NOW_MS - 1, 10) == []
 
 
-def test_a_clock_that_jumps_is_kept_within_what_fits(index):
+def test_times_that_do_not_fit_are_clamped(index):
     put(index, (1, 0, 0), (1, 100, -50), (1, 200, 1 << 40))
     assert index.files[0].read(1, 3)["seconds"].tolist() == [0, 0, 2**31 - 1]
 
 
-def test_the_last_time_and_offset_filed_are_known(index):
+def test_the_last_indexed_time_and_offset_are_known(index):
     assert (index.end_offset, index.last_ms) == (-1, 0)
     put(index, *((1, 100 * n, n) for n in range(7)))
     for found in (index, reloaded(index)):
@@ -127,7 +127,7 @@ def test_the_last_time_and_offset_filed_are_known(index):
 
 
 @pytest.mark.parametrize("log_end", [0, 1, 100, 101, 300, 350, 400, 500, 900, 5000])
-def test_a_cut_log_takes_the_entries_behind_its_end_with_it(index, log_end):
+def test_truncating_the_log_removes_the_entries_beyond_its_end(index, log_end):
     put(index, *((n % 2, 100 * n, n) for n in range(10)))
     index.truncate(log_end)
     kept = [n for n in range(10) if 100 * n < log_end]
@@ -139,7 +139,7 @@ def test_a_cut_log_takes_the_entries_behind_its_end_with_it(index, log_end):
     assert index.candidates(0, NOW_MS + 20_000, 1 << 62, 100) == [10_000 + n for n in range(5, -1, -1)]
 
 
-def test_after_a_crash_only_what_was_marked_counts(index):
+def test_after_a_crash_only_entries_before_the_checkpoint_are_kept(index):
     put(index, *((1, 100 * n, n) for n in range(6)))
     mark = index.mark()
     assert mark == IndexCheckpoint(index.files[1].path.name, 3)
@@ -153,7 +153,7 @@ def test_after_a_crash_only_what_was_marked_counts(index):
 
 
 @pytest.mark.parametrize("previous", [1, 2, 3, 4, -1, 2**31 - 1])
-def test_a_chain_damaged_into_a_circle_ends(index, previous):
+def test_a_circular_chain_ends(index, previous):
     put(index, *((1, 100 * n, n) for n in range(4)))
     (file,) = index.files
     entry = np.array([(1, 100, 1, previous)], INDEX_ENTRY)
@@ -164,7 +164,7 @@ def test_a_chain_damaged_into_a_circle_ends(index, previous):
 
 
 @pytest.mark.parametrize("slot", [-1, 5, 100, 2**31 - 1])
-def test_a_slot_that_leads_nowhere_finds_nothing(index, slot):
+def test_a_slot_with_an_invalid_position_finds_nothing(index, slot):
     put(index, *((1, 100 * n, n) for n in range(4)))
     index.close()
     (path,) = index.directory.iterdir()
@@ -175,7 +175,7 @@ def test_a_slot_that_leads_nowhere_finds_nothing(index, slot):
     assert index.candidates(1, *EVER, 100) == []
 
 
-def test_files_whose_records_are_all_gone_are_deleted_but_never_the_newest(index):
+def test_files_without_records_are_deleted_but_never_the_newest(index):
     put(index, *((1, 100 * n, n) for n in range(10)))
     index.drop_files_before(300)
     assert len(index.files) == 3
@@ -185,7 +185,7 @@ def test_files_whose_records_are_all_gone_are_deleted_but_never_the_newest(index
     assert len(index.files) == len(list(index.directory.iterdir())) == 1
 
 
-def test_a_write_that_a_full_disk_cut_short_is_not_counted(index, monkeypatch):
+def test_a_partial_write_on_a_full_disk_is_not_counted(index, monkeypatch):
     put(index, (1, 0, 0))
     import os
 

@@ -1,4 +1,4 @@
-"""A store directory is read in place, whatever state its files are in."""
+"""A store directory is read in place, in any state of its files."""
 
 import os
 import pickle
@@ -56,7 +56,7 @@ def bodies(parts: Iterator[SegmentRecords]) -> list[str]:
     return [record.decode(data).body.decode().strip() for data in records(parts)]
 
 
-def test_what_is_no_store_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_store_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not a store directory"):
         StoreDirectory(tmp_path)
     with pytest.raises(Refused, match="not a store directory"):
@@ -64,7 +64,7 @@ def test_what_is_no_store_directory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["batchconsumequeue/orders/0", "consumequeue_rocksdb", "consumequeue/CURRENT"])
-def test_queues_of_another_form_are_refused(tmp_path: Path, other: str) -> None:
+def test_other_consume_queue_formats_are_refused(tmp_path: Path, other: str) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / other).mkdir(parents=True)
     with pytest.raises(Refused, match="plain consume queues"):
@@ -83,7 +83,7 @@ def test_an_empty_store_has_nothing_to_read(tmp_path: Path) -> None:
         directory.read(QUEUE, 0, 1, rows_max=1)
 
 
-async def test_looking_writes_nothing_and_takes_no_lock(store: LogStore, tmp_path: Path) -> None:
+async def test_reading_writes_nothing_and_takes_no_lock(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
     copy = crashed_copy(store, tmp_path / "copy")
     (copy / "lock").unlink()
@@ -94,13 +94,13 @@ async def test_looking_writes_nothing_and_takes_no_lock(store: LogStore, tmp_pat
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in copy.rglob("*")} == before
 
 
-async def test_pickled_it_is_its_path(store: LogStore) -> None:
+async def test_a_pickled_directory_contains_only_its_path(store: LogStore) -> None:
     fill(store, 3)
     directory = pickle.loads(pickle.dumps(StoreDirectory(str(store.path))))
     assert directory.bounds("orders") == {0: (0, 3)}
 
 
-async def test_parts_hold_at_most_so_many_rows_of_one_segment(store: LogStore) -> None:
+async def test_parts_hold_a_limited_number_of_rows_of_one_segment(store: LogStore) -> None:
     fill(store, 60)
     parts = list(StoreDirectory(store.path).read(QUEUE, 5, 55, rows_max=8))
     assert max(len(part.starts) for part in parts) == 8
@@ -112,20 +112,20 @@ async def test_parts_hold_at_most_so_many_rows_of_one_segment(store: LogStore) -
     assert offsets(iter(parts)) == list(range(5, 55))
 
 
-async def test_entries_behind_the_files_come_from_the_log(store: LogStore, tmp_path: Path) -> None:
+async def test_entries_missing_from_files_are_read_from_the_log(store: LogStore, tmp_path: Path) -> None:
     fill(store, 20)
     store._maintenance.checkpoint()
     fill(store, 20)
     copy = crashed_copy(store, tmp_path / "copy")
     for path in (copy / "consumequeue/orders/0").iterdir():
         if int(path.name) >= 20 * 20:
-            path.unlink()  # at most; the keeper may not have written it
+            path.unlink()  # if it exists: the maintenance thread may not have written it
     directory = StoreDirectory(copy)
     assert directory.bounds("orders") == {0: (0, 40)}
     assert offsets(directory.read(QUEUE, 0, 40, rows_max=100)) == list(range(40))
 
 
-async def test_entries_in_memory_have_the_tags_code_of_those_in_files(store: LogStore, tmp_path: Path) -> None:
+async def test_entries_from_the_log_have_the_same_tags_codes_as_those_in_files(store: LogStore, tmp_path: Path) -> None:
     fill(store, 30)
     code = frozenset([tags_code("t1")])
     copy = crashed_copy(store, tmp_path / "copy")
@@ -148,7 +148,7 @@ async def test_a_torn_tail_is_the_end(store: LogStore, tmp_path: Path) -> None:
     assert len(records(directory.scan(0, last + 1000, rows_max=100))) == 11
 
 
-async def test_a_later_object_sees_what_came_since(store: LogStore) -> None:
+async def test_a_new_object_sees_later_messages(store: LogStore) -> None:
     for count in range(1, 40):
         fill(store, 1)
         directory = StoreDirectory(store.path)
@@ -157,7 +157,7 @@ async def test_a_later_object_sees_what_came_since(store: LogStore) -> None:
 
 
 class _WritesFirst(readonly_log.ReadonlySegment):
-    """Before it is looked into for the first time, something else happens."""
+    """A segment that runs a callback before its first read."""
 
     __slots__ = ("before",)
 
@@ -169,8 +169,8 @@ class _WritesFirst(readonly_log.ReadonlySegment):
         return super().view
 
 
-async def test_a_writer_that_overtakes_the_look_leaves_no_hole(store: LogStore) -> None:
-    """It fills the rest of a segment when that has been read, and goes on in the next, which has not."""
+async def test_a_writer_during_the_scan_leaves_no_gap(store: LogStore) -> None:
+    """The writer fills the rest of a segment that was read already, and continues in the next, which was not."""
     fill(store, 12)
     store._log.prepare()
     directory = StoreDirectory(store.path)
@@ -183,7 +183,7 @@ async def test_a_writer_that_overtakes_the_look_leaves_no_hole(store: LogStore) 
     assert offsets(directory.read(QUEUE, 0, 32, rows_max=100)) == list(range(32))
 
 
-async def test_a_checkpoint_between_two_looks_changes_nothing(store: LogStore) -> None:
+async def test_a_checkpoint_between_two_reads_changes_nothing(store: LogStore) -> None:
     fill(store, 10)
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 10)}
     store._maintenance.checkpoint()
@@ -192,9 +192,7 @@ async def test_a_checkpoint_between_two_looks_changes_nothing(store: LogStore) -
     assert offsets(StoreDirectory(store.path).read(QUEUE, 0, 40, rows_max=100)) == list(range(40))
 
 
-async def test_a_topic_whose_deletion_the_log_tells_is_gone_whatever_its_files_say(
-    store: LogStore, tmp_path: Path
-) -> None:
+async def test_a_topic_deleted_in_the_log_is_gone_although_its_files_exist(store: LogStore, tmp_path: Path) -> None:
     fill(store, 10)
     store._maintenance.checkpoint()
     store._state.append([TopicUpdate("orders", None)])
@@ -204,7 +202,7 @@ async def test_a_topic_whose_deletion_the_log_tells_is_gone_whatever_its_files_s
     store._state.append([TopicUpdate("orders", Topic(name="orders"))])
 
 
-async def test_a_topic_made_again_begins_again(store: LogStore) -> None:
+async def test_a_topic_created_again_starts_at_offset_0(store: LogStore) -> None:
     fill(store, 10)
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 10)}
     await store.catalog.delete_topic("orders")
@@ -216,7 +214,7 @@ async def test_a_topic_made_again_begins_again(store: LogStore) -> None:
     assert directory.first_physical_offset(QUEUE) == appended.physical_offsets[0]
 
 
-async def test_ranges_of_the_log_that_meet_give_every_record_once(store: LogStore) -> None:
+async def test_adjacent_ranges_of_the_log_give_every_record_once(store: LogStore) -> None:
     fill(store, 60, queues=3)
     directory = StoreDirectory(store.path)
     first, end = directory.physical_bounds()
@@ -228,16 +226,16 @@ async def test_ranges_of_the_log_that_meet_give_every_record_once(store: LogStor
         assert max(len(part.starts) for part in parts) <= 4
 
 
-async def test_hidden_records_are_in_no_scan(store: LogStore) -> None:
+async def test_half_messages_and_rollbacks_are_not_scanned(store: LogStore) -> None:
     store.append_nowait(QUEUE, [draft("shown"), draft("half", sys_flag=4), draft("rolled back", sys_flag=12)])
     store.append_nowait(QUEUE, [draft("shown too")])
     directory = StoreDirectory(store.path)
     found = bodies(directory.scan(*directory.physical_bounds(), rows_max=100))
-    assert found[1:] == ["shown", "shown too"]  # behind the word on the topic
+    assert found[1:] == ["shown", "shown too"]  # after the state record of the topic
     assert directory.bounds("orders") == {0: (0, 2)}
 
 
-async def test_a_damaged_record_is_left_out(store: LogStore, tmp_path: Path) -> None:
+async def test_a_damaged_record_is_skipped(store: LogStore, tmp_path: Path) -> None:
     fill(store, 30)
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -249,7 +247,7 @@ async def test_a_damaged_record_is_left_out(store: LogStore, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", [-5, 0, 300, 4000, 1 << 40])
-async def test_a_damaged_entry_costs_its_own_record(store: LogStore, tmp_path: Path, place: int) -> None:
+async def test_a_damaged_entry_loses_only_its_own_record(store: LogStore, tmp_path: Path, place: int) -> None:
     fill(store, 60)
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -257,7 +255,7 @@ async def test_a_damaged_entry_costs_its_own_record(store: LogStore, tmp_path: P
     assert offsets(StoreDirectory(copy).read(QUEUE, 20, 60, rows_max=100)) == [*range(20, 27), *range(28, 60)]
 
 
-async def test_a_segment_that_lost_its_end_is_read_as_far_as_it_goes(store: LogStore, tmp_path: Path) -> None:
+async def test_a_truncated_segment_is_read_up_to_its_end(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -269,7 +267,7 @@ async def test_a_segment_that_lost_its_end_is_read_as_far_as_it_goes(store: LogS
     assert in_first < len(found) < 60
 
 
-async def test_a_segment_missing_amid_others_is_data_lost(store: LogStore, tmp_path: Path) -> None:
+async def test_a_missing_segment_between_others_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 80)
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -284,13 +282,13 @@ async def test_a_segment_missing_amid_others_is_data_lost(store: LogStore, tmp_p
         list(StoreDirectory(copy).scan(0, 9000, rows_max=100))
 
 
-async def test_asking_for_more_than_there_is_is_refused(store: LogStore) -> None:
+async def test_reading_beyond_the_bounds_is_refused(store: LogStore) -> None:
     fill(store, 3)
     with pytest.raises(Refused, match="ends at 3"):
         StoreDirectory(store.path).read(QUEUE, 0, 4, rows_max=1)
 
 
-async def test_a_segment_that_vanishes_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
+async def test_a_segment_deleted_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -311,7 +309,7 @@ async def test_a_segment_that_vanishes_while_reading_is_data_lost(store: LogStor
         list(StoreDirectory(copy).scan(0, 5000, rows_max=1))
 
 
-async def test_a_queue_file_that_vanishes_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
+async def test_a_queue_file_deleted_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -322,7 +320,7 @@ async def test_a_queue_file_that_vanishes_while_reading_is_data_lost(store: LogS
         list(directory.read(QUEUE, 0, 60, rows_max=100))
 
 
-async def test_fillers_are_passed_over(store: LogStore, tmp_path: Path) -> None:
+async def test_fillers_are_skipped(store: LogStore, tmp_path: Path) -> None:
     fill(store, 16)
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -330,7 +328,7 @@ async def test_fillers_are_passed_over(store: LogStore, tmp_path: Path) -> None:
     assert offsets(StoreDirectory(copy).read(QUEUE, 0, 16, rows_max=100)) == [0, 1, 2, *range(4, 16)]
 
 
-async def test_filter_bitmaps_cannot_be_read_by_tag(store: LogStore, tmp_path: Path) -> None:
+async def test_entries_with_filter_bitmaps_cannot_be_filtered_by_tag(store: LogStore, tmp_path: Path) -> None:
     fill(store, 16)
     store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
@@ -342,14 +340,14 @@ async def test_filter_bitmaps_cannot_be_read_by_tag(store: LogStore, tmp_path: P
         list(StoreDirectory(copy).read(QUEUE, 0, 16, rows_max=100, tags_codes=frozenset([1])))
 
 
-async def test_the_mean_size_is_that_of_the_newest(store: LogStore) -> None:
+async def test_the_mean_size_is_that_of_the_newest_messages(store: LogStore) -> None:
     fill(store, 5, body_bytes=100)
     (size,) = {len(data) for data in records(StoreDirectory(store.path).read(QUEUE, 0, 5, rows_max=9))}
     assert StoreDirectory(store.path).mean_bytes(QUEUE) == size
     assert StoreDirectory(store.path).mean_bytes(Queue("orders", 5)) == 0
 
 
-async def test_only_so_many_mappings_are_kept(store: LogStore) -> None:
+async def test_the_number_of_cached_mappings_is_limited(store: LogStore) -> None:
     fill(store, 500)
     directory = StoreDirectory(store.path)
     assert len(records(directory.scan(*directory.physical_bounds(), rows_max=100))) == 501
@@ -357,7 +355,7 @@ async def test_only_so_many_mappings_are_kept(store: LogStore) -> None:
     assert len(readonly_log._mappings) == readonly_log._MAPPINGS_MAX
 
 
-async def test_another_file_under_the_same_name_is_mapped_anew(store: LogStore, tmp_path: Path) -> None:
+async def test_a_new_file_with_the_same_name_is_mapped_again(store: LogStore, tmp_path: Path) -> None:
     place = store.append_nowait(QUEUE, [draft("first", flag=1)]).physical_offsets[0]
     copy = crashed_copy(store, tmp_path / "copy")
 

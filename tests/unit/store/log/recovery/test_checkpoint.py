@@ -1,4 +1,4 @@
-"""Small files that are replaced whole, and left aside when damaged."""
+"""Small files that are replaced atomically, and ignored if damaged."""
 
 import os
 
@@ -11,7 +11,7 @@ from sparrow.store.log.recovery.checkpoint import Checkpoint, RocketMQCheckpoint
 VALUE = Checkpoint(4711, {"T": {0: 5, 11: 6}}, IndexCheckpoint("20260101000000000", 7))
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_a_saved_file_is_loaded(tmp_path):
     path = tmp_path / "file"
     assert files.load(path, Checkpoint) is None
     files.save(path, VALUE)
@@ -21,12 +21,12 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert list(tmp_path.iterdir()) == [path], "nothing is left lying about"
 
 
-def test_every_damaged_byte_and_every_lost_end_is_noticed(tmp_path):
+def test_every_damaged_byte_and_every_truncation_is_detected(tmp_path):
     path = tmp_path / "file"
     files.save(path, VALUE)
     sound = path.read_bytes()
     for at in range(len(sound)):
-        if at != 8:  # the line end between checksum and value says nothing
+        if at != 8:  # the line end between checksum and value is not checked
             path.write_bytes(sound[:at] + bytes([sound[at] ^ 0x40]) + sound[at + 1 :])
             loaded = files.load(path, Checkpoint)
             assert loaded is None or (at < 8 and loaded == VALUE), at
@@ -35,19 +35,19 @@ def test_every_damaged_byte_and_every_lost_end_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0" * 100, b"\xff" * 100, b"00000000\n", b"-0000001\n{}"])
-def test_bytes_of_any_kind_are_left_aside(tmp_path, raw):
+def test_arbitrary_bytes_are_ignored(tmp_path, raw):
     path = tmp_path / "file"
     path.write_bytes(raw)
     assert files.load(path, Checkpoint) is None
 
 
-def test_a_file_of_another_kind_is_left_aside(tmp_path):
+def test_a_file_of_another_type_is_ignored(tmp_path):
     path = tmp_path / "file"
     files.save(path, StoreLayout(1, 2, 3, 4))
     assert files.load(path, Checkpoint) is None
 
 
-def test_a_crash_while_saving_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_crash_while_saving_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     files.save(path, VALUE)
 
@@ -61,7 +61,7 @@ def test_a_crash_while_saving_leaves_the_old_file(tmp_path, monkeypatch):
     assert files.load(path, Checkpoint) == VALUE
 
 
-def test_rocketmqs_own_checkpoint_is_4096_bytes_of_longs(tmp_path):
+def test_the_checkpoint_of_rocketmq_has_4096_bytes_of_longs(tmp_path):
     path = tmp_path / "checkpoint"
     assert files.load_rocketmq(path) is None
     times = RocketMQCheckpoint(1_700_000_000_001, 1_700_000_000_002, 1_700_000_000_003)

@@ -1,4 +1,4 @@
-"""What RocketMQ's config files say, as words."""
+"""RocketMQ's config files as state updates."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def config(tmp_path):
     return tmp_path
 
 
-def test_topics_groups_and_offsets_are_taken_over(config):
+def test_topics_groups_and_offsets_are_imported(config):
     orders = Topic(
         name="Orders",
         read_queues=2,
@@ -47,12 +47,12 @@ def test_topics_groups_and_offsets_are_taken_over(config):
     ]
 
 
-def test_an_empty_folder_says_nothing(tmp_path):
+def test_an_empty_folder_gives_no_updates(tmp_path):
     assert read_rocketmq_config(tmp_path) == []
 
 
 @pytest.mark.parametrize("damaged", [None, b"", b'{"offsetTable":', b"[]", b"\xff\xfe", b'{"offsetTable":7}'])
-def test_a_lost_or_damaged_file_is_replaced_by_its_backup(config, damaged):
+def test_a_missing_or_damaged_file_is_replaced_by_its_backup(config, damaged):
     path = config / "consumerOffset.json"
     (config / "consumerOffset.json.bak").write_bytes(OFFSETS)
     if damaged is None:
@@ -66,17 +66,17 @@ def test_a_lost_or_damaged_file_is_replaced_by_its_backup(config, damaged):
     "entry",
     [b'{"T":{"readQueueNums":"many"}}', b'{"T":{"readQueueNums":null}}', b'{"T":{"attributes":[1]}}', b'{"T":null}'],
 )
-def test_one_odd_entry_does_not_keep_the_store_from_opening(config, entry):
+def test_an_invalid_entry_does_not_prevent_opening_the_store(config, entry):
     (config / "topics.json").write_bytes(b'{"topicConfigTable":' + entry + b"}")
     assert OffsetsUpdate("Orders", "g", {0: 12, 1: 3}) in read_rocketmq_config(config)
 
 
-def test_names_that_could_be_no_folder_are_passed_over(config):
+def test_names_that_are_not_valid_folder_names_are_skipped(config):
     (config / "topics.json").write_bytes(b'{"topicConfigTable":{"../up":{},"a b":{},"ok":{}}}')
     assert [word.name for word in read_rocketmq_config(config) if isinstance(word, TopicUpdate)] == ["ok"]
 
 
-def test_what_was_delivered_of_delayed_messages_becomes_marks(tmp_path):
+def test_delivered_positions_of_delayed_messages_become_marks(tmp_path):
     (tmp_path / "delayOffset.json").write_bytes(b'{"dataVersion":{},"offsetTable":{1:10,18:7,0:3,"x":1,2:"y"}}')
     (tmp_path / "timercheck").write_bytes((1_700_000_000_000).to_bytes(8, "big") + bytes(4088))
     assert read_rocketmq_config(tmp_path) == [
@@ -87,6 +87,6 @@ def test_what_was_delivered_of_delayed_messages_becomes_marks(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", bytes(4096)])
-def test_a_wheel_that_never_turned_says_nothing(tmp_path, content):
+def test_a_timer_wheel_that_never_ran_gives_no_mark(tmp_path, content):
     (tmp_path / "timercheck").write_bytes(content)
     assert read_rocketmq_config(tmp_path) == []

@@ -1,4 +1,4 @@
-"""What the store knows of topics, groups and offsets, heard again from the log."""
+"""State of topics, groups and offsets, rebuilt from the state records of the log."""
 
 import logging
 import shutil
@@ -27,7 +27,7 @@ A0, A1 = Queue("A", 0), Queue("A", 1)
 
 
 class Parts:
-    """A store's files, open, and the memory over them; no checkpoint is ever made, so views come from the log."""
+    """The open files of a store and its state store; there is no checkpoint, so views are rebuilt from the log."""
 
     def __init__(self, path) -> None:
         self.path = path
@@ -47,13 +47,13 @@ class Parts:
         self.offsets = LogGroupOffsets(self.state, self.writer.lock)
 
     def append(self, queue: Queue, *bodies: bytes | str) -> int:
-        """The physical offset of the first."""
+        """Append messages and return the physical offset of the first."""
         return self.writer.append(self.queues.get_or_create(queue), [draft(body) for body in bodies]).physical_offsets[
             0
         ]
 
     def say(self, *words) -> int:
-        """Where the record starts that says them."""
+        """Append state updates and return the physical offset of their record."""
         self.memory.append(list(words))
         return self.queues.get(STATE_QUEUE).physical_offset_at(self.queues.get(STATE_QUEUE).end - 1)
 
@@ -63,7 +63,7 @@ class Parts:
 
 @contextmanager
 def opened(path):
-    """Opened, with everything heard again."""
+    """Open the store and rebuild its state."""
     parts = Parts(path)
     try:
         parts.memory.reload()
@@ -77,16 +77,16 @@ def known(path) -> set[str]:
         return set(parts.state.topics)
 
 
-# -- hearing again ----------------------------------------------------------------------------------------------------
+# -- rebuilding -------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_store_knows_nothing_and_says_nothing(tmp_path):
+def test_a_new_store_is_empty_and_writes_no_record(tmp_path):
     with opened(tmp_path) as parts:
         assert (parts.state.topics, parts.state.groups, parts.state.offsets) == ({}, {}, {})
         assert (list(parts.queues), parts.log.written) == ([], 0)
 
 
-def test_everything_comes_back_from_words_alone(tmp_path):
+def test_all_state_is_rebuilt_from_state_records_alone(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.say(TopicUpdate("B", TOPICS["B"]), GroupUpdate("g", Group(name="g", retries_max=3)))
@@ -101,8 +101,8 @@ def test_everything_comes_back_from_words_alone(tmp_path):
         assert parts.offsets.committed_nowait("other", A0) is None
 
 
-def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_path):
-    """The words of the snapshot are damaged in the log: whoever knows them has them from the snapshot."""
+def test_only_records_after_the_snapshot_are_replayed(tmp_path):
+    """The records before the snapshot are damaged in the log: their state must come from the snapshot."""
     with opened(tmp_path) as parts:
         at = parts.say_topic("A")
         parts.memory.snapshot()
@@ -116,7 +116,7 @@ def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_pa
     assert known(tmp_path) == {"B"}
 
 
-def test_words_behind_a_snapshot_overrule_it(tmp_path):
+def test_records_after_a_snapshot_override_it(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.say_topic("B")
@@ -127,7 +127,7 @@ def test_words_behind_a_snapshot_overrule_it(tmp_path):
 
 
 @pytest.mark.parametrize("too_far", ["next_offset", "log_end"])
-def test_a_snapshot_of_a_longer_log_is_not_believed(tmp_path, too_far):
+def test_a_snapshot_of_a_longer_log_is_ignored(tmp_path, too_far):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         here = {"next_offset": 1, "log_end": int(parts.log.written)}
@@ -138,7 +138,7 @@ def test_a_snapshot_of_a_longer_log_is_not_believed(tmp_path, too_far):
     assert known(tmp_path) == {"A"}
 
 
-def test_a_damaged_snapshot_is_left_aside(tmp_path):
+def test_a_damaged_snapshot_is_ignored(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.memory.snapshot()
@@ -147,7 +147,7 @@ def test_a_damaged_snapshot_is_left_aside(tmp_path):
     assert known(tmp_path) == {"A"}
 
 
-def test_a_snapshot_is_made_only_if_something_was_said(tmp_path):
+def test_a_snapshot_is_written_only_if_the_state_changed(tmp_path):
     with opened(tmp_path) as parts:
         parts.memory.snapshot()
         assert not (tmp_path / files.STATE_SNAPSHOT_FILE).exists()
@@ -158,7 +158,7 @@ def test_a_snapshot_is_made_only_if_something_was_said(tmp_path):
         assert (tmp_path / files.STATE_SNAPSHOT_FILE).stat().st_ino == made
 
 
-def test_recalling_again_hears_nothing_twice_and_forgets_what_was_never_said(tmp_path):
+def test_a_reload_replays_nothing_twice_and_drops_unflushed_commits(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.offsets.commit_nowait("g", A0, 3)
@@ -170,7 +170,7 @@ def test_recalling_again_hears_nothing_twice_and_forgets_what_was_never_said(tmp
 
 
 @pytest.mark.parametrize("body", [b"", b"not words", b'[{"type":"unheard of"}]', b"\xff"])
-def test_a_state_record_that_cannot_be_read_is_left_out_and_logged(tmp_path, caplog, body):
+def test_an_unreadable_state_record_is_skipped_and_logged(tmp_path, caplog, body):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.append(STATE_QUEUE, body)
@@ -181,7 +181,7 @@ def test_a_state_record_that_cannot_be_read_is_left_out_and_logged(tmp_path, cap
     assert [(entry.message, entry.levelno) for entry in ours] == [("unreadable state record skipped", logging.ERROR)]
 
 
-def test_a_state_record_that_is_lost_is_passed_over_and_logged(tmp_path, caplog):
+def test_a_lost_state_record_is_skipped_and_logged(tmp_path, caplog):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         at = parts.say_topic("C")
@@ -191,10 +191,10 @@ def test_a_state_record_that_is_lost_is_passed_over_and_logged(tmp_path, caplog)
     assert "state record lost" in caplog.messages
 
 
-# -- queues that are all that is left, or that have nothing left -------------------------------------------------------
+# -- queues without a topic, and queues without messages ---------------------------------------------------------------
 
 
-def test_topics_known_only_by_their_queues_come_back_and_are_said(tmp_path, caplog):
+def test_topics_known_only_by_their_queues_are_created_again_and_recorded(tmp_path, caplog):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.append(A0, "a")
@@ -213,7 +213,7 @@ def test_topics_known_only_by_their_queues_come_back_and_are_said(tmp_path, capl
         assert "queues without a topic found; topics created" not in caplog.messages
 
 
-def test_a_queue_that_has_neither_topic_nor_messages_is_dropped(tmp_path):
+def test_a_queue_without_topic_and_messages_is_dropped(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.queues.get_or_create(A0)
@@ -225,7 +225,7 @@ def test_a_queue_that_has_neither_topic_nor_messages_is_dropped(tmp_path):
 
 @pytest.fixture
 def emptied(tmp_path):
-    """A store whose log starts behind all messages of A0 and A1; B0 still has one."""
+    """A store whose log starts after all messages of A0 and A1; B0 still has one."""
     with opened(tmp_path) as parts:
         for name in "AB":
             parts.say_topic(name)
@@ -241,7 +241,7 @@ def emptied(tmp_path):
     return tmp_path
 
 
-def test_emptied_queues_go_on_where_they_were_though_views_are_lost(emptied):
+def test_emptied_queues_continue_at_their_offsets_although_views_are_lost(emptied):
     with opened(emptied) as parts:
         assert parts.log.first == SMALL.segment_bytes
         assert parts.queues.get(A0).bounds == QueueBounds(5, 5)
@@ -253,19 +253,19 @@ def test_emptied_queues_go_on_where_they_were_though_views_are_lost(emptied):
         assert parts.queues.get(A1).bounds == QueueBounds(1, 1)
 
 
-def test_what_was_said_only_in_the_part_that_went_was_said_again(emptied):
+def test_state_from_a_deleted_segment_was_appended_again(emptied):
     with opened(emptied) as parts:
         assert parts.state.topics == {name: TOPICS[name] for name in "AB"}
 
 
-def test_emptied_queues_are_remembered_beside_those_emptied_before(emptied):
+def test_newly_emptied_queues_are_recorded_with_earlier_ones(emptied):
     with opened(emptied) as parts:
         parts.append(A0, "next")
         parts.memory.rewrite_before(0, [parts.queues.get(A0)])
         assert parts.state.ends == {"A": {0: 6, 1: 1}}
 
 
-def test_an_emptied_queue_of_a_deleted_topic_starts_anew(emptied):
+def test_an_emptied_queue_of_a_deleted_topic_starts_at_0_again(emptied):
     with opened(emptied) as parts:
         parts.say(TopicUpdate("A", None), QueueEndsUpdate("A", None))
         parts.queues.drop_topic("A")
@@ -275,10 +275,10 @@ def test_an_emptied_queue_of_a_deleted_topic_starts_anew(emptied):
         assert parts.queues.get_or_create(A0).bounds == QueueBounds(0, 0)
 
 
-# -- deletions behind a place -----------------------------------------------------------------------------------------
+# -- later deletions --------------------------------------------------------------------------------------------------
 
 
-def test_only_a_deletion_behind_the_place_counts(tmp_path):
+def test_only_a_deletion_at_or_after_the_position_counts(tmp_path):
     with opened(tmp_path) as parts:
         assert not parts.memory.deletes_topic_after(0)
         parts.say_topic("A")
@@ -292,7 +292,7 @@ def test_only_a_deletion_behind_the_place_counts(tmp_path):
 # -- offsets ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_counts_at_once_and_tells_what_stood_there(tmp_path):
+def test_a_commit_takes_effect_at_once_and_returns_the_previous_offset(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         assert parts.offsets.commit_nowait("g", A0, 5) is None
@@ -301,7 +301,7 @@ def test_a_commit_counts_at_once_and_tells_what_stood_there(tmp_path):
         assert parts.offsets.committed_nowait("g", A0) == 3
 
 
-def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
+def test_commits_are_written_together_and_only_if_they_changed(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         for n in range(10):
@@ -317,7 +317,7 @@ def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
         assert parts.state.offsets == {("A", "g"): {0: 9, 1: 9}}
 
 
-def test_offsets_that_could_not_be_said_are_said_the_next_time(tmp_path):
+def test_offsets_that_could_not_be_written_are_written_the_next_time(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.offsets.commit_nowait("g", A0, 5)
@@ -330,7 +330,7 @@ def test_offsets_that_could_not_be_said_are_said_the_next_time(tmp_path):
         assert parts.offsets.committed_nowait("g", A0) == 5
 
 
-def test_a_commit_that_makes_no_sense_is_refused_and_leaves_nothing(tmp_path):
+def test_an_invalid_commit_is_refused_and_changes_nothing(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         for group, queue, offset, error in (

@@ -1,4 +1,4 @@
-"""Tokens are words in the log like topics and groups; they outlive what lies around them."""
+"""Tokens are state updates in the log, like topics and groups; retention does not delete them."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ C = Token(id=2, name="billing", kind="c", secret=bytes(32), created_ms=6)
 GONE = msgspec.structs.replace(C, revoked_ms=9)
 
 
-def test_the_newest_word_on_a_token_counts():
+def test_the_newest_update_of_a_token_counts():
     state = StateTables()
     state.apply([TokenUpdate(P), TokenUpdate(C)], 100)
     state.apply([TokenUpdate(GONE)], 200)
@@ -26,7 +26,7 @@ def test_the_newest_word_on_a_token_counts():
     assert state.updates_before(150) == [TokenUpdate(P)]
 
 
-def test_a_token_comes_back_from_its_record_and_from_a_snapshot():
+def test_a_token_is_restored_from_its_record_and_from_a_snapshot():
     ((_, body),) = encode_updates([TokenUpdate(P), TokenUpdate(GONE)])
     assert decode_updates(body, 0) == [TokenUpdate(P), TokenUpdate(GONE)]
     state, again = StateTables(), StateTables()
@@ -38,7 +38,7 @@ def test_a_token_comes_back_from_its_record_and_from_a_snapshot():
     assert again.tokens == {}
 
 
-async def test_tokens_are_kept_as_they_were_put(tmp_path):
+async def test_tokens_are_stored_and_returned_unchanged(tmp_path):
     async with LogStore(tmp_path, small()) as store:
         assert await store.tokens.all() == {}
         await store.tokens.put(P)
@@ -51,7 +51,7 @@ async def test_tokens_are_kept_as_they_were_put(tmp_path):
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
 
 
-async def test_a_change_is_seen_at_once_by_who_looks_without_waiting(tmp_path):
+async def test_a_change_is_visible_at_once_in_all_nowait(tmp_path):
     async with LogStore(tmp_path, small()) as store:
         looking = store.tokens.all_nowait()
         await store.tokens.put(C)
@@ -62,14 +62,14 @@ async def test_a_change_is_seen_at_once_by_who_looks_without_waiting(tmp_path):
             looking["another"] = P  # type: ignore[index]
 
 
-async def test_a_name_that_no_token_may_have_is_refused(tmp_path):
+async def test_an_invalid_token_name_is_refused(tmp_path):
     async with LogStore(tmp_path, small()) as store:
         with pytest.raises(IllegalName):
             await store.tokens.put(msgspec.structs.replace(P, name="a\nb"))
         assert await store.tokens.all() == {}
 
 
-async def test_retention_takes_messages_and_leaves_tokens(tmp_path):
+async def test_retention_deletes_messages_and_keeps_tokens(tmp_path):
     now = [1_700_000_000_000]
     settings = small(retention_hours=1)
     async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:

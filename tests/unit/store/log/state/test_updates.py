@@ -1,4 +1,4 @@
-"""State as the sum of words, and what must be said again."""
+"""State as the sum of its updates, and the updates that must be appended again."""
 
 import pytest
 
@@ -27,20 +27,20 @@ def state():
     return state
 
 
-def test_words_add_up_to_state(state):
+def test_updates_add_up_to_state(state):
     assert state.topics == {"A": A, "B": B}
     assert state.groups == {"g": Group(name="g")}
     assert state.offsets == {("A", "g"): {0: 5, 1: 6}}
 
 
-def test_the_newest_word_on_a_thing_counts(state):
+def test_the_newest_update_of_an_object_counts(state):
     changed = Topic(name="A", permission=4)
     state.apply([TopicUpdate("A", changed), OffsetsUpdate("A", "g", {0: 1})], 300)
     assert state.topics["A"] == changed
     assert state.offsets["A", "g"] == {0: 1}
 
 
-def test_a_thing_that_is_gone_is_gone(state):
+def test_a_deleted_object_is_gone(state):
     state.apply(
         [TopicUpdate("A", None), OffsetsUpdate("A", "g", None), GroupUpdate("g", None), GroupUpdate("h", None)], 300
     )
@@ -48,13 +48,13 @@ def test_a_thing_that_is_gone_is_gone(state):
     assert state.updates_before(1000) == [TopicUpdate("B", B)]
 
 
-def test_words_come_back_from_their_record():
+def test_updates_round_trip_through_their_record():
     words = [TopicUpdate("A", A), TopicUpdate("B", None), GroupUpdate("g", None), OffsetsUpdate("A", "g", {7: 1 << 40})]
     ((portion, body),) = encode_updates(words)
     assert list(portion) == words == decode_updates(body, 0)
 
 
-def test_many_words_are_said_in_records_of_moderate_size():
+def test_many_updates_are_split_into_records_of_limited_size():
     words = [TopicUpdate(f"T{n}", A) for n in range(2500)]
     portions = list(encode_updates(words))
     assert [len(portion) for portion, _ in portions] == [1000, 1000, 500]
@@ -62,13 +62,13 @@ def test_many_words_are_said_in_records_of_moderate_size():
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'[{"type":"other"}]', b"\xff"])
-def test_a_record_that_says_nothing_we_know_is_damage_at_its_place(body):
+def test_an_unknown_record_is_reported_as_corrupt_at_its_offset(body):
     with pytest.raises(CorruptRecord) as caught:
         decode_updates(body, 4711)
     assert caught.value.physical_offset == 4711
 
 
-def test_only_what_was_last_said_before_a_place_is_said_again(state):
+def test_only_the_last_updates_before_a_position_are_appended_again(state):
     assert state.updates_before(100) == []
     assert state.updates_before(101) == [TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))]
     assert len(state.updates_before(201)) == 4
@@ -76,20 +76,20 @@ def test_only_what_was_last_said_before_a_place_is_said_again(state):
     assert state.updates_before(101) == [GroupUpdate("g", Group(name="g"))]
 
 
-def test_offsets_are_said_once_for_many_commits(state):
+def test_many_commits_give_one_offsets_update(state):
     state.offsets["A", "g"][0] = 9
     state.unflushed_offsets |= {("A", "g"), ("A", "forgotten")}
     assert state.take_changed_offsets() == [OffsetsUpdate("A", "g", {0: 9, 1: 6})]
     assert state.take_changed_offsets() == []
 
 
-def test_a_word_does_not_change_with_the_state(state):
+def test_an_update_does_not_change_with_the_state(state):
     (word,) = [word for word in state.updates_before(1000) if isinstance(word, OffsetsUpdate)]
     state.offsets["A", "g"][0] = 99
     assert word.offsets == {0: 5, 1: 6}
 
 
-def test_a_snapshot_gives_the_same_state_and_the_same_places(state):
+def test_a_snapshot_restores_the_state_and_its_positions(state):
     state.apply([TopicUpdate("B", None)], 300)
     again = StateTables()
     again.restore(state.snapshot(7, 400))
@@ -98,9 +98,9 @@ def test_a_snapshot_gives_the_same_state_and_the_same_places(state):
         assert again.updates_before(place) == state.updates_before(place)
 
 
-def test_a_mark_is_the_newest_word_on_it(state):
+def test_a_mark_has_its_newest_value(state):
     state.apply([MarkUpdate("timers", 5), MarkUpdate("others", 1)], 300)
-    state.apply([MarkUpdate("timers", 3)], 400)  # backwards is allowed: a clock may have been set
+    state.apply([MarkUpdate("timers", 3)], 400)  # moving back is allowed: a clock may have been set
     assert state.marks == {"timers": 3, "others": 1}
     assert state.updates_before(400) == [
         TopicUpdate("A", A),
@@ -111,7 +111,7 @@ def test_a_mark_is_the_newest_word_on_it(state):
     ]
 
 
-def test_a_mark_comes_back_from_its_record_and_from_a_snapshot(state):
+def test_a_mark_is_restored_from_its_record_and_from_a_snapshot(state):
     ((_, body),) = encode_updates([MarkUpdate("timers", 1 << 40)])
     assert decode_updates(body, 0) == [MarkUpdate("timers", 1 << 40)]
     state.apply([MarkUpdate("timers", 1 << 40)], 300)
@@ -126,12 +126,12 @@ def test_a_mark_comes_back_from_its_record_and_from_a_snapshot(state):
 # -- the ledger -------------------------------------------------------------------------------------------------------
 
 
-def test_a_word_that_only_a_newer_sparrow_knows_takes_no_other_with_it():
+def test_an_update_type_of_a_newer_version_does_not_affect_others():
     body = b'[{"type":"mark","name":"a","value":1},{"type":"of tomorrow","x":[1]},{"type":"mark","name":"b","value":2}]'
     assert decode_updates(body, 0) == [MarkUpdate("a", 1), MarkUpdate("b", 2)]
 
 
-def test_the_ledger_keeps_the_newest_word_on_a_scope_and_forgets_where_its_group_began(state):
+def test_the_ledger_keeps_the_newest_entry_of_a_scope_without_its_append_start(state):
     state.apply([AtomicAppendBegin("s", 1)], 300)
     assert state.ledger == {}
     state.apply([LedgerUpdate("s", 1, 50, 300)], 400)
@@ -142,7 +142,7 @@ def test_the_ledger_keeps_the_newest_word_on_a_scope_and_forgets_where_its_group
     assert LedgerUpdate("s", 2, 60) not in state.updates_before(500)
 
 
-def test_a_snapshot_holds_the_ledger(state):
+def test_a_snapshot_contains_the_ledger(state):
     state.apply([LedgerUpdate("s", 2, 60, 450)], 500)
     again = StateTables()
     again.restore(state.snapshot(3, 600))
@@ -152,7 +152,7 @@ def test_a_snapshot_holds_the_ledger(state):
     assert again.updates_before(1000) == []
 
 
-def test_scopes_are_forgotten_that_are_old_and_would_have_to_be_said_again(state):
+def test_scopes_expire_that_are_old_and_would_have_to_be_appended_again(state):
     for at, scope, ms in ((300, "old", 10), (400, "young", 99), (900, "old, but far", 10)):
         state.apply([LedgerUpdate(scope, 1, ms)], at)
     state.expire_scopes(500, older_than_ms=50)

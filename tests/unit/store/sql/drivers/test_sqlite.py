@@ -1,4 +1,4 @@
-"""SQLite as a database of the SQL store: what only a database in this process can get wrong."""
+"""SQLite as a database of the SQL store: failures that only an in-process database can have."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from sparrow.store.sql.drivers.database import open_database
 
 @pytest.fixture
 async def two(tmp_path):
-    """Two connections to one file, as two brokers have."""
+    """Two connections to one file, like two brokers."""
     url = f"sqlite:///{tmp_path}/sparrow.db"
     first, second = await open_database(url), await open_database(url)
     await first.execute("CREATE TABLE seen (number INTEGER)")
@@ -23,7 +23,7 @@ async def count(database) -> int:
 
 
 @pytest.mark.parametrize("cancels", [1, 2])
-async def test_who_is_cancelled_while_a_transaction_begins_leaves_none_open(two, cancels):
+async def test_cancelling_the_begin_of_a_transaction_leaves_none_open(two, cancels):
     first, second = two
     begun = asyncio.Event()
 
