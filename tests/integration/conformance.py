@@ -443,7 +443,7 @@ class StoreConformance:
         await send(found, Q0, draft("new", keys="k"))
         assert await self.found(found, "k") == [b"new"]
 
-    async def test_a_topic_created_again_starts_at_0(self, store, reopen):
+    async def test_a_recreated_topic_starts_at_0(self, store, reopen):
         await send(store, Q0, *(draft(f"old {n}") for n in range(5)))
         await store.offsets.commit("g", Q0, 3)
         await store.catalog.delete_topic("orders")
@@ -724,7 +724,7 @@ class StoreConformance:
             assert (await store.read(Q0, 0)).tobytes() == before
             assert len(await store.find_by_key("orders", "k")) == 5
 
-    async def test_an_empty_store_opens_empty(self, empty, reopen):
+    async def test_an_empty_store_is_empty_after_a_reopen(self, empty, reopen):
         store = await reopen()
         assert not await store.catalog.list_topics()
         assert not await store.catalog.list_groups()

@@ -375,7 +375,7 @@ async def test_an_offset_reset_is_sent_to_every_member(client, server, asked, of
         assert told.is_one_way
         header = headers.read(headers.ResetOffset, told.ext)
         assert (header.topic, header.group, header.is_forced) == ("T", "g", asked.is_forced)
-    # The members commit, not the broker.
+    # The members commit the new offsets, not the broker.
     assert await server.broker.store.offsets.committed("g", Queue("T", 0)) == 3
 
 

@@ -148,7 +148,7 @@ async def test_deleting_a_topic_deletes_its_committed_offsets(server, channel):
 # -- queue bounds -----------------------------------------------------------------------------------------------------
 
 
-async def test_queue_bounds_of_filled_empty_and_unknown_queues(channel):
+async def test_queue_bounds_are_returned_and_are_0_for_empty_and_unknown_queues(channel):
     queue, empty, nowhere = QueueRequest("T", 0), QueueRequest("T", 1), QueueRequest("NoSuchTopic", 0)
     for _ in range(3):
         await send(channel, "T", b"x")
@@ -194,7 +194,7 @@ async def timed(clock, channel):
 
 
 BY_TIME = [
-    # after, the first at or after it, the last at or before it
+    # ms after the start, first offset at or after it, last offset at or before it
     (-1_000_000, 0, 0),
     (0, 0, 0),
     (100, 0, 0),

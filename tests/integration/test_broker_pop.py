@@ -1,4 +1,4 @@
-"""Popping from a real broker: taking, acknowledging, messages that come again, order, waiting, and restarts."""
+"""Pops from a real broker: ack, revive, invisible times, FIFO pop, long polling, restarts, and assignments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Got(NamedTuple):
 
 
 class Popper:
-    """One client of one group."""
+    """A client that pops as a member of one group."""
 
     def __init__(self, server: BrokerServer, channel: Channel, clock: Clock, group: str = "G") -> None:
         self.server, self.broker, self.channel, self.clock, self.group = server, server.broker, channel, clock, group

@@ -129,7 +129,7 @@ async def test_raising_the_retry_queues_of_a_group_loses_no_message(stage):
     await eventually(lambda: sum(stage.broker.store.bounds_nowait(queue).end for queue in queues) == 21)
 
 
-async def test_sending_back_an_unknown_hidden_or_foreign_message_is_refused(stage):
+async def test_sending_back_to_an_unknown_group_or_an_unreadable_message_is_refused(stage):
     message = await stage.sent()
     unknown = headers.SendMessageBack(message.physical_offset, "nobody", 0)
     assert (await stage.client.refused(RequestCode.CONSUMER_SEND_MSG_BACK, unknown))[0] == (

@@ -369,7 +369,7 @@ async def test_a_sealed_stage_can_be_committed_after_a_restart(tmp_path):
         assert await desk.read() == [b"a", b"b"]
 
 
-async def test_a_commit_is_remembered_after_a_restart(store, tmp_path):
+async def test_a_commit_in_the_ledger_survives_a_restart(store, tmp_path):
     async with desk_on(store, tmp_path) as desk:
         await desk.stage("a", blob("t", {0: [b"a"]}))
         await desk.commit(9, "a")

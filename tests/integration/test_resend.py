@@ -269,7 +269,7 @@ async def test_an_invalid_resend_is_refused_with_a_remark(desk, fields, word):
     assert word in await desk.refuses(**fields)
 
 
-async def test_retry_topics_and_dead_letters_are_not_resent(desk):
+async def test_a_resend_of_a_retry_topic_or_of_dead_letters_is_refused(desk):
     await desk.resend(begin=0, end=0)
     assert "cannot be resent" in await desk.refuses(topic=RETRY.topic, begin=0, end=0)
     await desk.broker.topics.put(Topic(name=DEAD.topic))

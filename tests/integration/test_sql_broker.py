@@ -139,7 +139,7 @@ async def test_messages_sent_singly_in_batches_and_with_linger_all_arrive_once(s
     assert by_place[one.queue_offset].unique_key == one.message_id
 
 
-async def test_a_message_comes_back_as_it_was_sent(stand: Stand) -> None:
+async def test_a_message_is_read_back_unchanged(stand: Stand) -> None:
     body = bytes(range(256)) * 3
     words = {"colour": "grün", "empty-ish": " ", "with": "colon: and\nline"}
     async with Producer(stand.name_servers, compress_above_bytes=None) as producer:
@@ -583,7 +583,7 @@ async def test_group_names_are_case_sensitive(stand: Stand) -> None:
         assert await stand.committed(group, "t", MIDDLE) == at
 
 
-async def test_a_message_that_is_too_large_is_refused(stand: Stand) -> None:
+async def test_a_too_large_message_is_refused(stand: Stand) -> None:
     answer = await try_send(stand.channel, "t", bytes(5 << 20))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
     assert "4194304" in answer.remark

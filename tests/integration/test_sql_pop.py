@@ -683,7 +683,7 @@ async def test_a_pop_consumer_continues_at_the_new_leader(two):
 
 
 async def test_no_message_is_lost_while_leaders_change(two):
-    """A new leader redelivers what the old one had in flight; in the end every message is acknowledged."""
+    """A new leader redelivers the messages that its predecessor had in flight; in the end all are acknowledged."""
     every = {b"%d" % number for number in range(300)}
     pair = poppers(two)
     await send_batch(pair[0].channel, "t", [(body, b"") for body in sorted(every)])

@@ -69,7 +69,7 @@ async def test_messages_younger_than_the_retention_are_kept(store: SqlStore) -> 
 async def test_old_messages_are_deleted_by_whole_partitions_and_the_rest_stays_readable(store: SqlStore) -> None:
     await fill(store, MIDDLE, 250)
     went = await trimmed(store)
-    first = 250 if store.database.dialect == "sqlite" else 200  # the partition in use stays
+    first = 250 if store.database.dialect == "sqlite" else 200  # the partition in use is kept
     assert went.messages == first
     assert went.partitions_dropped == (0 if store.database.dialect == "sqlite" else 2)
     assert await store.bounds(MIDDLE) == QueueBounds(first, 250)

@@ -1,6 +1,6 @@
-"""The tables and operations of the SQL store: tables, columns, reading and committing, and ids without holes.
+"""The tables and operations of the SQL store: tables, columns, reads and commits, and ids without gaps.
 
-Each test runs on every database. Where a test is about tables and columns, it queries the database, not the store.
+Each test runs on every database. Tests of tables and columns query the database directly, not the store.
 """
 
 from __future__ import annotations
@@ -632,7 +632,7 @@ async def test_a_batch_is_appended_completely_or_not_at_all_with_consecutive_ids
     assert (await store.append(HIGH, numbers(5, 11))).offset == 10
 
 
-async def test_readers_never_see_a_part_of_a_batch(store, open_store):
+async def test_readers_never_see_a_partial_batch(store, open_store):
     reader = await open_store()
     sizes = [1, 7, 50, 200, 3]
     ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]

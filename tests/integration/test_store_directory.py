@@ -117,18 +117,18 @@ async def assert_same(store: LogStore, path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_an_open_store_reads_the_same(store: LogStore, clock: Clock, seed: int) -> None:
+async def test_a_directory_of_an_open_store_reads_the_same(store: LogStore, clock: Clock, seed: int) -> None:
     fill(store, clock, 200, seed=seed)
     await assert_same(store, store.path)
 
 
-async def test_a_killed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
+async def test_a_directory_of_a_killed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
     for number in range(5):
         fill(store, clock, 37, seed=number)
         await assert_same(store, crashed_copy(store, tmp_path / f"killed-{number}"))
 
 
-async def test_a_killed_store_without_consume_queue_files_reads_the_same(
+async def test_a_killed_store_without_consume_queue_files_is_readable(
     store: LogStore, clock: Clock, tmp_path: Path
 ) -> None:
     fill(store, clock, 80)
@@ -138,7 +138,7 @@ async def test_a_killed_store_without_consume_queue_files_reads_the_same(
     await assert_same(store, copy)
 
 
-async def test_a_closed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
+async def test_a_directory_of_a_closed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
     fill(store, clock, 120)
     store.close_blocking()
     closed = shutil.copytree(store.path, tmp_path / "closed")
