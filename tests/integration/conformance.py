@@ -1,8 +1,8 @@
-"""What every engine must do. An engine's test module derives a class from `StoreConformance` and has one fixture:
+"""The conformance suite of the store SPI. An engine's test module subclasses `StoreConformance` with one fixture:
 
-`open_store` is an async function that opens the store, the same one each time it is called.
+`open_store` is an async function that opens the store; every call opens the same store.
 
-Nothing here uses more than `store/spi.py` promises. Records come back in RocketMQ's layout.
+The suite uses only the interface of `store/spi.py`. Records are returned in RocketMQ's layout.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ LATEST_MS = 1 << 62
 
 
 def topic(name: str, *, parts: int = 1, **more: object) -> Topic:
-    """With lanes: which every engine has, and some have on every topic."""
+    """Return a topic with lanes, which every engine supports and some require."""
     return Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG, **more)
 
 
 def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueRecords:
-    """Encoded messages for a queue."""
+    """Return encoded messages for a queue."""
     encoded = columns.encode(
         pa.array([body.encode() if isinstance(body, str) else body for body in sent], pa.binary()),
         topic=queue.topic,
@@ -48,7 +48,7 @@ def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") ->
 
 
 async def send(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
-    """Append, and come back when readers see it: how soon that is, is a matter of policy."""
+    """Append, and wait until the messages are visible; the delay depends on the flush policy."""
     appended = await store.append(queue, drafts)
     await visible(store, queue, appended.offset + len(drafts))
     return appended
@@ -61,7 +61,7 @@ async def visible(store: Store, queue: Queue, end: int) -> None:
 
 
 async def send_later(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
-    """Append at a store time of its own: later than everything before, and before everything after."""
+    """Append with a store time that no earlier or later message has."""
     begun_ms = clock.now_ms()
     await eventually(lambda: clock.now_ms() > begun_ms)
     appended = await send(store, queue, *drafts)
@@ -70,7 +70,7 @@ async def send_later(store: Store, queue: Queue, *drafts: Draft) -> AppendResult
 
 
 async def read_all(store: Store, queue: Queue, offset: int = 0, **limits: object) -> list[bytes]:
-    """Bodies from `offset` to the end, in as many reads as it takes."""
+    """Return the bodies from `offset` to the end, in as many reads as needed."""
     found: list[bytes] = []
     while True:
         result = await store.read(queue, offset, **limits)
@@ -83,16 +83,16 @@ async def read_all(store: Store, queue: Queue, offset: int = 0, **limits: object
 
 
 async def now_and_reopened(store: Store, reopen: OpenStore) -> AsyncIterator[Store]:
-    """What holds now must hold after the store was closed and opened again."""
+    """Yield the store, then the same store after it was closed and opened again."""
     yield store
     yield await reopen()
 
 
 class StoreConformance:
-    """Derive from it; the name of the class says which engine."""
+    """The tests of the suite; a subclass is named after its engine."""
 
     name_max = 127
-    """How long a topic's name may be."""
+    """The maximum length of a topic name."""
 
     @pytest.fixture
     async def opened(self):
@@ -115,7 +115,7 @@ class StoreConformance:
 
     @pytest.fixture
     def reopen(self, open_store: OpenStore, opened: list[Store]) -> OpenStore:
-        """Closes the store and opens it again."""
+        """Return a function that closes the store and opens it again."""
 
         async def reopened() -> Store:
             await opened.pop().close()
@@ -133,7 +133,7 @@ class StoreConformance:
         assert await store.bounds(Q0) == await store.bounds(Q1) == QueueBounds(0, 5)
         assert await read_all(store, Q0) == [b"a0", b"a1", b"a2", b"a3", b"a4"]
 
-    async def test_a_batch_has_consecutive_offsets_and_its_place_is_told(self, store):
+    async def test_a_batch_gets_consecutive_offsets_and_returns_its_physical_offsets(self, store):
         await send(store, Q0, draft("before"))
         appended = await send(store, Q0, *(draft(f"{n}") for n in range(10)))
         assert (appended.queue, appended.offset, len(appended.physical_offsets)) == (Q0, 1, 10)
@@ -143,7 +143,7 @@ class StoreConformance:
         assert sorted(set(appended.physical_offsets)) == list(appended.physical_offsets)
         assert appended.end > appended.physical_offsets[-1]
 
-    async def test_a_message_comes_back_as_it_was_sent(self, store):
+    async def test_a_message_is_read_back_unchanged(self, store):
         sent = Draft(
             body=bytes(range(256)),
             properties=b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02name\x01\xe9\xba\xbb\xe9\x9b\x80\x02",
@@ -163,7 +163,7 @@ class StoreConformance:
         assert (message.born_ms, record.pack_host(message.born_host)) == (sent.born_ms, sent.born_host)
         assert before_ms <= message.store_ms == appended.store_ms <= clock.now_ms()
 
-    async def test_store_times_do_not_go_back_along_a_queue(self, store):
+    async def test_store_times_never_decrease_along_a_queue(self, store):
         for n in range(20):
             await send(store, Q0, draft(f"{n}"))
         times = [message.store_ms for message in messages(await store.read(Q0, 0))]
@@ -177,13 +177,13 @@ class StoreConformance:
         await send(store, Q0, Draft(body=memoryview(b"--body--")[2:6]))
         assert await read_all(store, Q0) == [b"body"]
 
-    async def test_an_unknown_topic_takes_no_messages(self, store):
+    async def test_an_append_to_an_unknown_topic_is_refused(self, store):
         with pytest.raises(UnknownTopic):
             await store.append(Queue("nowhere", 0), [draft("x")])
         assert await store.bounds(Queue("nowhere", 0)) == QueueBounds(0, 0)
 
     @pytest.mark.parametrize("queue_id", [-1, 1 << 31])
-    async def test_a_queue_id_is_a_small_number_from_0(self, store, queue_id):
+    async def test_an_invalid_queue_id_is_refused(self, store, queue_id):
         with pytest.raises(Refused):
             await store.append(Queue("orders", queue_id), [draft("x")])
 
@@ -192,7 +192,7 @@ class StoreConformance:
             await store.append(Q0, [])
         assert (await send(store, Q0, draft("first"))).offset == 0
 
-    async def test_a_batch_with_one_message_too_large_is_refused_whole(self, store):
+    async def test_a_batch_with_one_message_too_large_is_refused_completely(self, store):
         with pytest.raises(TooLarge):
             await store.append(Q0, [draft("good"), draft(bytes(17 << 20)), draft("good")])
         with pytest.raises(TooLarge):
@@ -201,43 +201,43 @@ class StoreConformance:
         assert (await send(store, Q0, draft("next"))).offset == 0
         assert await read_all(store, Q0) == [b"next"]
 
-    async def test_a_batch_with_properties_that_are_not_text_is_refused_whole(self, store):
+    async def test_a_batch_with_properties_that_are_not_text_is_refused_completely(self, store):
         with pytest.raises(Refused):
             await store.append(Q0, [draft("good"), Draft(body=b"", properties=b"a\x01\xff\xfe\x02")])
         assert (await send(store, Q0, draft("next"))).offset == 0
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def test_a_queue_that_never_had_a_message_is_at_its_end_at_0(self, store):
+    async def test_an_empty_queue_ends_at_0(self, store):
         for queue in (Q0, Queue("nowhere", 3)):
             assert await store.read(queue, 0) == AtEnd(QueueBounds(0, 0))
             assert await store.read(queue, 1) == Moved(0, QueueBounds(0, 0))
             assert await store.read(queue, -1) == Moved(0, QueueBounds(0, 0))
 
-    async def test_the_end_of_a_queue_is_a_place_to_wait(self, store):
+    async def test_a_read_at_the_end_of_a_queue_returns_at_end(self, store):
         await send(store, Q0, draft("0"), draft("1"))
         assert await store.read(Q0, 2) == AtEnd(QueueBounds(0, 2))
 
     @pytest.mark.parametrize(("asked", "to"), [(-1, 0), (-(1 << 40), 0), (3, 2), (1 << 60, 2)])
-    async def test_an_offset_outside_the_queue_is_moved_to_its_nearer_end(self, store, asked, to):
+    async def test_an_offset_outside_the_queue_is_moved_to_the_nearest_bound(self, store, asked, to):
         await send(store, Q0, draft("0"), draft("1"))
         assert await store.read(Q0, asked) == Moved(to, QueueBounds(0, 2))
 
-    async def test_a_slice_says_where_to_go_on_and_what_there_is(self, store):
+    async def test_a_slice_contains_the_next_offset_and_the_queue_bounds(self, store):
         await send(store, Q0, *(draft(f"{n}") for n in range(10)))
         found = await store.read(Q0, 3, count_max=4)
         assert (bodies(found), found.next_offset, found.bounds) == ([b"3", b"4", b"5", b"6"], 7, QueueBounds(0, 10))
         assert bodies(await store.read(Q0, 9)) == [b"9"]
 
     @pytest.mark.parametrize("count_max", [1, 3, 7, 100, 1000])
-    async def test_a_queue_is_read_whole_in_portions_of_any_size(self, store, count_max):
+    async def test_a_queue_is_read_completely_with_any_count_max(self, store, count_max):
         sent = [f"{n}" for n in range(40)]
         for at in range(0, 40, 8):
             await send(store, Q0, *map(draft, sent[at : at + 8]))
             await send(store, Q1, draft("between"))
         assert await read_all(store, Q0, count_max=count_max) == [body.encode() for body in sent]
 
-    async def test_a_slice_keeps_to_bytes_max_but_has_one_record_at_least(self, store):
+    async def test_a_slice_respects_bytes_max_but_has_at_least_one_record(self, store):
         await send(store, Q0, *(draft(bytes(100)) for _ in range(6)))
         size = (await store.read(Q0, 0, count_max=1)).sizes[0]
         assert list((await store.read(Q0, 0, bytes_max=3 * size)).sizes) == [size] * 3
@@ -246,7 +246,7 @@ class StoreConformance:
         assert list((await store.read(Q0, 2, bytes_max=0)).sizes) == [size]
 
     @pytest.mark.parametrize("is_large_first", [True, False])
-    async def test_large_portions_of_unlike_messages_are_whole_and_well_filled(self, store, reopen, is_large_first):
+    async def test_large_reads_of_mixed_sizes_are_complete_and_well_filled(self, store, reopen, is_large_first):
         lots = [[b"x" * 2_000]] * 70 + [[b"%d" % (20 * lot + n) for n in range(20)] for lot in range(75)]
         for lot in lots if is_large_first else lots[::-1]:
             await send(store, Q0, *map(draft, lot))
@@ -260,14 +260,14 @@ class StoreConformance:
             assert [body for answer in answers for body in answer] == sent
             assert len(answers) < 12
 
-    async def test_bytes_max_holds_in_large_portions_too(self, store):
+    async def test_bytes_max_holds_in_large_reads(self, store):
         for _ in range(10):
             await send(store, Q0, *(draft(b"x") for _ in range(30)))
         size = (await store.read(Q0, 0, count_max=1)).sizes[0]
         found = await store.read(Q0, 0, count_max=300, bytes_max=17 * size + 5)
         assert (len(found.sizes), found.next_offset) == (17, 17)
 
-    async def test_only_wanted_tags_come_and_the_others_are_passed(self, store):
+    async def test_a_read_with_tags_returns_matching_messages_and_skips_the_others(self, store):
         await send(store, Q0, *(draft(f"{n}", tags="ABC"[n % 3]) for n in range(9)))
         await send(store, Q0, draft("no tag"))
         wanted = frozenset({tags_code("B")})
@@ -278,13 +278,13 @@ class StoreConformance:
         assert await read_all(store, Q0, tags_codes=both) == [b"0", b"2", b"3", b"5", b"6", b"8"]
         assert await read_all(store, Q0, tags_codes=frozenset({0})) == [b"no tag"]
 
-    async def test_a_filter_that_lets_nothing_through_still_gets_to_the_end(self, store):
+    async def test_a_read_with_tags_without_matches_reaches_the_end(self, store):
         await send(store, Q0, *(draft(f"{n}", tags="A") for n in range(9)))
         found = await store.read(Q0, 2, tags_codes=frozenset({tags_code("B")}))
         assert isinstance(found, Slice)
         assert (bodies(found), found.next_offset, found.bounds) == ([], 9, QueueBounds(0, 9))
 
-    async def test_a_message_read_once_is_read_the_same_ever_after(self, store, reopen):
+    async def test_repeated_reads_return_the_same_bytes(self, store, reopen):
         await send(store, Q0, *(draft(f"{n}", keys="k", tags="t") for n in range(10)))
         before = (await store.read(Q0, 0)).tobytes()
         for n in range(30):
@@ -294,7 +294,7 @@ class StoreConformance:
         store = await reopen()
         assert (await store.read(Q0, 0, count_max=10)).tobytes() == before
 
-    async def test_a_slice_stays_as_it_is_while_the_store_goes_on(self, store):
+    async def test_a_slice_does_not_change_during_later_appends(self, store):
         await send(store, Q0, draft("first"))
         found = await store.read(Q0, 0)
         before = found.tobytes()
@@ -313,7 +313,7 @@ class StoreConformance:
             assert await store.offset_at(Q0, at_ms, upper=True) == 2 * n + 1
             assert await store.offset_at(Q0, at_ms + 1, upper=True) == 2 * n + 1
 
-    async def test_a_time_before_the_first_or_after_the_last_gives_the_ends(self, store):
+    async def test_a_time_outside_the_queue_gives_its_bounds(self, store):
         sent = await send(store, Q0, *(draft(f"{n}") for n in range(3)))
         assert await store.offset_at(Q0, sent.store_ms - 1) == 0
         assert await store.offset_at(Q0, 0) == 0
@@ -323,7 +323,7 @@ class StoreConformance:
         assert await store.offset_at(Q0, LATEST_MS, upper=True) == 2
 
     @pytest.mark.parametrize("upper", [False, True])
-    async def test_in_an_empty_queue_every_time_is_at_0(self, store, upper):
+    async def test_every_time_gives_offset_0_in_an_empty_queue(self, store, upper):
         for queue in (Q0, Queue("nowhere", 0)):
             for time_ms in (0, clock.now_ms(), LATEST_MS):
                 assert await store.offset_at(queue, time_ms, upper=upper) == 0
@@ -343,7 +343,7 @@ class StoreConformance:
         for nothing in ("ord", "order pay", "", "nobody"):
             assert await self.found(store, nothing) == []
 
-    async def test_a_message_that_names_a_key_twice_is_found_once(self, store):
+    async def test_a_message_with_a_repeated_key_is_found_once(self, store):
         await send(store, Q0, draft("0", keys="k k", unique="k"))
         assert await self.found(store, "k") == [b"0"]
 
@@ -354,20 +354,20 @@ class StoreConformance:
         assert await self.found(store, "k", topic="other") == [b"theirs"]
         assert await self.found(store, "k", topic="nowhere") == []
 
-    async def test_keys_whose_hashes_collide_are_told_apart(self, store):
+    async def test_keys_with_the_same_hash_are_distinguished(self, store):
         assert tags_code("TopicTest#Aa") == tags_code("TopicTest#BB")
         await send(store, Q0, *(draft(f"{key}{n}", keys=key) for n in range(3) for key in ("Aa", "BB")))
         assert await self.found(store, "Aa") == [b"Aa0", b"Aa1", b"Aa2"]
         assert await self.found(store, "BB") == [b"BB0", b"BB1", b"BB2"]
         assert await self.found(store, "Aa", limit=2) == [b"Aa1", b"Aa2"]
 
-    async def test_of_many_the_newest_are_found_oldest_first(self, store):
+    async def test_a_key_query_returns_the_newest_matches_oldest_first(self, store):
         for at in range(0, 40, 5):
             await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(at, at + 5)))
         assert await self.found(store, "k", limit=3) == [b"37", b"38", b"39"]
         assert await self.found(store, "k", limit=100) == [f"{n}".encode() for n in range(40)]
 
-    async def test_keys_are_found_within_a_span_of_time_to_the_millisecond(self, store):
+    async def test_a_key_query_respects_its_time_range_to_the_millisecond(self, store):
         times = [(await send_later(store, Q0, draft(f"{n}", keys="k"))).store_ms for n in range(4)]
         assert await self.found(store, "k", begin_ms=times[1], end_ms=times[2]) == [b"1", b"2"]
         assert await self.found(store, "k", begin_ms=times[1] + 1, end_ms=times[3] - 1) == [b"2"]
@@ -377,7 +377,7 @@ class StoreConformance:
         assert await self.found(store, "k", end_ms=times[0] - 1) == []
         assert await self.found(store, "k", limit=1, end_ms=times[2]) == [b"2"]
 
-    async def test_a_record_is_found_at_the_offset_its_id_names_and_nowhere_else(self, store):
+    async def test_a_record_is_found_only_at_its_physical_offset(self, store):
         appended = await send(store, Q0, *(draft(f"{n}") for n in range(3)))
         for n, at in enumerate(appended.physical_offsets):
             assert record.decode(await store.record_at(at)).body == f"{n}".encode()
@@ -390,7 +390,7 @@ class StoreConformance:
 
     # -- topics and groups --------------------------------------------------------------------------------------------
 
-    async def test_topics_are_kept_as_they_were_put(self, empty, reopen):
+    async def test_topics_are_stored_as_put(self, empty, reopen):
         first = topic("a", parts=2, permission=4, is_ordered=True, attributes={"+a": "b"})
         await empty.catalog.put_topic(first)
         await empty.catalog.put_topic(topic("b"))
@@ -399,13 +399,13 @@ class StoreConformance:
         async for found in now_and_reopened(empty, reopen):
             assert dict(await found.catalog.list_topics()) == {"a": first, "b": changed}
 
-    async def test_what_is_told_of_topics_does_not_change_afterwards(self, store):
+    async def test_a_returned_topic_list_does_not_change_later(self, store):
         told = await store.catalog.list_topics()
         await store.catalog.put_topic(topic("new"))
         assert "new" not in told
 
     @pytest.mark.parametrize("name", ["", " ", "a b", "a/b", "..", "ü", "x" * 128, "a\0", "a\n"])
-    async def test_a_name_that_no_topic_may_have_is_refused(self, empty, name):
+    async def test_an_illegal_topic_name_is_refused(self, empty, name):
         with pytest.raises(IllegalName):
             await empty.catalog.put_topic(Topic(name=name))
         assert not await empty.catalog.list_topics()
@@ -416,7 +416,7 @@ class StoreConformance:
             await send(empty, Queue(name, 0), draft("x"))
             assert await read_all(empty, Queue(name, 0)) == [b"x"]
 
-    async def test_a_deleted_topic_is_gone_with_its_messages_and_offsets(self, store, reopen):
+    async def test_deleting_a_topic_deletes_its_messages_and_committed_offsets(self, store, reopen):
         appended = await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(5)))
         await send(store, OTHER, draft("stays", keys="k"))
         await store.offsets.commit("g", Q0, 3)
@@ -434,7 +434,7 @@ class StoreConformance:
             assert await read_all(found, OTHER) == [b"stays"]
             assert await found.offsets.committed("g", OTHER) == 1
 
-    async def test_a_deleted_topics_messages_are_found_by_no_key(self, store, reopen):
+    async def test_messages_of_a_deleted_topic_are_not_found_by_key(self, store, reopen):
         await send(store, Q0, draft("old", keys="k", unique="u"))
         await store.catalog.delete_topic("orders")
         async for found in now_and_reopened(store, reopen):
@@ -443,7 +443,7 @@ class StoreConformance:
         await send(found, Q0, draft("new", keys="k"))
         assert await self.found(found, "k") == [b"new"]
 
-    async def test_a_topic_created_again_starts_at_0(self, store, reopen):
+    async def test_a_recreated_topic_starts_at_0(self, store, reopen):
         await send(store, Q0, *(draft(f"old {n}") for n in range(5)))
         await store.offsets.commit("g", Q0, 3)
         await store.catalog.delete_topic("orders")
@@ -461,7 +461,7 @@ class StoreConformance:
         with pytest.raises(UnknownTopic):
             await store.catalog.delete_topic("nowhere")
 
-    async def test_groups_are_kept_as_they_were_put(self, empty, reopen):
+    async def test_groups_are_stored_as_put(self, empty, reopen):
         first = Group(name="a", may_consume=False, retries_max=3, attributes={"x": "y"})
         await empty.catalog.put_group(first)
         await empty.catalog.put_group(Group(name="b"))
@@ -473,16 +473,16 @@ class StoreConformance:
             assert dict(await found.catalog.list_groups()) == {"a": first, "b": Group(name="b", retry_queues=4)}
 
     @pytest.mark.parametrize("name", ["", "a b", "x" * 121, "ü"])
-    async def test_a_name_that_no_group_may_have_is_refused(self, empty, name):
+    async def test_an_illegal_group_name_is_refused(self, empty, name):
         with pytest.raises(IllegalName):
             await empty.catalog.put_group(Group(name=name))
 
     # -- committed offsets --------------------------------------------------------------------------------------------
 
-    async def test_a_group_that_said_nothing_has_no_offset(self, store):
+    async def test_a_group_without_commits_has_no_offset(self, store):
         assert await store.offsets.committed("g", Q0) is None
 
-    async def test_offsets_go_forward_and_back_and_the_one_before_is_told(self, store, reopen):
+    async def test_a_commit_may_move_either_way_and_returns_the_previous_offset(self, store, reopen):
         assert await store.offsets.commit("g", Q0, 5) is None
         assert await store.offsets.commit("g", Q0, 9) == 5
         assert await store.offsets.commit("g", Q0, 9) == 9
@@ -497,7 +497,7 @@ class StoreConformance:
             assert await found.offsets.committed("other", Q1) is None
             assert await found.offsets.committed("g", OTHER) is None
 
-    async def test_everything_committed_is_told_by_topic_and_group(self, store, reopen):
+    async def test_all_committed_offsets_are_listed_by_topic_and_group(self, store, reopen):
         assert await store.offsets.all() == {}
         await store.offsets.commit("g", Q0, 3)
         await store.offsets.commit("g", Q1, 7)
@@ -505,14 +505,14 @@ class StoreConformance:
         async for found in now_and_reopened(store, reopen):
             assert await found.offsets.all() == {("orders", "g"): {0: 3, 1: 7}, ("other", "other"): {0: 1}}
 
-    async def test_offsets_once_told_stay_what_they_were(self, store):
+    async def test_a_returned_offset_table_does_not_change_later(self, store):
         await store.offsets.commit("g", Q0, 3)
         told = await store.offsets.all()
         await store.offsets.commit("g", Q0, 4)
         await store.offsets.commit("g", Q1, 1)
         assert told == {("orders", "g"): {0: 3}}
 
-    async def test_a_deleted_groups_offsets_are_gone(self, store, reopen):
+    async def test_deleting_a_group_deletes_its_committed_offsets(self, store, reopen):
         await store.catalog.put_group(Group(name="g"))
         await store.offsets.commit("g", Q0, 5)
         await store.offsets.commit("stays", Q0, 6)
@@ -521,7 +521,7 @@ class StoreConformance:
             assert await found.offsets.committed("g", Q0) is None
             assert await found.offsets.committed("stays", Q0) == 6
 
-    async def test_a_deleted_groups_offsets_are_kept_if_so_wished(self, store, reopen):
+    async def test_deleting_a_group_keeps_its_offsets_on_request(self, store, reopen):
         await store.catalog.put_group(Group(name="g"))
         await store.offsets.commit("g", Q0, 5)
         await store.catalog.delete_group("g", keeps_offsets=True)
@@ -529,7 +529,7 @@ class StoreConformance:
             assert "g" not in await found.catalog.list_groups()
             assert await found.offsets.committed("g", Q0) == 5
 
-    async def test_marks_are_kept_as_they_were_put_last(self, store, reopen):
+    async def test_marks_keep_their_last_value(self, store, reopen):
         assert await store.marks.get("work") is None
         await store.marks.put("work", 7)
         await store.marks.put("work", 5)
@@ -537,7 +537,7 @@ class StoreConformance:
         async for found in now_and_reopened(store, reopen):
             assert (await found.marks.get("work"), await found.marks.get("other")) == (5, -1)
 
-    async def test_offsets_below_0_and_of_unknown_topics_are_refused(self, store):
+    async def test_commits_below_0_or_of_unknown_topics_are_refused(self, store):
         with pytest.raises(Refused):
             await store.offsets.commit("g", Q0, -1)
         with pytest.raises(UnknownTopic):
@@ -545,9 +545,9 @@ class StoreConformance:
         assert await store.offsets.committed("g", Q0) is None
         assert await store.offsets.committed("g", Queue("nowhere", 0)) is None
 
-    # -- groups -------------------------------------------------------------------------------------------------------
+    # -- atomic appends -----------------------------------------------------------------------------------------------
 
-    async def test_a_group_is_appended_to_queues_of_several_topics_in_its_order(self, store, reopen):
+    async def test_an_atomic_append_covers_queues_of_several_topics_in_order(self, store, reopen):
         await send(store, Q0, draft("before"))
         group = [
             portion(Q0, "a", "b"),
@@ -565,7 +565,7 @@ class StoreConformance:
             assert await read_all(found, Q1) == [b"c"]
             assert await read_all(found, OTHER) == [b"x", b"y", b"z"]
 
-    async def test_messages_of_a_group_are_like_any_other(self, store, reopen):
+    async def test_messages_of_an_atomic_append_are_readable_like_others(self, store, reopen):
         before_ms = clock.now_ms()
         await store.append_atomically("query", 0, [portion(Q0, "a", "b", tags="T", keys="k1 k2"), portion(Q0, "c")])
         await visible(store, Q0, 3)
@@ -578,7 +578,7 @@ class StoreConformance:
             assert await self.found(found, "k2") == [b"a", b"b"]
             assert record.decode(await found.record_at(third.physical_offset)).body == b"c"
 
-    async def test_a_group_is_appended_once(self, store, reopen):
+    async def test_an_atomic_append_is_done_once_per_scope_and_number(self, store, reopen):
         assert await store.ledger("query") is None
         assert await store.append_atomically("query", 3, [portion(Q0, "three")]) is True
         await visible(store, Q0, 1)
@@ -598,7 +598,7 @@ class StoreConformance:
         assert await read_all(store, Q0) == [b"three", b"seven", b"other's"]
         assert (await store.ledger("query"), await store.ledger("other"), await store.ledger("no")) == (7, 3, None)
 
-    async def test_an_empty_group_is_noted_all_the_same(self, store, reopen):
+    async def test_an_empty_atomic_append_is_recorded_in_the_ledger(self, store, reopen):
         assert await store.append_atomically("query", 0, []) is True
         assert await store.append_atomically("query", 1, [portion(Q0)]) is True
         async for found in now_and_reopened(store, reopen):
@@ -606,7 +606,7 @@ class StoreConformance:
             assert await found.ledger("query") == 1
             assert await found.bounds(Q0) == QueueBounds(0, 0)
 
-    async def test_a_group_that_is_refused_leaves_nothing_behind(self, store):
+    async def test_a_refused_atomic_append_stores_nothing(self, store):
         good = portion(Q0, "good")
         unsound = bytearray(portion(Q1, "body that will not match").data)
         unsound[90] ^= 1
@@ -628,8 +628,8 @@ class StoreConformance:
         assert await store.append_atomically("query", 0, [good]) is True
         await visible(store, Q0, 1)
 
-    async def test_a_large_group_comes_whole(self, store, reopen):
-        """Larger than a segment of the small log, and than one statement: and so is one portion of it."""
+    async def test_a_large_atomic_append_is_stored_completely(self, store, reopen):
+        """It exceeds a segment of the small log and one SQL statement, and so does one of its queue batches."""
         sent = {queue: [f"{queue}.{n}." + "x" * (n % 90) for n in range(1, 1200)] for queue in (Q0, Q1, OTHER)}
         group = [portion(queue, *sent[queue][at : at + 1000]) for at in (0, 1000) for queue in sent]
         assert await store.append_atomically("query", 0, group) is True
@@ -641,7 +641,7 @@ class StoreConformance:
                 assert (await send(found, queue, draft("next"))).offset >= 1199
             break
 
-    async def test_of_many_who_append_the_same_group_at_once_one_does(self, store):
+    async def test_concurrent_repeats_of_an_atomic_append_are_done_once(self, store):
         group = [portion(OTHER, "x"), portion(Q0, "a", "b"), portion(Q1, "c")]
         done = await asyncio.gather(*(store.append_atomically("query", 0, group) for _ in range(8)))
         assert sorted(done) == [False] * 7 + [True]
@@ -650,7 +650,7 @@ class StoreConformance:
         assert await store.bounds(Q0) == QueueBounds(0, 2)
         assert await store.bounds(OTHER) == QueueBounds(0, 1)
 
-    async def test_groups_and_ordinary_appends_do_not_mix_nor_get_in_each_others_way(self, store, reopen):
+    async def test_atomic_and_ordinary_appends_do_not_interleave_or_block_each_other(self, store, reopen):
         async def ordinary(queue: Queue) -> None:
             for n in range(30):
                 await store.append(queue, [draft(f"{n}")])
@@ -674,11 +674,11 @@ class StoreConformance:
                 for scope in "fgh" if queue != OTHER else "fg":
                     wanted = [f"{scope}{number}.{n}" for number in range(15) for n in range(4)]
                     assert [body for body in bodies_found if body.startswith(scope)] == wanted
-                    for number in range(15):  # side by side, as nobody else comes between
+                    for number in range(15):  # contiguous: no other message in between
                         at = bodies_found.index(f"{scope}{number}.0")
                         assert bodies_found[at : at + 4] == wanted[4 * number : 4 * number + 4]
 
-    async def test_readers_see_nothing_of_a_group_before_all_of_it(self, store):
+    async def test_readers_see_an_atomic_append_completely_or_not_at_all(self, store):
         seen: list[tuple[int, int]] = []
         is_done = asyncio.Event()
 
@@ -699,9 +699,9 @@ class StoreConformance:
         assert all(end % 8 == 0 for end, _ in seen), "never a part of a group"
         assert all(noted >= end // 8 - 1 for end, noted in seen), "what is seen is noted"
 
-    # -- closing and opening again ------------------------------------------------------------------------------------
+    # -- close and reopen ---------------------------------------------------------------------------------------------
 
-    async def test_everything_survives_being_closed_and_opened(self, store, reopen):
+    async def test_messages_indexes_and_offsets_survive_a_reopen(self, store, reopen):
         appended = [await send_later(store, Q0, draft(f"{n}", keys=f"k{n % 3}", tags="AB"[n % 2])) for n in range(9)]
         await send(store, Q1, draft("one"))
         await store.offsets.commit("g", Q0, 4)
@@ -716,7 +716,7 @@ class StoreConformance:
         assert (await send(store, Q0, draft("9"))).offset == 9
         assert await read_all(store, Q0, 8) == [b"8", b"9"]
 
-    async def test_a_store_may_be_opened_many_times_without_change(self, store, reopen):
+    async def test_reopening_many_times_changes_nothing(self, store, reopen):
         await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(5)))
         before = (await store.read(Q0, 0)).tobytes()
         for _ in range(3):
@@ -724,12 +724,12 @@ class StoreConformance:
             assert (await store.read(Q0, 0)).tobytes() == before
             assert len(await store.find_by_key("orders", "k")) == 5
 
-    async def test_an_empty_store_opens_empty(self, empty, reopen):
+    async def test_an_empty_store_is_empty_after_a_reopen(self, empty, reopen):
         store = await reopen()
         assert not await store.catalog.list_topics()
         assert not await store.catalog.list_groups()
 
-    async def test_closing_twice_is_closing_once(self, store):
+    async def test_closing_twice_is_harmless(self, store):
         await send(store, Q0, draft("x"))
         await store.close()
         await store.close()

@@ -1,4 +1,4 @@
-"""Whatever comes over the wire gets the documented code and a sentence, or costs its own connection and no more."""
+"""Invalid input: each request gets the documented code and a remark, or closes only its own connection."""
 
 import asyncio
 import logging
@@ -20,12 +20,12 @@ from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RESPONSE_FLAG, RemotingCommand, Serialization, encode
 
 WRONG = {"handler failed", "Task exception was never retrieved"}
-"""What must not be in the log: our own mistakes."""
+"""Log messages of programming errors, which must not appear."""
 
 
 @pytest.fixture
 async def server(tmp_path, caplog):
-    """A broker that must have come through whatever the test did to it."""
+    """A broker that must still serve requests after the test."""
     caplog.set_level(logging.WARNING)
     async with running_broker(tmp_path) as server:
         await server.broker.topics.put(Topic(name="T", read_queues=4, write_queues=4))
@@ -66,24 +66,24 @@ def json_frame(body: bytes = b"", **fields: object) -> bytes:
 
 
 def refusal(answer: RemotingCommand, code: int) -> str:
-    """The sentence that goes with an expected no."""
+    """Assert the code of a refusal and return its remark."""
     assert answer.code == code, f"{answer.code}: {answer.remark}"
     assert answer.remark
     assert len(answer.remark) <= 1024
     return answer.remark
 
 
-# -- understood, and no -----------------------------------------------------------------------------------------------
+# -- refused requests -------------------------------------------------------------------------------------------------
 
 
-async def test_unknown_codes_are_3_and_the_connection_lives(channel):
+async def test_unknown_request_codes_are_refused_and_the_connection_stays_open(channel):
     for code in (0, -1, 1, 9, 309_999, 0x7FFF_FFFF, -0x8000_0000, 105):
         answer = await channel.request(code)
         assert refusal(answer, 3) == f" request type {code} not supported"
 
 
 @pytest.mark.parametrize("kind", ["send", "pull"])
-async def test_a_required_field_that_is_missing_is_named(server, kind):
+async def test_the_remark_names_a_missing_required_field(server, kind):
     code, header = (310, send_header("T")) if kind == "send" else (11, pull_header("T"))
     required = [field.encode_name for field in msgspec.structs.fields(header) if field.required]
     assert len(required) >= 8
@@ -95,7 +95,7 @@ async def test_a_required_field_that_is_missing_is_named(server, kind):
 
 
 @pytest.mark.parametrize("serialization", Serialization)
-async def test_no_fields_at_all_are_answered_by_everybody(server, serialization):
+async def test_every_handler_answers_a_request_without_fields(server, serialization):
     async with wire_to(server.address) as wire:
         for code in sorted(headers.REQUEST_HEADERS):
             for ext in (None, {}, {"x": "y"}):
@@ -106,7 +106,7 @@ async def test_no_fields_at_all_are_answered_by_everybody(server, serialization)
 
 
 @pytest.mark.parametrize("serialization", Serialization)
-async def test_a_number_that_is_none_names_its_field(server, serialization):
+async def test_the_remark_names_a_field_with_a_malformed_number(server, serialization):
     async with wire_to(server.address) as wire:
         for value in ("", "abc", "1.5", "99999999999", "-99999999999", "0x10", " 1", "null", "true", "١"):
             ext = headers.write(send_header("T")) | {"e": value}
@@ -115,7 +115,7 @@ async def test_a_number_that_is_none_names_its_field(server, serialization):
 
 
 @pytest.mark.parametrize("ext", [[], "text", 5, {"a": {"b": 1}}, {"a": [1]}, {"e": {}}, None, {"a": None}, True])
-async def test_ext_fields_that_are_no_map_of_texts_are_1(server, ext):
+async def test_ext_fields_that_are_no_map_of_strings_are_refused(server, ext):
     async with wire_to(server.address) as wire:
         wire.write(json_frame(extFields=ext))
         refusal((await wire.read())[0], ResponseCode.SYSTEM_ERROR)
@@ -123,7 +123,7 @@ async def test_ext_fields_that_are_no_map_of_texts_are_1(server, ext):
 
 
 @pytest.mark.parametrize("queue_id", [4, 100, 0x7FFF_FFFF])
-async def test_queues_that_are_not_there_are_29(channel, queue_id):
+async def test_unknown_queue_ids_are_refused(channel, queue_id):
     assert str(queue_id) in refusal(await try_send(channel, "T", b"x", queue_id), ResponseCode.INVALID_PARAMETER)
     answer = await channel.request(11, pull_header("T", queue_id))
     assert str(queue_id) in refusal(answer, ResponseCode.INVALID_PARAMETER)
@@ -133,7 +133,7 @@ async def test_queues_that_are_not_there_are_29(channel, queue_id):
 ILLEGAL = ["", " ", "a b", "../up", "a/b", "x" * 128, "主题", "a\0b", "a\x01b\x02", "a.b", "x" * 100_000, "'\"\\\n"]
 
 
-async def test_illegal_topics_are_29_and_nothing_is_made(server, channel):
+async def test_illegal_topic_names_are_refused_and_create_nothing(server, channel):
     before = set(server.broker.topics._topics)
     for topic in ILLEGAL:
         refusal(await try_send(channel, topic, b"x"), ResponseCode.INVALID_PARAMETER)
@@ -142,7 +142,7 @@ async def test_illegal_topics_are_29_and_nothing_is_made(server, channel):
     assert set(server.broker.topics._topics) == before
 
 
-async def test_illegal_groups_are_29_and_nothing_is_made(server, channel):
+async def test_illegal_group_names_are_refused_and_create_nothing(server, channel):
     before = set(server.broker.groups._groups)
     for group in (*ILLEGAL, "x" * 121):
         refusal(await channel.request(11, pull_header("T", group=group)), ResponseCode.INVALID_PARAMETER)
@@ -151,7 +151,7 @@ async def test_illegal_groups_are_29_and_nothing_is_made(server, channel):
 
 
 @pytest.mark.parametrize("extra", [1, 100_000, 8 << 20])
-async def test_bodies_that_are_too_large_are_13(channel, extra):
+async def test_too_large_bodies_are_refused(channel, extra):
     body = bytes((4 << 20) + extra)
     assert str(len(body)) in refusal(await try_send(channel, "T", body), ResponseCode.MESSAGE_ILLEGAL)
     refusal(
@@ -161,7 +161,7 @@ async def test_bodies_that_are_too_large_are_13(channel, extra):
 
 
 @pytest.mark.parametrize("chars", [32_767, 32_768, 65_536, 1 << 20])
-async def test_properties_that_are_too_large_are_13(channel, chars):
+async def test_too_large_properties_are_refused(channel, chars):
     properties = named(a="x").replace("x", "x" * (chars - 3))
     refusal(await try_send(channel, "T", b"x", 0, properties), ResponseCode.MESSAGE_ILLEGAL)
     assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
@@ -170,7 +170,7 @@ async def test_properties_that_are_too_large_are_13(channel, chars):
 @pytest.mark.parametrize(
     "properties", ["\x01", "\x02", "\x01\x02" * 100, "a", "a\x01", "\x01b\x02", "a\x01b\x01c\x02", "\0"]
 )
-async def test_strange_properties_are_stored_and_read(channel, properties):
+async def test_malformed_properties_are_stored_and_read(channel, properties):
     await send(channel, "T", b"x", 0, properties)
     (message,) = (await pull(channel, "T")).messages
     assert message.properties["CLUSTER"] == "DefaultCluster"
@@ -193,7 +193,7 @@ async def test_strange_properties_are_stored_and_read(channel, properties):
         batch.encode([(0, b"x", b"\xff\xfe")] * 500),
     ],
 )
-async def test_batches_that_are_none_are_refused_whole(channel, body):
+async def test_malformed_batches_are_refused_completely(channel, body):
     refusal(
         await try_send(channel, "T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True),
         ResponseCode.INVALID_PARAMETER,
@@ -201,7 +201,7 @@ async def test_batches_that_are_none_are_refused_whole(channel, body):
     assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_offsets_outside_a_queue_are_21(channel):
+async def test_pull_offsets_outside_a_queue_are_moved(channel):
     for offset in (-1, -(1 << 63), 1, 1 << 40, (1 << 63) - 1):
         answer = await pull(channel, "T", 0, offset, long_poll_ms=1_000)
         assert (answer.code, answer.header.next_offset) == (ResponseCode.PULL_OFFSET_MOVED, 0)
@@ -211,21 +211,21 @@ async def test_offsets_outside_a_queue_are_21(channel):
     "code",
     [RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, RequestCode.CHECK_CLIENT_CONFIG],
 )
-async def test_bodies_that_are_not_the_json_they_should_be_are_answered(channel, code):
+async def test_malformed_json_bodies_are_answered(channel, code):
     for body in (b"", b"{", b"null", b"[]", b'"text"', b"{}", b"\xff\xfe", b'{"clientID":5}', b"[" * 5_000):
         answer = await channel.request(code, body=body)
         assert answer.code in (0, 1, 29), f"{body[:20]!r}: {answer.code} {answer.remark}"
         assert answer.code == 0 or answer.remark
 
 
-async def test_an_answer_to_nothing_is_passed_over(server):
+async def test_responses_without_a_request_are_ignored(server):
     async with wire_to(server.address) as wire:
         wire.write(*(RemotingCommand(0, opaque, RESPONSE_FLAG, body=b"?") for opaque in range(-2, 100)))
         wire.write(RemotingCommand(310, 5, RESPONSE_FLAG | 2, ext=headers.write(send_header("T"))))
         assert (await wire.ask(RemotingCommand(7777, 9))).opaque == 9
 
 
-# -- not understood: the connection goes ------------------------------------------------------------------------------
+# -- malformed frames, which close the connection ---------------------------------------------------------------------
 
 GOOD = encode(RemotingCommand(310, 1, ext=headers.write(send_header("T")), body=b"hello"))
 GOOD_BINARY = encode(
@@ -265,18 +265,18 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN.keys())
-async def test_what_is_no_frame_costs_its_own_connection_only(server, channel, said):
+async def test_a_malformed_frame_closes_only_its_own_connection(server, channel, said):
     async with wire_to(server.address) as wire:
         assert (await wire.ask(RemotingCommand(7777, 1))).code == 3
         wire.write(RemotingCommand(7777, 2), said, GOOD)
-        # What came before it may still be answered; nothing behind it is done.
+        # Requests before it may still be answered; requests after it are not executed.
         await drained(wire)
     await eventually(lambda: len(server._listener.channels) == 1)
     assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def drained(wire) -> bytes:
-    """All there is until the peer hangs up."""
+    """Read until the peer closes the connection."""
     try:
         return await asyncio.wait_for(wire.reader.read(-1), 5)
     except ConnectionError:
@@ -284,7 +284,7 @@ async def drained(wire) -> bytes:
 
 
 @pytest.mark.parametrize("good", [GOOD, GOOD_BINARY], ids=["json", "binary"])
-async def test_a_frame_cut_at_any_byte_is_not_done(server, channel, good):
+async def test_a_frame_truncated_at_any_byte_is_not_executed(server, channel, good):
     for cut in range(len(good)):
         async with wire_to(server.address) as wire:
             wire.write(good[:cut])
@@ -292,7 +292,7 @@ async def test_a_frame_cut_at_any_byte_is_not_done(server, channel, good):
     assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_a_frame_in_two_pieces_is_done_wherever_it_was_parted(server, channel):
+async def test_a_frame_split_at_any_byte_is_executed(server, channel):
     async with wire_to(server.address) as wire:
         for cut in range(1, len(GOOD)):
             wire.write(GOOD[:cut])
@@ -303,7 +303,7 @@ async def test_a_frame_in_two_pieces_is_done_wherever_it_was_parted(server, chan
     assert len((await pull(channel, "T", count=1_000)).messages) == len(GOOD) - 1
 
 
-async def test_a_large_frame_that_never_ends_keeps_only_what_came(server):
+async def test_an_incomplete_large_frame_buffers_only_the_received_bytes(server):
     async with wire_to(server.address) as wire:
         wire.write((15 << 20).to_bytes(4, "big") + b"\0\0\0\x10" + bytes(100_000))
         await eventually(lambda: server._listener.channels)
@@ -312,7 +312,7 @@ async def test_a_large_frame_that_never_ends_keeps_only_what_came(server):
         await still_serves(server)
 
 
-async def test_garbage_costs_its_connections_only(server, channel):
+async def test_garbage_closes_only_its_own_connections(server, channel):
     chance = random.Random(20)
     for _ in range(100):
         async with wire_to(server.address) as wire:
@@ -320,11 +320,11 @@ async def test_garbage_costs_its_connections_only(server, channel):
     await eventually(lambda: len(server._listener.channels) == 1)
 
 
-# -- frames that are nearly right -------------------------------------------------------------------------------------
+# -- mutated frames and odd requests ----------------------------------------------------------------------------------
 
 
 def frames() -> dict[str, bytes]:
-    """One good frame of each kind that matters, in both spellings of the header."""
+    """Return one valid frame of each kind, with both header serializations."""
     beat = HeartbeatData("c@1", [], [ConsumerData("g", subscription_data_set=[SubscriptionData("T", sub_version=1)])])
     lock = LockQueues("g", "c@1", mq_set=[QueueRef("T", "sparrow", 0)])
     said = named(TAGS="a", KEYS="k", UNIQ_KEY="AB12", DELAY="0", WAIT="true")
@@ -354,7 +354,7 @@ FRAMES = frames()
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A good frame with some bytes changed, added or lost. Half of them claim their true length all the same."""
+    """Return a valid frame with some bytes changed, added or removed; half of them have a correct length field."""
     frame = bytearray(FRAMES[draw(st.sampled_from(sorted(FRAMES)))])
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(frame) - 1))
@@ -380,7 +380,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(frame=mutated())
-async def test_frames_that_are_nearly_right_harm_nobody(server, caplog, frame):
+async def test_mutated_frames_do_not_affect_other_connections(server, caplog, frame):
     async with wire_to(server.address) as wire:
         wire.write(frame, RemotingCommand(7777, 99))
         wire.writer.write_eof()
@@ -421,7 +421,7 @@ LISTENS_TO_ANYBODY = sorted({int(code) for code in dispatch.HANDLERS} | {10, 11,
 
 @st.composite
 def odd_requests(draw: st.DrawFn) -> RemotingCommand:
-    """Anything a broker can be asked, with fields of the right names and values nobody thought of."""
+    """Return any request of a broker, with the right field names and odd values."""
     code = draw(st.sampled_from(LISTENS_TO_ANYBODY))
     values = st.one_of(st.sampled_from(NUMBERS).map(str), st.sampled_from(NAMES), st.text(max_size=8))
     names = [field.encode_name for field in msgspec.structs.fields(headers.request_header_type(code))]

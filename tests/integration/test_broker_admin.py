@@ -1,4 +1,4 @@
-"""What operators' tools ask a broker, over a real socket."""
+"""Admin requests of operators' tools, over a real socket."""
 
 import pytest
 from tests.support.asking import LOG, Asking, Clock, asking
@@ -58,7 +58,7 @@ def queue(topic: str, number: int) -> QueueRef:
 
 
 class TestTopics:
-    async def test_a_topic_is_made_changed_and_listed(self, desk):
+    async def test_a_topic_is_created_updated_and_listed(self, desk):
         await make(desk)
         assert await topic_of(desk) == TopicConfig("T", 2, 2)
         before = await all_topics(desk)
@@ -69,19 +69,19 @@ class TestTopics:
         assert after.data_version != before.data_version
         assert {"TBW102", "DefaultCluster", "sparrow"} <= set(after.topic_config_table)
 
-    async def test_saying_the_same_again_changes_no_version(self, desk):
+    async def test_an_unchanged_topic_update_keeps_the_data_version(self, desk):
         await make(desk)
         before = await all_topics(desk)
         await make(desk)
         assert await all_topics(desk) == before
 
-    async def test_a_topic_outlives_the_broker(self, tmp_path):
+    async def test_a_topic_survives_a_restart_of_the_broker(self, tmp_path):
         async with asking(tmp_path / "store") as desk:
             await make(desk, attributes="+message.type=FIFO")
         async with asking(tmp_path / "store") as desk:
             assert await topic_of(desk) == TopicConfig("T", 2, 2, attributes={"message.type": "FIFO"})
 
-    async def test_attributes_are_added_changed_and_taken_away(self, desk):
+    async def test_topic_attributes_are_added_changed_and_removed(self, desk):
         await make(desk, attributes="+message.type=FIFO, +queue.type=SimpleCQ")
         await make(desk, attributes="+message.type=DELAY,-queue.type,-reserve.time")
         assert (await topic_of(desk)).attributes == {"message.type": "DELAY"}
@@ -122,19 +122,19 @@ class TestTopics:
         ],
         ids=str,
     )
-    async def test_a_topic_that_cannot_be_is_refused_and_nothing_is_made(self, desk, wrong):
+    async def test_an_invalid_topic_is_refused_and_not_created(self, desk, wrong):
         before = await all_topics(desk)
         code, _ = await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(**wrong))
         assert code == ResponseCode.INVALID_PARAMETER
         assert await all_topics(desk) == before
 
-    async def test_a_request_with_fields_missing_or_absurd_is_refused(self, desk):
+    async def test_a_topic_request_with_a_missing_or_too_large_field_is_refused(self, desk):
         code, remark = await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC)
         assert (code, "topic" in remark) == (ResponseCode.SYSTEM_ERROR, True)
         code, remark = await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(read_queues=1 << 40))
         assert (code, "readQueueNums" in remark) == (ResponseCode.SYSTEM_ERROR, True)
 
-    async def test_a_list_of_topics_is_made_whole_or_not_at_all(self, desk):
+    async def test_a_list_of_topics_is_created_completely_or_not_at_all(self, desk):
         good, bad = TopicConfig("A", 1, 1, attributes={"+message.type": "FIFO"}), TopicConfig("B", 0, 1)
         listed = bodies.write(bodies.TopicConfigList([good, bad]))
         code, _ = await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=listed)
@@ -148,14 +148,14 @@ class TestTopics:
     @pytest.mark.parametrize(
         "body", [b"", b"{", b"[]", b'{"topicConfigList":[{}]}', b'{"topicConfigList":[]}', b"\xff"]
     )
-    async def test_a_list_that_makes_no_sense_is_refused(self, desk, body):
+    async def test_a_malformed_list_of_topics_is_refused(self, desk, body):
         await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
 
-    async def test_a_static_topic_is_refused_in_so_many_words(self, desk):
+    async def test_a_static_topic_is_refused_as_not_supported(self, desk):
         code, remark = await desk.refused(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, a_topic())
         assert (code, "static" in remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, True)
 
-    async def test_a_deleted_topic_is_gone_with_messages_and_offsets(self, desk):
+    async def test_deleting_a_topic_deletes_its_messages_and_committed_offsets(self, desk):
         await desk.send(Q0, b"x")
         await desk.commit("g", Q0, 1)
         await desk.done(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
@@ -169,11 +169,11 @@ class TestTopics:
         assert stats.offset_table[queue("T", 0)] == bodies.TopicOffset(0, 0, 0)
         assert stats.topic_put_tps == 0.0
 
-    async def test_deleting_what_is_not_there_is_fine(self, desk):
+    async def test_deleting_an_unknown_topic_succeeds(self, desk):
         await desk.done(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("Nowhere"))
 
     @pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "sparrow", "rmq_sys_SPARROW_STATE", "", "a b"])
-    async def test_topics_of_the_broker_and_illegal_names_are_not_deleted(self, desk, name):
+    async def test_deleting_a_system_topic_or_an_illegal_name_is_refused(self, desk, name):
         before = await all_topics(desk)
         assert (await desk.refused(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic(name)))[
             0
@@ -184,7 +184,7 @@ class TestTopics:
         listed = (await desk.told(bodies.TopicList, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).topic_list
         assert {"TBW102", "SELF_TEST_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC", "DefaultCluster"} <= set(listed)
 
-    async def test_stats_have_every_queue_also_the_empty_ones(self, desk, clock):
+    async def test_topic_stats_include_empty_queues(self, desk, clock):
         await make(desk, read_queues=3, write_queues=2)
         await desk.send(Q0, b"1")
         clock.now_ms += 1_000
@@ -196,12 +196,12 @@ class TestTopics:
             queue("T", 2): bodies.TopicOffset(0, 0, 0),
         }
 
-    async def test_stats_of_a_topic_with_very_many_queues_are_answered(self, desk):
+    async def test_topic_stats_cover_20_000_queues(self, desk):
         await make(desk, read_queues=20_000, write_queues=20_000)
         stats = await desk.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
         assert len(stats.offset_table) == 20_000
 
-    async def test_a_topics_speed_is_that_of_the_last_minute(self, desk, clock):
+    async def test_put_tps_of_a_topic_is_the_rate_of_the_last_minute(self, desk, clock):
         desk.broker.counters.tick(clock.now_ms)
         for _ in range(30):
             await desk.send(Q0, b"x")
@@ -209,7 +209,7 @@ class TestTopics:
         stats = await desk.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
         assert stats.topic_put_tps == pytest.approx(3.0)
 
-    async def test_readers_of_a_topic_are_those_online_and_those_with_offsets(self, desk):
+    async def test_groups_of_a_topic_are_those_online_and_those_with_offsets(self, desk):
         await make(desk)
         await desk.subscribe("online", T="*")
         await desk.commit("offline", Q0, 0)
@@ -222,7 +222,7 @@ class TestTopics:
 
 
 class TestGroups:
-    async def test_a_group_is_made_changed_and_listed(self, desk):
+    async def test_a_group_is_created_updated_and_listed(self, desk):
         for retries in (3, -1):
             config = GroupConfig("g", retry_max_times=retries, retry_queue_nums=2, consume_broadcast_enable=False)
             await desk.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.write(config))
@@ -231,11 +231,11 @@ class TestGroups:
         assert listed["g"] == config
         assert "TOOLS_CONSUMER" in listed
 
-    async def test_the_table_of_groups_has_a_forbidden_table(self, desk):
+    async def test_the_group_table_contains_a_forbidden_table(self, desk):
         answer = await desk.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         assert b'"forbiddenTable":{}' in bytes(answer.body)
 
-    async def test_tables_say_no_total_or_tools_would_ask_for_more_pages(self, desk):
+    async def test_topic_and_group_tables_omit_the_total_so_that_tools_request_one_page(self, desk):
         for code, header in (
             (RequestCode.GET_ALL_TOPIC_CONFIG, headers.ListTopics(0, "", 1)),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, headers.ListGroups(0, "", 1)),
@@ -243,7 +243,7 @@ class TestGroups:
             assert (await desk.done(code, header)).total is None
         assert len((await desk.told(bodies.TopicTable, RequestCode.GET_ALL_TOPIC_CONFIG)).topic_config_table) > 1
 
-    async def test_a_list_of_groups_is_made_whole_or_not_at_all(self, desk):
+    async def test_a_list_of_groups_is_created_completely_or_not_at_all(self, desk):
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
         listed = bodies.GroupConfigList([GroupConfig("a"), GroupConfig("b", retry_max_times=-2)])
         assert (await desk.refused(code, body=bodies.write(listed)))[0] == ResponseCode.INVALID_PARAMETER
@@ -263,16 +263,16 @@ class TestGroups:
         ],
         ids=str,
     )
-    async def test_a_group_that_cannot_be_is_refused(self, desk, wrong):
+    async def test_an_invalid_group_is_refused_and_not_created(self, desk, wrong):
         code, _ = await desk.refused(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.write(wrong))
         assert code == ResponseCode.INVALID_PARAMETER
         assert wrong.group_name not in (await all_groups(desk)).subscription_group_table
 
     @pytest.mark.parametrize("body", [b"", b"nonsense", b"{}", b'{"groupName":7,"retryMaxTimes":"many"}'])
-    async def test_a_group_that_cannot_be_read_is_refused(self, desk, body):
+    async def test_a_malformed_group_body_is_refused(self, desk, body):
         await desk.refused(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
-    async def test_an_unknown_group_is_said_to_be_unknown(self, desk):
+    async def test_reading_an_unknown_group_is_refused_as_nonexistent(self, desk):
         refusal = await desk.refused(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig("nobody"))
         assert refusal[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
@@ -286,7 +286,7 @@ class TestGroups:
         ],
         ids=str,
     )
-    async def test_a_deleted_groups_offsets_go_only_if_asked(self, desk, asked, is_kept):
+    async def test_deleting_a_group_deletes_its_offsets_only_on_request(self, desk, asked, is_kept):
         await make(desk)
         await desk.commit("g", Q0, 3)
         await desk.commit("g", Q1, 5)
@@ -297,7 +297,7 @@ class TestGroups:
         offsets = (await desk.told(bodies.ConsumerOffsets, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table
         assert offsets == {"T@stays": {0: 1}} | ({"T@g": {0: 3, 1: 5}} if is_kept else {})
 
-    async def test_offsets_left_by_a_deleted_group_can_still_be_cleaned(self, desk):
+    async def test_offsets_of_a_deleted_group_can_be_deleted_later(self, desk):
         await make(desk)
         await desk.commit("g", Q0, 3)
         await desk.done(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g"))
@@ -307,12 +307,12 @@ class TestGroups:
             "T@stays": {0: 1}
         }
 
-    async def test_the_brokers_own_groups_are_not_deleted(self, desk):
+    async def test_deleting_a_system_group_is_refused(self, desk):
         code, _ = await desk.refused(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("TOOLS_CONSUMER"))
         assert code == ResponseCode.INVALID_PARAMETER
         assert "TOOLS_CONSUMER" in (await all_groups(desk)).subscription_group_table
 
-    async def test_forbidding_one_topic_to_one_group_is_refused_with_a_way_out(self, desk):
+    async def test_forbidding_a_topic_to_a_group_is_refused_and_the_remark_names_an_alternative(self, desk):
         asked = headers.UpdateGroupForbidden("g", "T", False)
         code, remark = await desk.refused(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, asked)
         assert (code, "read permission" in remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, True)
@@ -323,7 +323,7 @@ class TestProgress:
         asked = headers.GetConsumeStats(group, **topics)
         return await desk.told(bodies.ConsumeStats, RequestCode.GET_CONSUME_STATS, asked)
 
-    async def test_progress_is_told_for_every_queue_of_what_the_group_reads(self, desk, clock):
+    async def test_consume_stats_cover_every_queue_of_the_topics_of_the_group(self, desk, clock):
         await make(desk)
         for number in range(3):
             await desk.send(Q0, b"%d" % number)
@@ -338,7 +338,7 @@ class TestProgress:
         await desk.commit("g", Q0, 3)
         assert (await self.stats(desk)).offset_table[queue("T", 0)].last_timestamp == second_ms + 1_000
 
-    async def test_topics_may_be_named_in_either_way(self, desk):
+    async def test_consume_stats_filter_by_one_topic_or_by_a_list(self, desk):
         for topic in ("A", "B", "C"):
             await make(desk, topic, read_queues=1)
             await desk.commit("g", Queue(topic, 0), 0)
@@ -352,19 +352,19 @@ class TestProgress:
         assert topics(await self.stats(desk, topic_list="A;Nowhere;")) == {"A"}
         assert topics(await self.stats(desk, "nobody")) == set()
 
-    async def test_of_a_group_online_only_what_it_subscribes_to_is_told(self, desk):
+    async def test_consume_stats_of_an_online_group_cover_only_subscribed_topics(self, desk):
         for topic in ("A", "B"):
             await make(desk, topic, read_queues=1)
             await desk.commit("g", Queue(topic, 0), 0)
         await desk.subscribe("g", B="*")
         assert set((await self.stats(desk)).offset_table) == {queue("B", 0)}
 
-    async def test_an_offset_beyond_the_queue_is_told_as_it_is(self, desk):
+    async def test_consume_stats_return_an_offset_beyond_the_end_unchanged(self, desk):
         await make(desk, read_queues=1)
         await desk.commit("g", Q0, 1 << 60)
         assert (await self.stats(desk)).offset_table[queue("T", 0)].consumer_offset == 1 << 60
 
-    async def test_a_groups_speed_is_that_of_the_last_minute(self, desk, clock):
+    async def test_consume_tps_of_a_group_is_the_rate_of_the_last_minute(self, desk, clock):
         desk.broker.counters.tick(clock.now_ms)
         for _ in range(20):
             await desk.send(Q0, b"x")
@@ -373,7 +373,7 @@ class TestProgress:
         clock.now_ms += 10_000
         assert (await self.stats(desk)).consume_tps == pytest.approx(2.0)
 
-    async def test_all_groups_are_told_at_once_apart_by_order(self, desk):
+    async def test_broker_consume_stats_list_ordered_and_unordered_topics_separately(self, desk):
         await make(desk, "Plain", read_queues=1)
         await make(desk, "Ordered", read_queues=1, is_ordered=True)
         for number in range(5):
@@ -392,7 +392,7 @@ class TestProgress:
         assert [set(stats.offset_table) for stats in listed["h"]] == [{queue("Ordered", 0)}]
         assert listed["g"] == []
 
-    async def test_time_spans_say_how_long_the_next_message_has_been_waiting(self, desk, clock):
+    async def test_consume_time_span_contains_the_age_of_the_next_message(self, desk, clock):
         await make(desk)
         begun_ms = clock.now_ms
         for number in range(3):
@@ -413,21 +413,21 @@ class TestProgress:
         refusal = await desk.refused(RequestCode.QUERY_CONSUME_TIME_SPAN, headers.GetConsumeTimeSpans("Nowhere", "g"))
         assert refusal[0] == ResponseCode.TOPIC_NOT_EXIST
 
-    async def test_the_topics_of_a_group_are_those_it_has_offsets_on(self, desk):
+    async def test_topics_of_a_group_are_those_with_committed_offsets(self, desk):
         for topic in ("A", "B"):
             await make(desk, topic)
             await desk.commit("g", Queue(topic, 0), 0)
         found = await desk.told(bodies.TopicList, RequestCode.QUERY_TOPICS_BY_CONSUMER, headers.GetGroupTopics("g"))
         assert found == bodies.TopicList(["A", "B"], str(desk.server.address))
 
-    async def test_the_subscription_of_a_group_is_told_while_it_is_online(self, desk):
+    async def test_the_subscription_of_a_group_is_returned_only_while_it_is_online(self, desk):
         code, asked = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, headers.GetGroupSubscription("g", "T")
         assert (await desk.told(bodies.GroupSubscription, code, asked)).subscription_data is None
         await desk.subscribe("g", T="a || b")
         found = await desk.told(bodies.GroupSubscription, code, asked)
         assert (found.group, found.topic, found.subscription_data.sub_string) == ("g", "T", "a || b")
 
-    async def test_corrections_are_the_least_offsets_of_others_where_they_are_behind(self, desk):
+    async def test_a_corrected_offset_is_the_lowest_of_other_groups_that_lag_behind(self, desk):
         await make(desk)
         for group, offsets in {"slow": (2, 9), "fast": (7, 9), "ignored": (0, 0), "compared": (5, 5)}.items():
             for target, offset in zip((Q0, Q1), offsets, strict=True):
@@ -436,7 +436,7 @@ class TestProgress:
         found = await desk.told(bodies.CorrectedOffsets, RequestCode.QUERY_CORRECTION_OFFSET, asked)
         assert found.correction_offsets == {0: 2, 1: NO_CORRECTION}
 
-    async def test_a_cloned_group_goes_on_where_the_other_is(self, desk):
+    async def test_cloning_offsets_copies_the_committed_offsets_of_one_or_all_topics(self, desk):
         await make(desk)
         await make(desk, "Other")
         await desk.commit("from", Q0, 4)
@@ -452,7 +452,7 @@ class TestProgress:
         }
         assert {"one", "all"} <= set((await all_groups(desk)).subscription_group_table)
 
-    async def test_a_group_online_is_given_offsets_of_what_it_subscribes_to_only(self, desk):
+    async def test_cloning_offsets_to_an_online_group_covers_only_subscribed_topics(self, desk):
         await make(desk)
         await make(desk, "Other")
         await desk.commit("from", Q0, 4)
@@ -465,7 +465,7 @@ class TestProgress:
         offsets = (await desk.told(bodies.ConsumerOffsets, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table
         assert offsets["Other@to"] == {0: 6}
 
-    async def test_cloning_to_an_illegal_group_or_of_an_unknown_topic_is_refused(self, desk):
+    async def test_cloning_offsets_to_an_illegal_group_or_of_an_unknown_topic_is_refused(self, desk):
         await make(desk)
         await desk.commit("from", Q0, 4)
         refusal = await desk.refused(
@@ -480,7 +480,7 @@ class TestRuntime:
     async def figures(self, desk: Asking) -> dict[str, str]:
         return (await desk.told(bodies.KvTable, RequestCode.GET_BROKER_RUNTIME_INFO)).table
 
-    async def test_figures_have_every_key_the_cluster_list_reads(self, desk):
+    async def test_runtime_info_contains_every_key_that_cluster_list_reads(self, desk):
         table = await self.figures(desk)
         pools = [f"{pool}ThreadPoolQueue" for pool in ("send", "pull", "ack")]
         needed = {"brokerVersionDesc", "brokerActive", "earliestMessageTimeStamp", "commitLogDiskRatio"}
@@ -494,7 +494,7 @@ class TestRuntime:
         for name in ("putTps", "getTransferredTps", "getFoundTps", "getMissTps", "getTotalTps"):
             assert [float(rate) for rate in table[name].split(" ")] == [0.0] * 3
 
-    async def test_figures_are_those_of_the_store_and_of_the_disk(self, desk, clock):
+    async def test_runtime_info_reports_the_commit_log_the_disk_and_the_uptime(self, desk, clock):
         begun_ms = clock.now_ms
         await desk.send(Q0, b"x" * 100)
         clock.now_ms += 90_061_000
@@ -506,7 +506,7 @@ class TestRuntime:
         assert table["bootTimestamp"] == str(begun_ms)
         assert table["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
 
-    async def test_figures_say_how_fast_messages_come_and_go(self, desk, clock):
+    async def test_runtime_info_reports_put_and_get_rates(self, desk, clock):
         await self.figures(desk)
         for _ in range(20):
             await desk.send(Q0, b"x" * 10)
@@ -520,7 +520,7 @@ class TestRuntime:
         assert (table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("20", "20")
         assert (table["putMessageTimesTotal"], table["putMessageAverageSize"]) == ("20", "10.0")
 
-    async def test_statistics_of_topics_and_groups_are_told_by_key(self, desk, clock):
+    async def test_broker_stats_are_returned_by_name_and_key(self, desk, clock):
         desk.broker.counters.tick(clock.now_ms)
         for _ in range(20):
             await desk.send(Q0, b"x" * 10)
@@ -549,12 +549,12 @@ class TestRuntime:
             ("", ""),
         ],
     )
-    async def test_statistics_that_are_not_kept_are_said_to_be_missing(self, desk, name, key):
+    async def test_unknown_broker_stats_are_refused(self, desk, name, key):
         await desk.send(Q0, b"x")
         refusal = await desk.refused(RequestCode.VIEW_BROKER_STATS_DATA, headers.GetBrokerStats(name, key))
         assert refusal[0] == ResponseCode.SYSTEM_ERROR
 
-    async def test_settings_are_told_as_java_properties(self, tmp_path):
+    async def test_broker_config_is_returned_as_java_properties(self, tmp_path):
         folder = tmp_path / "a b\\Jürgen"
         async with asking(folder, name="b1", auto_create_topics=False) as desk:
             answer = await desk.ask(RequestCode.GET_BROKER_CONFIG)
@@ -570,13 +570,13 @@ class TestRuntime:
         assert lines["mappedFileSizeCommitLog"] == str(LOG.segment_bytes)
         assert lines["storePathRootDir"] == f"{tmp_path}/a b\\\\J\\u00FCrgen"
 
-    async def test_no_setting_is_changed_at_run_time_and_that_is_said(self, desk):
+    async def test_updating_the_broker_config_at_run_time_is_refused(self, desk):
         before = bytes((await desk.ask(RequestCode.GET_BROKER_CONFIG)).body)
         code, remark = await desk.refused(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=1\n")
         assert (code, "restart it" in remark) == (ResponseCode.INVALID_PARAMETER, True)
         assert bytes((await desk.ask(RequestCode.GET_BROKER_CONFIG)).body) == before
 
-    async def test_old_segments_go_when_asked_and_not_before(self, desk, clock):
+    async def test_expired_segments_are_deleted_on_request_and_younger_ones_are_kept(self, desk, clock):
         for _ in range(5):
             await desk.send(Q0, b"x" * 300_000)
         await desk.done(RequestCode.DELETE_EXPIRED_COMMITLOG)
@@ -588,7 +588,7 @@ class TestRuntime:
         assert stats.offset_table[queue("T", 0)].min_offset > 0
         assert (await self.figures(desk))["commitLogMinOffset"] == str(LOG.segment_bytes)
 
-    async def test_there_is_nothing_to_clean_and_that_is_fine(self, desk):
+    async def test_cleanup_requests_without_work_succeed(self, desk):
         await desk.send(Q0, b"x")
         for code in (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC):
             await desk.done(code)

@@ -1,4 +1,4 @@
-"""A send that is repeated because its answer was lost is stored once."""
+"""Dedup of sends: a send that is repeated because its response was lost is stored once."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ def ticket(number: int, producer: str = PRODUCER) -> str:
     return named(__PID=producer, __SEQ=str(number), UNIQ_KEY=f"{producer}{number:08X}")
 
 
-async def test_a_repeat_gets_the_first_answer_and_stores_nothing(tmp_path):
+async def test_a_repeated_send_returns_the_first_result_and_stores_nothing(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         first = await send(channel, "T", b"once", 1, ticket(1))
         again = await send(channel, "T", b"once", 2, ticket(1))  # a retry may choose another queue
@@ -32,7 +32,7 @@ async def test_a_repeat_gets_the_first_answer_and_stores_nothing(tmp_path):
         assert (await pull(channel, "T", 2)).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_repeats_that_come_together_are_one(tmp_path):
+async def test_concurrent_repeats_of_a_send_are_stored_once(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         answers = await asyncio.gather(*(send(channel, "T", b"once", 1, ticket(7)) for _ in range(20)))
@@ -40,7 +40,7 @@ async def test_repeats_that_come_together_are_one(tmp_path):
         assert (await pull(channel, "T", 1)).bodies == [b"once"]
 
 
-async def test_a_repeat_is_known_after_a_restart(tmp_path):
+async def test_a_repeated_send_is_recognised_after_a_restart(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         first = await send(channel, "T", b"once", 0, ticket(1))
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
@@ -50,21 +50,21 @@ async def test_a_repeat_is_known_after_a_restart(tmp_path):
         assert (await pull(channel, "T")).bodies == [b"once", b"new"]
 
 
-async def test_another_producer_with_the_same_number_is_another(tmp_path):
+async def test_the_same_sequence_number_of_another_producer_is_a_new_send(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"one", 0, ticket(1))
         await send(channel, "T", b"two", 0, ticket(1, producer="7F00000112345678ABCDEF02"))
         assert (await pull(channel, "T")).bodies == [b"one", b"two"]
 
 
-async def test_a_producer_without_a_number_is_refused(tmp_path):
+async def test_a_send_with_a_producer_id_and_no_sequence_number_is_refused(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         refused = await try_send(channel, "T", b"x", 0, named(__PID=PRODUCER))
         assert (refused.code, "__SEQ" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
 
-def test_what_is_remembered_is_bounded():
+def test_the_number_of_remembered_sends_per_producer_is_bounded():
     now_ms = 0
     repeats = SendDeduplicator(None, now_ms=lambda: now_ms)  # type: ignore[arg-type]
     for number in range(SENDS_PER_PRODUCER_MAX + 10):
@@ -77,7 +77,7 @@ def test_what_is_remembered_is_bounded():
     assert not repeats.must_search_index
 
 
-async def test_a_repeat_of_what_waits_for_its_time_is_known_after_a_restart(tmp_path):
+async def test_a_repeated_send_of_a_delayed_message_is_recognised_after_a_restart(tmp_path):
     words = ticket(1) + named(TIMER_DELAY_SEC="3600")
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         first = await send(channel, "T", b"later", 0, words)

@@ -1,4 +1,4 @@
-"""Messages that wait for their time, over a real socket and on a clock that goes as it is told."""
+"""Delayed messages over a real socket, with a manual clock."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store" / "clean.tar
 
 
 async def stored(store: LogStore, queue: Queue = T) -> list[StoredMessage]:
-    """All that is there, however old."""
+    """Return all messages of the queue."""
     messages: list[StoredMessage] = []
     offset = store.bounds_nowait(queue).first
     while isinstance(found := await store.read(queue, offset, count_max=1_000, bytes_max=64 << 20), Slice):
@@ -44,7 +44,7 @@ async def bodies_in(store: LogStore, queue: Queue = T) -> list[bytes]:
 
 
 class Stage:
-    """A broker, its clock, and what it has delivered."""
+    """A broker, its clock, and the messages that it has delivered."""
 
     def __init__(self, client: Asking, clock: Clock) -> None:
         self.client, self.clock, self.store = client, clock, client.broker.store
@@ -57,7 +57,7 @@ class Stage:
         return [body for body in await bodies_in(self.store) if not body.startswith(b"canary")]
 
     async def nothing_comes_in(self, ms: int) -> None:
-        """Passes the time; what is due exactly then has come, and nothing else has."""
+        """Advance the clock, and assert that only a canary that is due exactly then is delivered."""
         before, end = await self.delivered(), self.store.bounds_nowait(T).end
         await self.client.send(T, f"canary {self.clock.now_ms}".encode(), TIMER_DELAY_MS=str(ms))
         self.pass_ms(ms)
@@ -78,7 +78,7 @@ async def stage(tmp_path):
 
 
 class Restarts:
-    """The same folder and clock, one broker after the other."""
+    """Brokers that run one after the other on the same folder and clock."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.clock = path, Clock()
@@ -103,39 +103,39 @@ def restarts(tmp_path) -> Restarts:
     return Restarts(tmp_path / "store")
 
 
-# -- levels -----------------------------------------------------------------------------------------------------------
+# -- delay levels -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", range(1, 19))
-async def test_a_level_waits_its_time_and_not_a_millisecond_less(stage, level):
+async def test_a_delay_level_delivers_at_its_delay_and_not_a_millisecond_earlier(stage, level):
     await stage.client.send(T, b"later", DELAY=str(level))
     await stage.nothing_comes_in(DELAY_LEVELS_MS[level - 1] - 1)
     stage.pass_ms(1)
     await stage.comes(b"later")
 
 
-async def test_all_levels_come_in_the_order_of_their_times(stage):
+async def test_delay_levels_deliver_in_the_order_of_their_delays(stage):
     for level in range(18, 0, -1):
         await stage.client.send(T, b"%d" % level, DELAY=str(level))
     stage.pass_ms(2 * 3_600_000)
     await stage.comes(*(b"%d" % level for level in range(1, 19)))
 
 
-async def test_a_level_keeps_its_order_though_all_have_one_time(stage):
+async def test_messages_of_one_delay_level_keep_their_order(stage):
     for number in range(700):
         await stage.client.send(T, b"%d" % number, DELAY="2")
     stage.pass_ms(5_000)
     await stage.comes(*(b"%d" % number for number in range(700)))
 
 
-async def test_levels_above_the_highest_are_the_highest(stage):
+async def test_a_level_above_the_highest_uses_the_highest_delay(stage):
     await stage.client.send(T, b"later", DELAY="99")
     await stage.nothing_comes_in(DELAY_LEVELS_MS[-1] - 1)
     stage.pass_ms(1)
     await stage.comes(b"later")
 
 
-async def test_a_delivered_message_is_what_was_sent_and_is_not_delayed_again(stage):
+async def test_a_delivered_message_equals_the_sent_one_and_is_not_delayed_again(stage):
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 2, 0, 1234, 77, encode({"DELAY": "1", "TAGS": "a"}).decode())
     sent = await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"later")
     assert sent.queue_id == 2
@@ -144,7 +144,7 @@ async def test_a_delivered_message_is_what_was_sent_and_is_not_delayed_again(sta
     (message,) = await stored(stage.store, Queue("T", 2))
     assert (message.body, message.flag, message.born_ms, message.tags) == (b"later", 77, 1234, "a")
     assert message.store_ms == stage.clock.now_ms
-    # As in RocketMQ, consumers see what it waited for. It was appended all the same.
+    # As in RocketMQ, the delivered message keeps its delay properties; the broker does not delay it again.
     assert message.properties["DELAY"] == "1"
     assert message.properties["REAL_TOPIC"] == "T"
     assert stage.client.broker.delay.count == 0
@@ -152,7 +152,7 @@ async def test_a_delivered_message_is_what_was_sent_and_is_not_delayed_again(sta
     assert answer.code == ResponseCode.SUCCESS
 
 
-# -- any time ---------------------------------------------------------------------------------------------------------
+# -- timers -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ async def test_a_delivered_message_is_what_was_sent_and_is_not_delayed_again(sta
         ({"TIMER_DELAY_MS": str(3 * 86_400_000)}, 3 * 86_400_000),
     ],
 )
-async def test_a_timer_waits_its_time_and_not_a_millisecond_less(stage, named, delay_ms):
+async def test_a_timer_message_is_delivered_when_due_and_not_a_millisecond_earlier(stage, named, delay_ms):
     await stage.client.send(T, b"later", **named)
     if delay_ms > 1:
         await stage.nothing_comes_in(delay_ms - 1)
@@ -177,14 +177,14 @@ async def test_a_timer_waits_its_time_and_not_a_millisecond_less(stage, named, d
     await stage.comes(b"later")
 
 
-async def test_a_time_that_has_come_is_no_delay(stage):
+async def test_a_message_that_is_already_due_is_not_delayed(stage):
     for number, delay in enumerate(("0", "-5")):
         await stage.client.send(T, b"%d" % number, TIMER_DELAY_MS=delay)
     await stage.client.send(T, b"2", TIMER_DELIVER_MS=str(stage.clock.now_ms))
     assert await stage.delivered() == [b"0", b"1", b"2"]
 
 
-async def test_years_work_where_the_horizon_allows_them_and_are_refused_where_not(restarts):
+async def test_a_delay_beyond_the_horizon_is_refused_and_a_delay_of_years_within_it_works(restarts):
     words = encode({"TIMER_DELIVER_MS": str(restarts.clock.now_ms + 3 * YEAR_MS)}).decode()
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 0, 1, 0, words)
     async with restarts.stage() as stage:
@@ -198,7 +198,7 @@ async def test_years_work_where_the_horizon_allows_them_and_are_refused_where_no
         await stage.comes(b"later")
 
 
-async def test_what_is_no_time_is_refused(stage):
+async def test_a_malformed_delivery_time_is_refused(stage):
     words = encode({"TIMER_DELIVER_MS": "tomorrow"}).decode()
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 0, 1, 0, words)
     await stage.client.send(T, b"makes the topic")
@@ -206,7 +206,7 @@ async def test_what_is_no_time_is_refused(stage):
     assert code == ResponseCode.MESSAGE_ILLEGAL
 
 
-async def test_words_that_only_the_broker_may_say_do_nothing_from_a_sender(restarts):
+async def test_internal_delay_properties_of_a_sender_have_no_effect(restarts):
     async with restarts.stage() as stage:
         await stage.client.send(T, b"victim", TIMER_DELAY_MS="5000")
         await stage.client.send(
@@ -226,8 +226,8 @@ async def test_words_that_only_the_broker_may_say_do_nothing_from_a_sender(resta
         assert sorted(await stage.delivered()) == [b"odd", b"odder", b"victim"]
 
 
-async def test_large_messages_due_together_all_come(stage):
-    """More than a segment holds: they cannot go in one append."""
+async def test_large_messages_that_are_due_together_are_all_delivered(stage):
+    """The messages exceed one segment, so one append cannot hold them."""
     for number in range(40):
         await stage.client.send(T, b"%02d" % number + b"x" * 60_000, DELAY="1")
     stage.pass_ms(1_000)
@@ -235,7 +235,7 @@ async def test_large_messages_due_together_all_come(stage):
     assert [message.body[:2] for message in await stored(stage.store)] == [b"%02d" % number for number in range(40)]
 
 
-async def test_other_requests_are_served_while_many_are_delivered(stage):
+async def test_other_requests_are_served_while_many_delayed_messages_are_delivered(stage):
     await stage.client.send(T, b"makes the topic")
     draft = {"properties": encode({"UNIQ_KEY": "x"})}
     for number in range(6_000):
@@ -248,11 +248,11 @@ async def test_other_requests_are_served_while_many_are_delivered(stage):
     await eventually(lambda: stage.store.bounds_nowait(T).end == 6_001)
 
 
-# -- clocks that are set ----------------------------------------------------------------------------------------------
+# -- changes of the clock ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("named", [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}])
-async def test_a_clock_set_back_makes_nothing_early_late_or_lost(restarts, named):
+async def test_setting_the_clock_back_makes_no_message_early_late_or_lost(restarts, named):
     async with restarts.stage() as stage:
         await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
         stage.pass_ms(10)
@@ -262,12 +262,12 @@ async def test_a_clock_set_back_makes_nothing_early_late_or_lost(restarts, named
         await stage.nothing_comes_in(999)
     async with restarts.stage() as stage:
         assert b"second" not in await stage.delivered()
-        stage.pass_ms(1_000)  # the level's wait begins anew: when it was stored, by the clock of now, is not known
+        stage.pass_ms(1_000)  # a level's delay starts again: the store time is of the old clock
         await eventually(lambda: stage.client.broker.delay.count == 0)
         assert b"second" in await stage.delivered()
 
 
-async def test_a_message_put_in_the_very_millisecond_of_the_mark_survives_a_restart(restarts):
+async def test_a_message_stored_in_the_millisecond_of_the_delivered_mark_survives_a_restart(restarts):
     async with restarts.stage() as stage:
         await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
         stage.pass_ms(10)
@@ -282,14 +282,14 @@ async def test_a_message_put_in_the_very_millisecond_of_the_mark_survives_a_rest
 # -- restarts ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_restart_forgets_nothing_and_repeats_nothing(restarts):
+async def test_a_restart_neither_loses_nor_repeats_delayed_messages(restarts):
     async with restarts.stage() as stage:
         for number in range(30):
             await stage.client.send(T, b"%02d" % number, TIMER_DELAY_MS=str(1_000 * (number + 1)))
         await stage.client.send(T, b"level", DELAY="5")
         stage.pass_ms(10_000)
         await stage.comes(*(b"%02d" % number for number in range(10)))
-    restarts.clock.now_ms += 10_000  # these become due while nobody is there
+    restarts.clock.now_ms += 10_000  # ten messages become due while no broker runs
     async with restarts.stage() as stage:
         await stage.comes(*(b"%02d" % number for number in range(20)))
         assert stage.client.broker.delay.count == 11
@@ -302,7 +302,7 @@ async def test_a_restart_forgets_nothing_and_repeats_nothing(restarts):
         assert stage.client.broker.delay.count == 0
 
 
-async def test_a_restart_reads_only_what_still_waits(restarts):
+async def test_a_restart_reads_only_messages_that_are_still_delayed(restarts):
     async with restarts.stage() as stage:
         for number in range(50):
             await stage.client.send(T, b"%d" % number, DELAY="1")
@@ -314,14 +314,14 @@ async def test_a_restart_reads_only_what_still_waits(restarts):
         assert stage.client.broker.delay.count == 1
 
 
-# -- taking back ------------------------------------------------------------------------------------------------------
+# -- recall -----------------------------------------------------------------------------------------------------------
 
 
 async def recall(stage: Stage, handle: str, topic: str = "T"):
     return await stage.client.ask(RequestCode.RECALL_MESSAGE, headers.RecallMessage(topic, handle))
 
 
-async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts):
+async def test_a_recalled_message_is_not_delivered_even_after_a_restart(restarts):
     async with restarts.stage() as stage:
         sent = await stage.client.send(T, b"recalled", TIMER_DELAY_MS="5000", UNIQ_KEY="k1")
         await stage.client.send(T, b"kept", TIMER_DELAY_MS="5000", UNIQ_KEY="k2")
@@ -337,7 +337,7 @@ async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts)
         await eventually(lambda: stage.client.broker.delay.count == 0)
 
 
-async def test_recalling_is_refused_when_it_is_too_late_or_means_something_else(stage):
+async def test_recall_is_refused_for_a_delivered_message_and_for_a_wrong_handle(stage):
     sent = await stage.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
     handle = sent.recall_handle
     other = recall_handle("T", "elsewhere", stage.clock.now_ms + 100, "k")
@@ -348,21 +348,21 @@ async def test_recalling_is_refused_when_it_is_too_late_or_means_something_else(
     await stage.comes(b"now")
 
 
-async def test_a_message_can_be_taken_back_by_another_as_before_5_3(stage):
+async def test_a_message_can_be_cancelled_by_a_cancel_message_as_before_5_3(stage):
     due_ms = str(stage.clock.now_ms + 5_000)
     await stage.client.send(T, b"gone", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="k1")
     await stage.client.send(T, b"gone too", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="k2")
     await stage.client.send(T, b"stays", TIMER_DELIVER_MS=str(stage.clock.now_ms + 5_001), UNIQ_KEY="k3")
-    for key in ("T+k1", "k2", "T+k3"):  # the last one has another time
+    for key in ("T+k1", "k2", "T+k3"):  # k3 is due at another time
         await stage.client.send(T, b"cancels", TIMER_DELIVER_MS=due_ms, TIMER_DEL_UNIQKEY=key)
     stage.pass_ms(6_000)
     await stage.comes(b"stays")
 
 
-# -- topics that are gone ---------------------------------------------------------------------------------------------
+# -- deleted topics ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_topic_holds_up_nobody(stage):
+async def test_messages_of_a_deleted_topic_do_not_block_other_deliveries(stage):
     gone = Queue("Gone", 0)
     await stage.client.send(gone, b"nobody's", DELAY="1")
     await stage.client.send(T, b"later", DELAY="1")
@@ -373,7 +373,7 @@ async def test_a_deleted_topic_holds_up_nobody(stage):
     await eventually(lambda: stage.client.broker.delay.count == 0)
 
 
-# -- crashes and long waits, without the broker around it -------------------------------------------------------------
+# -- crashes and long delays, without a broker ------------------------------------------------------------------------
 
 
 def opened(path: Path, clock: Clock, **settings: object) -> LogStore:
@@ -393,7 +393,7 @@ def timed(delay: LogDelayScheduler, clock: Clock, body: bytes, ms: int, key: str
     delay.schedule_at(T, Draft(body=body, properties=encode({"UNIQ_KEY": key or body.decode()})), clock.now_ms + ms)
 
 
-async def test_a_crash_between_delivery_and_mark_repeats_and_loses_nothing(tmp_path):
+async def test_a_crash_between_delivery_and_mark_repeats_messages_and_loses_none(tmp_path):
     clock = Clock()
     with opened(tmp_path, clock) as store:
         delay = await started(store, clock)
@@ -404,7 +404,7 @@ async def test_a_crash_between_delivery_and_mark_repeats_and_loses_nothing(tmp_p
         await eventually(lambda: store.bounds_nowait(T).end == 3)
         third = (await stored(store))[2]
         await delay.stop()
-        store.truncate(third.physical_offset)  # the third, and the mark behind it, never reached the disk
+        store.truncate(third.physical_offset)  # the third message and the mark after it never reached the disk
     with opened(tmp_path, clock) as store:
         delay = await started(store, clock)
         await eventually(lambda: store.bounds_nowait(T).end == 5)
@@ -412,9 +412,9 @@ async def test_a_crash_between_delivery_and_mark_repeats_and_loses_nothing(tmp_p
         assert await bodies_in(store) == [b"0", b"1", b"0", b"1", b"2"]
 
 
-async def test_a_restart_never_starts_behind_what_is_just_being_delivered(tmp_path):
+async def test_the_recovery_offset_never_passes_messages_that_are_being_delivered(tmp_path):
     clock = Clock()
-    with opened(tmp_path, clock, hot_bytes=0) as store:  # every read takes a thread, and a while
+    with opened(tmp_path, clock, hot_bytes=0) as store:  # every read uses a thread and takes time
         delay = await started(store, clock)
         for number in range(20):
             timed(delay, clock, b"%d" % number, 1_000 + number % 7)
@@ -428,7 +428,7 @@ async def test_a_restart_never_starts_behind_what_is_just_being_delivered(tmp_pa
         await delay.stop()
 
 
-async def test_what_readers_may_not_see_yet_is_delivered_once_they_may(tmp_path):
+async def test_an_unreplicated_delayed_message_is_delivered_after_replication(tmp_path):
     clock = Clock()
     with opened(tmp_path, clock, visible_after="replicated") as store:
         delay = await started(store, clock)
@@ -445,7 +445,7 @@ async def test_what_readers_may_not_see_yet_is_delivered_once_they_may(tmp_path)
         await delay.stop()
 
 
-async def test_a_long_wait_outlives_retention_and_comes_once(tmp_path):
+async def test_a_delay_longer_than_retention_delivers_once(tmp_path):
     clock = Clock()
     hour_ms = 3_600_000
     for round_number in range(6):
@@ -460,7 +460,7 @@ async def test_a_long_wait_outlives_retention_and_comes_once(tmp_path):
             assert delay.count <= 302, "a copy replaces what it was copied from"
             for _ in range(4):
                 clock.now_ms += 6 * hour_ms
-                for _ in range(40):  # others make the log grow, so that there are segments to delete
+                for _ in range(40):  # other messages fill segments for retention to delete
                     store.append_nowait(Queue("T", 1), [Draft(body=b"x" * 10_000)])
                 delay.wake()
                 await delay.roll()
@@ -468,7 +468,7 @@ async def test_a_long_wait_outlives_retention_and_comes_once(tmp_path):
                 await store.trim()
             if round_number in (2, 3):
                 assert store.first > 0
-                assert await bodies_in(store) in ([b"level"], [])  # which retention takes in its turn
+                assert await bodies_in(store) in ([b"level"], [])  # retention deletes it later
             if round_number == 5:
                 await eventually(lambda delay=delay: delay.count == 0)
                 assert store.bounds_nowait(T).end == 301
@@ -476,7 +476,7 @@ async def test_a_long_wait_outlives_retention_and_comes_once(tmp_path):
             await delay.stop()
 
 
-async def test_a_crash_behind_a_copy_does_not_make_two_of_one(tmp_path):
+async def test_a_crash_after_rolling_a_delayed_message_does_not_deliver_it_twice(tmp_path):
     clock = Clock()
     hour_ms = 3_600_000
     with opened(tmp_path, clock) as store:
@@ -497,7 +497,7 @@ async def test_a_crash_behind_a_copy_does_not_make_two_of_one(tmp_path):
         assert sorted(await bodies_in(store)) == [b"0", b"1", b"2"]
 
 
-async def test_messages_that_fill_more_than_a_segment_together_come_one_by_one(tmp_path):
+async def test_due_messages_larger_than_a_segment_are_delivered_in_order(tmp_path):
     clock = Clock()
     with opened(tmp_path, clock, segment_bytes=64 << 10) as store:
         delay = await started(store, clock)
@@ -510,10 +510,10 @@ async def test_messages_that_fill_more_than_a_segment_together_come_one_by_one(t
         assert [body[:2] for body in await bodies_in(store)] == [b"%02d" % number for number in range(20)]
 
 
-# -- a directory of RocketMQ's ----------------------------------------------------------------------------------------
+# -- a store directory of RocketMQ ------------------------------------------------------------------------------------
 
 
-async def test_what_rocketmq_has_delivered_is_not_delivered_again(tmp_path):
+async def test_delayed_messages_that_rocketmq_delivered_are_not_delivered_again(tmp_path):
     extract(FIXTURE, tmp_path / "store")
     clock = Clock(1_794_734_683_408 + YEAR_MS)
     settings = LogSettings(index_slots=100, index_entries=200)

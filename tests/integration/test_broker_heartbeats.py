@@ -1,4 +1,4 @@
-"""Clients of a real broker, over real sockets: membership, locks, and remote control of consumers."""
+"""Heartbeats over real sockets: group membership, queue locks, and remote control of consumers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def server(tmp_path: Path) -> AsyncIterator[BrokerServer]:
 
 
 class Client:
-    """A consumer as a broker sees it: it beats, and answers what it is asked."""
+    """A consumer that sends heartbeats and answers requests of the broker."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -70,7 +70,7 @@ class Client:
         return seen
 
     def beat_as(self, language: Language, version: int) -> None:
-        """One-way, in the name of another language or release."""
+        """Send a one-way heartbeat as a client of another language or version."""
         frame = RemotingCommand(
             RequestCode.HEART_BEAT, 1, ONE_WAY_FLAG, language, version, None, None, self.heartbeat()
         )
@@ -90,7 +90,7 @@ class Client:
 
 @pytest.fixture
 async def client(server: BrokerServer) -> AsyncIterator[Callable[[str], object]]:
-    """Makes connected clients, and hangs up for all of them."""
+    """Return a factory of connected clients; close them all at the end."""
     made: list[Client] = []
 
     async def connected(client_id: str) -> Client:
@@ -102,15 +102,15 @@ async def client(server: BrokerServer) -> AsyncIterator[Callable[[str], object]]
         each.channel.close()
 
 
-# -- coming and going -------------------------------------------------------------------------------------------------
+# -- membership -------------------------------------------------------------------------------------------------------
 
 
-async def test_members_hear_of_each_other(client):
+async def test_members_are_notified_when_a_member_joins_or_leaves(client):
     one, two = await client("one"), await client("two")
     await one.beat()
     await two.beat()
     assert await one.members() == await two.members() == ["one", "two"]
-    await eventually(lambda: len(one.told(40)) == 2)  # of itself, and of the other
+    await eventually(lambda: len(one.told(40)) == 2)  # one for its own join, one for the other member's
     assert headers.read(headers.NotifyConsumersChanged, one.told(40)[-1].ext).group == "g"
     assert one.told(40)[-1].is_one_way
 
@@ -119,18 +119,18 @@ async def test_members_hear_of_each_other(client):
     assert await one.members() == ["one"]
 
 
-async def test_the_same_heartbeat_again_tells_nobody(client):
+async def test_a_repeated_heartbeat_notifies_no_member(client):
     one, two = await client("one"), await client("two")
     await one.beat()
     await two.beat()
     await eventually(lambda: len(one.told(40)) == 2)
     await two.beat()
     await two.beat()
-    await one.members()  # an answer on the same connection: whatever was said before it has arrived
+    await one.members()  # a response on the same connection: earlier notifications have arrived
     assert len(one.told(40)) == 2
 
 
-async def test_a_client_that_hangs_up_is_gone_at_once(client, server):
+async def test_a_client_that_disconnects_is_removed_at_once(client, server):
     one, two = await client("one"), await client("two")
     await one.beat()
     await two.beat(producer_data_set=[ProducerData("p")])
@@ -140,8 +140,8 @@ async def test_a_client_that_hangs_up_is_gone_at_once(client, server):
     assert server.broker.clients.producers("p") == []
 
 
-async def test_who_hangs_up_while_its_group_is_made_is_no_member(tmp_path):
-    log = LOG.model_copy(update={"flush": "sync"})  # so that making a group takes a while
+async def test_a_client_that_disconnects_while_its_group_is_created_is_no_member(tmp_path):
+    log = LOG.model_copy(update={"flush": "sync"})  # makes the creation of a group slow
     async with BrokerServer(BrokerSettings(port=0), tmp_path, log) as server:
         hasty = await Client("hasty").connect(server)
         hasty.beat_as(Language.JAVA, ADVERTISED_VERSION)
@@ -150,7 +150,7 @@ async def test_who_hangs_up_while_its_group_is_made_is_no_member(tmp_path):
         await eventually(lambda: not server.broker.clients.has_consumers("g"))
 
 
-async def test_the_last_one_to_leave_leaves_no_group(client):
+async def test_a_group_is_offline_after_its_last_member_leaves(client):
     one = await client("one")
     await one.beat()
     await one.ask(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClient("one", consumer_group="g"))
@@ -158,7 +158,7 @@ async def test_the_last_one_to_leave_leaves_no_group(client):
     assert (found.code, found.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer of group 'g' is online")
 
 
-async def test_those_who_broadcast_are_left_alone(client):
+async def test_broadcast_consumers_are_not_notified_of_membership_changes(client):
     one, two = await client("one"), await client("two")
     await one.beat(message_model="BROADCASTING")
     await two.beat(message_model="BROADCASTING")
@@ -166,7 +166,7 @@ async def test_those_who_broadcast_are_left_alone(client):
     assert one.told(40) == []
 
 
-async def test_a_client_that_falls_silent_is_dropped(tmp_path):
+async def test_a_client_without_heartbeats_is_disconnected_after_the_timeout(tmp_path):
     async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         mute, lively = await Client("mute").connect(server), await Client("lively").connect(server)
         await lively.beat()
@@ -179,7 +179,7 @@ async def test_a_client_that_falls_silent_is_dropped(tmp_path):
         lively.channel.close()
 
 
-async def test_a_group_that_a_client_no_longer_names_is_left(tmp_path):
+async def test_a_client_leaves_a_group_that_its_heartbeats_no_longer_contain(tmp_path):
     async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         one, two = await Client("one").connect(server), await Client("two").connect(server)
         await one.beat("g")
@@ -196,7 +196,7 @@ async def test_a_group_that_a_client_no_longer_names_is_left(tmp_path):
         two.channel.close()
 
 
-async def test_a_new_group_and_its_retry_topic_are_made(client, server):
+async def test_a_heartbeat_creates_a_new_group_and_its_retry_topic(client, server):
     one = await client("one")
     await one.beat("brand-new")
     assert server.broker.groups.get("brand-new") == Group(name="brand-new")
@@ -204,7 +204,7 @@ async def test_a_new_group_and_its_retry_topic_are_made(client, server):
     assert (retry.read_queues, retry.write_queues, retry.permission) == (1, 1, 6)
 
 
-async def test_a_group_that_may_not_be_made_is_passed_over(tmp_path):
+async def test_a_heartbeat_skips_an_unknown_group_when_auto_creation_is_off(tmp_path):
     async with serving(tmp_path, auto_create_groups=False) as server:
         one = await Client("one").connect(server)
         await server.broker.groups.put(Group(name="known", retry_queues=3))
@@ -217,7 +217,7 @@ async def test_a_group_that_may_not_be_made_is_passed_over(tmp_path):
         one.channel.close()
 
 
-async def test_heartbeats_without_subscriptions(client, server):
+async def test_a_v2_heartbeat_without_subscriptions_keeps_the_known_ones(client, server):
     one = await client("one")
 
     def said(seen: RemotingCommand) -> headers.HeartbeatResponse:
@@ -229,10 +229,10 @@ async def test_heartbeats_without_subscriptions(client, server):
     assert not said(await one.beat(heartbeat_fingerprint=5)).subscription_changed
     assert not said(await one.beat("g", "other", heartbeat_fingerprint=5, without_sub=True)).subscription_changed
     assert server.broker.clients.subscription_filter("g", "T") is not None
-    assert first.version >= 233  # or Java does not pull by SQL92
+    assert first.version >= 233  # older than this, Java does not pull by SQL92
 
 
-# -- what cannot be ---------------------------------------------------------------------------------------------------
+# -- invalid requests -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ async def test_heartbeats_without_subscriptions(client, server):
         (RequestCode.CHECK_CLIENT_CONFIG, b"nonsense"),
     ],
 )
-async def test_a_body_that_makes_no_sense_is_refused_and_the_connection_lives_on(client, code, body):
+async def test_a_malformed_body_is_refused_and_the_connection_stays_open(client, code, body):
     one = await client("one")
     refusal = await one.ask(code, None, body)
     assert refusal.code == ResponseCode.SYSTEM_ERROR
@@ -256,7 +256,7 @@ async def test_a_body_that_makes_no_sense_is_refused_and_the_connection_lives_on
     await one.beat()
 
 
-async def test_bad_sql92_is_refused_where_consumers_look_for_it(client, server):
+async def test_invalid_sql92_is_refused_by_the_config_check_and_the_heartbeat(client, server):
     one = await client("one")
     by_sql = SubscriptionData("S", "a >", "SQL92", 1)
     asked = await one.ask(
@@ -271,16 +271,16 @@ async def test_bad_sql92_is_refused_where_consumers_look_for_it(client, server):
     assert server.broker.clients.subscription_filter("g", "T") is not None
 
 
-async def test_tags_pass_the_check(client):
+async def test_a_tag_subscription_passes_the_config_check(client):
     one = await client("one")
     check = bodies.ClientConfigCheck("one", "g", SubscriptionData("T", "a || b"))
     assert (await one.ask(RequestCode.CHECK_CLIENT_CONFIG, None, bodies.write(check))).code == ResponseCode.SUCCESS
 
 
-# -- locks ------------------------------------------------------------------------------------------------------------
+# -- queue locks ------------------------------------------------------------------------------------------------------
 
 
-async def test_one_client_of_a_group_holds_a_queue(client):
+async def test_only_one_client_of_a_group_holds_the_lock_of_a_queue(client):
     one, two = await client("one"), await client("two")
     queues = [QueueRef("T", "sparrow", number) for number in range(2)]
 
@@ -298,7 +298,7 @@ async def test_one_client_of_a_group_holds_a_queue(client):
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-async def test_tools_see_who_consumes(client):
+async def test_tools_list_the_consumer_connections_of_a_group(client):
     one, tool = await client("one"), await client("tool")
     none = await tool.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.GetConsumerConnections("g"))
     assert (none.code, none.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "no consumer of group 'g' is online")
@@ -312,7 +312,7 @@ async def test_tools_see_who_consumes(client):
     assert (told.message_model, told.consume_type) == ("CLUSTERING", "CONSUME_PASSIVELY")
 
 
-async def test_tools_see_who_produces(client):
+async def test_tools_list_the_producer_connections_of_a_group(client):
     one, tool = await client("one"), await client("tool")
     none = await tool.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.GetProducerConnections("p"))
     assert (none.code, none.remark) == (ResponseCode.SYSTEM_ERROR, "no producer of group 'p' is online")
@@ -330,7 +330,7 @@ async def test_tools_see_who_produces(client):
 
 @pytest.fixture
 async def five_messages(server: BrokerServer) -> list[int]:
-    """In queue 0 of topic T, which has two; group g has read 3 of them. Their physical offsets."""
+    """Store five messages in queue 0 of T and commit offset 3 for group g; return their physical offsets."""
     store = server.broker.store
     await server.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
     appended = await store.append(Queue("T", 0), [draft(f"m{number}", tags="a") for number in range(5)])
@@ -362,7 +362,7 @@ def table(command: RemotingCommand) -> dict[int, int]:
     ],
 )
 @pytest.mark.usefixtures("five_messages")
-async def test_every_member_is_told_where_to_go_on(client, server, asked, offsets):
+async def test_an_offset_reset_is_sent_to_every_member(client, server, asked, offsets):
     one, two, tool = await client("one"), await client("two"), await client("tool")
     await one.beat()
     await two.beat()
@@ -375,12 +375,12 @@ async def test_every_member_is_told_where_to_go_on(client, server, asked, offset
         assert told.is_one_way
         header = headers.read(headers.ResetOffset, told.ext)
         assert (header.topic, header.group, header.is_forced) == ("T", "g", asked.is_forced)
-    # The members commit, not the broker.
+    # The members commit the new offsets, not the broker.
     assert await server.broker.store.offsets.committed("g", Queue("T", 0)) == 3
 
 
 @pytest.mark.usefixtures("five_messages")
-async def test_a_cpp_client_gets_a_list(client, server):
+async def test_an_offset_reset_reaches_a_cpp_client_as_a_list(client, server):
     one, tool = await client("one"), await client("tool")
     one.beat_as(Language.CPP, ADVERTISED_VERSION)
     await eventually(lambda: server.broker.clients.has_consumers("g"))
@@ -392,7 +392,7 @@ async def test_a_cpp_client_gets_a_list(client, server):
 
 
 @pytest.mark.usefixtures("five_messages")
-async def test_with_nobody_online_the_tool_is_told_so(client):
+async def test_an_offset_reset_of_an_offline_group_is_refused(client):
     tool = await client("tool")
     said = await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0))
     assert said.code == ResponseCode.CONSUMER_NOT_ONLINE
@@ -408,7 +408,7 @@ async def test_with_nobody_online_the_tool_is_told_so(client):
     ],
 )
 @pytest.mark.usefixtures("five_messages")
-async def test_a_reset_that_cannot_be_is_refused_and_nobody_is_told(client, asked, code, words):
+async def test_an_invalid_offset_reset_is_refused_and_sent_to_no_member(client, asked, code, words):
     one, tool = await client("one"), await client("tool")
     await one.beat()
     said = await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
@@ -419,7 +419,7 @@ async def test_a_reset_that_cannot_be_is_refused_and_nobody_is_told(client, aske
 
 
 @pytest.mark.usefixtures("five_messages")
-async def test_one_member_too_old_and_nobody_is_told(client, server):
+async def test_an_offset_reset_is_refused_if_one_member_is_too_old(client, server):
     one, old, tool = await client("one"), await client("old"), await client("tool")
     await one.beat()
     old.beat_as(Language.JAVA, consumer_control.RESET_SINCE_VERSION - 1)
@@ -437,16 +437,16 @@ async def test_one_member_too_old_and_nobody_is_told(client, server):
     assert one.told(220) == one.told(221) == []
 
 
-# -- remote control: questions ----------------------------------------------------------------------------------------
+# -- remote control: status requests ----------------------------------------------------------------------------------
 
 
 def at(offset: int) -> Callable[[RemotingCommand], RemotingCommand]:
-    """Answers 221."""
+    """Return a handler that answers request 221 with this offset."""
     status = bodies.ConsumerStatus(message_queue_table={QueueRef("T", "sparrow", 0): offset})
     return lambda command: response_to(command, ResponseCode.SUCCESS, None, bodies.write(status), None)
 
 
-async def test_members_say_where_they_are(client):
+async def test_consumer_status_contains_the_offsets_of_the_members(client):
     one, two, tool = await client("one"), await client("two"), await client("tool")
     one.answers[221], two.answers[221] = at(7), at(8)
     await one.beat()
@@ -463,7 +463,7 @@ async def test_members_say_where_they_are(client):
     assert await ask("two") == {"two": [8]}
 
 
-async def test_who_does_not_say_where_it_is_is_left_out(client, monkeypatch):
+async def test_consumer_status_omits_members_that_do_not_answer(client, monkeypatch):
     monkeypatch.setattr(consumer_control, "STATUS_TIMEOUT_MS", 50)
     one, mute, tool = await client("one"), await client("mute"), await client("tool")
     one.answers[221] = at(7)
@@ -477,7 +477,7 @@ async def test_who_does_not_say_where_it_is_is_left_out(client, monkeypatch):
     assert alone.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
-async def test_a_clients_answer_is_handed_on_as_it_is(client):
+async def test_a_response_of_a_client_is_relayed_unchanged(client):
     one, tool = await client("one"), await client("tool")
     await one.beat()
     for code, remark, body in ((0, None, b'{"anything":{1:"goes"}}'), (1, "not today", b"")):
@@ -512,7 +512,7 @@ async def test_a_client_consumes_a_message_on_request(client, five_messages, ser
         ("7F00000100002A9F000000007FFFFFFF", "does not exist"),
     ],
 )
-async def test_a_message_that_is_not_there_is_not_consumed(client, message_id, words):
+async def test_consuming_an_unknown_message_directly_is_refused(client, message_id, words):
     one, tool = await client("one"), await client("tool")
     await one.beat()
     said = await tool.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeMessageDirectly("g", "one", message_id))
@@ -522,7 +522,7 @@ async def test_a_message_that_is_not_there_is_not_consumed(client, message_id, w
     assert one.told(309) == []
 
 
-async def test_a_client_that_does_not_answer_in_time_has_timed_out(client, monkeypatch):
+async def test_a_relayed_request_times_out_if_the_client_does_not_answer(client, monkeypatch):
     monkeypatch.setattr(consumer_control, "RELAY_TIMEOUT_MS", 50)
     mute, tool = await client("mute"), await client("tool")
     await mute.beat()
@@ -531,7 +531,7 @@ async def test_a_client_that_does_not_answer_in_time_has_timed_out(client, monke
     assert "'mute'" in said.remark
 
 
-async def test_a_client_that_hangs_up_instead_of_answering(client):
+async def test_a_relayed_request_fails_if_the_client_disconnects(client):
     rude, tool = await client("rude"), await client("tool")
     await rude.beat()
 
@@ -555,7 +555,7 @@ async def test_a_client_that_hangs_up_instead_of_answering(client):
         (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g")),
     ],
 )
-async def test_nobody_is_asked_who_is_not_online(client, code, header):
+async def test_a_relayed_request_to_an_offline_client_is_refused(client, code, header):
     tool = await client("tool")
     said = await tool.ask(code, header)
     assert said.code == ResponseCode.SYSTEM_ERROR

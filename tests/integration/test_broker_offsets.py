@@ -1,4 +1,4 @@
-"""Committed offsets, and where queues begin and end: requests 14, 15 and 29 to 32."""
+"""Committed offsets and queue bounds: requests 14, 15 and 29 to 32."""
 
 import pytest
 from tests.support.asking import Clock
@@ -42,7 +42,7 @@ async def channel(server):
 
 
 async def ask(channel, code, header):
-    """The number in the answer, or the code of a refusal."""
+    """Return the number in the response, or the code of a refusal."""
     answer = await channel.request(code, header)
     if answer.code != ResponseCode.SUCCESS:
         assert answer.remark
@@ -68,46 +68,46 @@ async def commit(channel, offset, group="g", queue_id=0, topic="T"):
 # -- committed offsets ------------------------------------------------------------------------------------------------
 
 
-async def test_a_committed_offset_is_found_again(channel):
+async def test_a_committed_offset_is_returned(channel):
     assert await commit(channel, 5) == 0
     assert await committed(channel) == 5
     assert await committed(channel, queue_id=1) == UNKNOWN
     assert await committed(channel, group="other") == UNKNOWN
 
 
-async def test_going_backwards_and_beyond_the_end_is_allowed(channel):
+async def test_committing_backwards_or_beyond_the_end_is_allowed(channel):
     for offset in (7, 3, 0, 1 << 62):
         assert await commit(channel, offset) == 0
         assert await committed(channel) == offset
 
 
-async def test_a_new_group_of_a_young_queue_starts_at_0(channel):
-    """What clients with the default policy rely on: they get the backlog."""
-    assert await committed(channel) == UNKNOWN  # no message yet: the client's own policy counts
+async def test_a_new_group_starts_at_0_in_a_queue_that_still_has_offset_0(channel):
+    """Clients with the default policy rely on this: they read the backlog."""
+    assert await committed(channel) == UNKNOWN  # no message yet: the client's own policy applies
     await send(channel, "T", b"x")
     assert await committed(channel) == 0
     assert await committed(channel, queue_id=1) == UNKNOWN
     assert await committed(channel, zero_if_unknown=False) == UNKNOWN
 
 
-async def test_asking_for_an_offset_of_nothing_is_22(channel):
+async def test_the_offset_of_an_unknown_topic_or_queue_is_not_found(channel):
     assert await committed(channel, topic="NoSuchTopic") == UNKNOWN
     assert await committed(channel, queue_id=99) == UNKNOWN
     assert await committed(channel, queue_id=-1) == UNKNOWN
 
 
-async def test_an_offset_below_zero_is_refused(channel):
+async def test_committing_a_negative_offset_is_refused(channel):
     assert await commit(channel, -1) == ResponseCode.INVALID_PARAMETER
     assert await committed(channel) == UNKNOWN
 
 
-async def test_an_unknown_topic_is_17_and_commits_nothing(server, channel):
+async def test_committing_to_an_unknown_topic_is_refused_and_creates_no_group(server, channel):
     assert await commit(channel, 1, topic="NoSuchTopic") == ResponseCode.TOPIC_NOT_EXIST
     assert await committed(channel, topic="NoSuchTopic", zero_if_unknown=False) == UNKNOWN
     assert server.broker.groups.get("g") is None
 
 
-async def test_a_commit_makes_its_group_unless_that_is_off(server, channel, tmp_path):
+async def test_a_commit_creates_its_group_unless_auto_creation_is_off(server, channel, tmp_path):
     assert await commit(channel, 1, group="fresh") == 0
     assert server.broker.groups.get("fresh") is not None
     assert await commit(channel, 1, group="il legal") == ResponseCode.INVALID_PARAMETER
@@ -118,7 +118,7 @@ async def test_a_commit_makes_its_group_unless_that_is_off(server, channel, tmp_
             assert await commit(other, 1, group="TOOLS_CONSUMER") == 0
 
 
-async def test_one_way_commits_count_and_are_not_answered(server, channel):
+async def test_one_way_commits_are_applied_and_not_answered(server, channel):
     async with wire_to(server.address) as wire:
         for offset in (1, 2):
             wire.write(RemotingCommand(15, 1, ONE_WAY_FLAG, ext=headers.write(CommitOffset("g", "T", 0, offset))))
@@ -126,7 +126,7 @@ async def test_one_way_commits_count_and_are_not_answered(server, channel):
         assert (answer.opaque, headers.read(OffsetResponse, answer.ext).offset) == (2, 2)
 
 
-async def test_offsets_outlive_the_broker(tmp_path):
+async def test_committed_offsets_survive_a_restart_of_the_broker(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"x")
         await commit(channel, 1)
@@ -137,7 +137,7 @@ async def test_offsets_outlive_the_broker(tmp_path):
         assert server.broker.groups.get("g") is not None
 
 
-async def test_offsets_go_with_their_topic(server, channel):
+async def test_deleting_a_topic_deletes_its_committed_offsets(server, channel):
     await send(channel, "Doomed", b"x")
     await commit(channel, 1, topic="Doomed")
     await server.broker.topics.delete("Doomed")
@@ -145,19 +145,19 @@ async def test_offsets_go_with_their_topic(server, channel):
     assert await committed(channel, topic="Doomed") == UNKNOWN
 
 
-# -- where queues begin and end ---------------------------------------------------------------------------------------
+# -- queue bounds -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_ends_of_a_queue(channel):
+async def test_queue_bounds_are_returned_and_are_0_for_empty_and_unknown_queues(channel):
     queue, empty, nowhere = QueueRequest("T", 0), QueueRequest("T", 1), QueueRequest("NoSuchTopic", 0)
     for _ in range(3):
         await send(channel, "T", b"x")
     assert [await ask(channel, RequestCode.GET_MAX_OFFSET, one) for one in (queue, empty, nowhere)] == [3, 0, 0]
-    # 4.9 answers 0 for a queue it does not know, 5.x -1; callers make 0 of both.
+    # For an unknown queue, 4.9 answers 0 and 5.x answers -1; clients treat both as 0.
     assert [await ask(channel, RequestCode.GET_MIN_OFFSET, one) for one in (queue, empty, nowhere)] == [0, 0, 0]
 
 
-async def test_the_end_is_what_readers_see(tmp_path):
+async def test_the_max_offset_excludes_unreplicated_messages(tmp_path):
     log = SMALL_LOG.model_copy(update={"visible_after": "replicated"})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"not shipped yet")
@@ -168,7 +168,7 @@ async def test_the_end_is_what_readers_see(tmp_path):
         assert server.broker.store.bounds_nowait(Queue("T", 0)).end == 1
 
 
-async def test_the_store_time_of_the_oldest_message(clock, channel):
+async def test_earliest_store_time_is_that_of_the_oldest_message(clock, channel):
     assert await ask(channel, RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequest("T", 0)) == -1
     assert await ask(channel, RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequest("NoSuchTopic", 0)) == -1
     clock.now_ms = 1_000_500
@@ -178,7 +178,7 @@ async def test_the_store_time_of_the_oldest_message(clock, channel):
     assert await ask(channel, RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequest("T", 0)) == 1_000_500
 
 
-async def test_the_answer_to_32_is_called_timestamp(channel):
+async def test_the_earliest_store_time_field_is_named_timestamp(channel):
     answer = await channel.request(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequest("T", 0))
     assert answer.fields() == {"timestamp": "-1"}
     assert headers.read(StoreTimeResponse, answer.ext).time_ms == -1
@@ -186,7 +186,7 @@ async def test_the_answer_to_32_is_called_timestamp(channel):
 
 @pytest.fixture
 async def timed(clock, channel):
-    """Offsets 0 to 4, stored at +100, +200, +200, +200 and +300."""
+    """Store offsets 0 to 4 at +100, +200, +200, +200 and +300 ms."""
     for after in (100, 200, 200, 200, 300):
         clock.now_ms = 1_000_000 + after
         await send(channel, "T", b"x")
@@ -194,7 +194,7 @@ async def timed(clock, channel):
 
 
 BY_TIME = [
-    # after, the first at or after it, the last at or before it
+    # ms after the start, first offset at or after it, last offset at or before it
     (-1_000_000, 0, 0),
     (0, 0, 0),
     (100, 0, 0),
@@ -208,14 +208,14 @@ BY_TIME = [
 
 
 @pytest.mark.parametrize("boundary", [None, "LOWER", "lower", "UPPER", "upper"])
-async def test_an_offset_by_time_is_the_first_at_or_after_or_the_last_at_or_before(timed, boundary):
+async def test_searching_by_time_finds_the_first_at_or_after_or_the_last_at_or_before(timed, boundary):
     for after, lower, upper in BY_TIME:
         asked = SearchOffset("T", 0, 1_000_000 + after, boundary)
         expected = upper if asked.wants_upper else lower
         assert await ask(timed, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, asked) == expected, f"{after} ms after"
 
 
-async def test_any_time_is_a_time(timed):
+async def test_searching_by_time_accepts_any_64_bit_time(timed):
     for time_ms in (-(1 << 63), -1, 0, (1 << 63) - 1):
         found = await ask(timed, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("T", 0, time_ms))
         assert found == (5 if time_ms > 0 else 0)

@@ -1,4 +1,4 @@
-"""Popping from a real broker: taking, acknowledging, messages that come again, order, waiting, and restarts."""
+"""Pops from a real broker: ack, revive, invisible times, FIFO pop, long polling, restarts, and assignments."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ INVISIBLE_MS = 60_000
 
 
 class Got(NamedTuple):
-    """A message as a client sees it: with the handle it would make of the answer, or that came with it."""
+    """A popped message with its receipt handle, as a client builds it or receives it."""
 
     message: StoredMessage
     handle: str
     topic: str
-    """Where it was popped from."""
+    """The topic it was popped from."""
 
     @property
     def body(self) -> bytes:
@@ -55,7 +55,7 @@ class Got(NamedTuple):
 
 
 class Popper:
-    """One client of one group."""
+    """A client that pops as a member of one group."""
 
     def __init__(self, server: BrokerServer, channel: Channel, clock: Clock, group: str = "G") -> None:
         self.server, self.broker, self.channel, self.clock, self.group = server, server.broker, channel, clock, group
@@ -82,13 +82,13 @@ class Popper:
         return await self.ask(RequestCode.POP_MESSAGE, header, long_poll_ms=header.poll_ms)
 
     async def pop(self, topic: str = "T", **how: object) -> list[Got]:
-        """What was got; nothing is fine, too."""
+        """Pop, and return the messages; the list may be empty."""
         answer = await self.try_pop(topic, **how)
         assert answer.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), answer.remark
         return self.got(answer, topic) if answer.code == ResponseCode.SUCCESS else []
 
     def got(self, answer: RemotingCommand, topic: str = "T") -> list[Got]:
-        """As Java's client makes handles: from the lists, unless a message has one already."""
+        """Build receipt handles from the offset lists as Java's client does, unless a message carries one."""
         said = headers.read(PopMessageResponse, answer.ext)
         starts = {tuple(entry.split(" ")[:2]): int(entry.split(" ")[2]) for entry in said.start_offsets.split(";")}
         taken = {
@@ -127,7 +127,7 @@ class Popper:
             assert await self.ack(each) == (0, None)
 
     async def change(self, got: Got, invisible_ms: int) -> tuple[int, str | None]:
-        """The code, and the new handle."""
+        """Change the invisible time; return the response code and the new handle."""
         message = got.message
         header = ChangeInvisibleTime(
             self.group, got.topic, message.queue_id, got.handle, message.queue_offset, invisible_ms
@@ -144,12 +144,12 @@ class Popper:
         )
 
     async def passes(self, ms: int) -> None:
-        """Time passes, and everybody has noticed."""
+        """Advance the clock and wake the revive task."""
         self.clock.now_ms += ms
         self.broker.pop_state.earlier_due.set()
 
     async def comes_again(self, count: int, **how: object) -> list[Got]:
-        """Pops until so many messages came."""
+        """Pop until this many messages are received."""
         got: list[Got] = []
         async with asyncio.timeout(10):
             while len(got) < count:
@@ -191,10 +191,10 @@ async def popper(tmp_path):
         yield popper
 
 
-# -- taking and acknowledging -----------------------------------------------------------------------------------------
+# -- pop and ack ------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_popped_and_acknowledged_never_comes_again(popper):
+async def test_an_acknowledged_message_is_not_popped_again(popper):
     every = await popper.fill()
     got: list[Got] = []
     while some := await popper.pop():
@@ -208,7 +208,7 @@ async def test_what_is_popped_and_acknowledged_never_comes_again(popper):
     assert len(popper.broker.pop_state.in_flight) == 0
 
 
-async def test_an_answer_says_what_a_client_needs_for_its_handles(popper):
+async def test_a_pop_response_contains_the_fields_of_receipt_handles(popper):
     for _ in range(3):
         await send(popper.channel, "T", b"x", 2)
     answer = await popper.try_pop(queue_id=2, count=2)
@@ -217,14 +217,14 @@ async def test_an_answer_says_what_a_client_needs_for_its_handles(popper):
     assert (said.start_offsets, said.message_offsets, said.order_counts) == ("0 2 0", "0 2 0,1", None)
 
 
-async def test_messages_come_as_they_lie_in_the_store(popper):
+async def test_a_popped_message_equals_the_stored_one(popper):
     await send(popper.channel, "T", b"body", 1, named(TAGS="a", KEYS="k"))
     (got,) = await popper.pop()
     (stored,) = record.decode_all((await popper.broker.store.read(Queue("T", 1), 0)).tobytes())
     assert got.message == stored
 
 
-async def test_a_binary_pop_gets_a_binary_answer_and_so_does_its_acknowledgement(popper):
+async def test_a_binary_pop_and_a_binary_ack_get_binary_responses(popper):
     await popper.fill(each=1, queues=1)
     async with wire_to(popper.server.address) as wire:
         ext = headers.write(popper.pop_header())
@@ -238,7 +238,7 @@ async def test_a_binary_pop_gets_a_binary_answer_and_so_does_its_acknowledgement
     assert len(popper.broker.pop_state.in_flight) == 0
 
 
-async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper):
+async def test_a_batch_ack_acknowledges_messages_of_several_queues(popper):
     every = await popper.fill(each=5)
     got = await popper.pop()
     assert set(bodies_of(got)) == every
@@ -257,7 +257,7 @@ async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper
     assert (again.code, "5 of 5" in again.remark) == (ResponseCode.NO_MESSAGE, True)
 
 
-async def test_acknowledgements_of_one_turn_make_one_record(popper):
+async def test_concurrent_acks_share_journal_records(popper):
     await popper.fill(each=30, queues=1)
     got = await popper.pop()
     revive = Queue("rmq_sys_REVIVE_LOG_DefaultCluster", 0)
@@ -267,7 +267,7 @@ async def test_acknowledgements_of_one_turn_make_one_record(popper):
     assert len(popper.broker.pop_state.in_flight) == 0
 
 
-async def test_several_consumers_on_all_queues_never_share_a_message(popper):
+async def test_no_message_is_popped_by_two_consumers_of_a_group(popper):
     every = await popper.fill(each=100)
     channels = [await connect(popper.server.address) for _ in range(5)]
     poppers = [Popper(popper.server, channel, popper.clock) for channel in channels]
@@ -284,7 +284,7 @@ async def test_several_consumers_on_all_queues_never_share_a_message(popper):
         channel.close()
 
 
-async def test_groups_do_not_disturb_each_other(popper):
+async def test_each_group_pops_every_message(popper):
     every = await popper.fill(each=5)
     other = Popper(popper.server, popper.channel, popper.clock, "H")
     got = await popper.pop()
@@ -292,7 +292,7 @@ async def test_groups_do_not_disturb_each_other(popper):
     assert set(bodies_of(await other.pop())) == every
 
 
-async def test_the_tags_of_a_pop_leave_messages_out_for_good(popper):
+async def test_messages_excluded_by_the_tags_of_a_pop_are_skipped_for_good(popper):
     for tag in ("a", "b", "a", "c"):
         await send(popper.channel, "T", tag.encode(), 0, named(TAGS=tag))
     got = await popper.pop(expression="a || c", expression_type="TAG")
@@ -301,22 +301,22 @@ async def test_the_tags_of_a_pop_leave_messages_out_for_good(popper):
     assert await popper.pop() == []
 
 
-async def test_a_thousand_that_do_not_match_are_passed_over_in_one_pop(popper):
+async def test_one_pop_skips_thousands_of_messages_that_do_not_match(popper):
     for _ in range(3):
         await send_batch(popper.channel, "T", [(b"no", b"TAGS\x01b\x02")] * 1000, 0)
     await send(popper.channel, "T", b"yes", 0, named(TAGS="a"))
     assert bodies_of(await popper.pop(queue_id=0, expression="a")) == [b"yes"]
 
 
-async def test_a_new_group_starts_at_the_oldest_or_near_the_newest(tmp_path):
+async def test_a_new_group_starts_at_the_beginning_of_a_young_topic_in_either_init_mode(tmp_path):
     async with popping(tmp_path) as popper:
         await popper.fill(each=3, queues=1)
         newest = Popper(popper.server, popper.channel, popper.clock, "N")
-        assert len(await newest.pop(queue_id=0, init_mode=1)) == 3  # a young topic: from its start
+        assert len(await newest.pop(queue_id=0, init_mode=1)) == 3  # a young topic is read from its beginning
         assert len(await popper.pop(queue_id=0)) == 3
 
 
-# -- what cannot be done ----------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -332,18 +332,18 @@ async def test_a_new_group_starts_at_the_oldest_or_near_the_newest(tmp_path):
         ({"expression": "a > 1", "expression_type": "CLASS"}, 1),
     ],
 )
-async def test_a_pop_that_makes_no_sense_is_refused_with_a_sentence(popper, how, code):
+async def test_an_invalid_pop_is_refused_with_a_remark(popper, how, code):
     answer = await popper.try_pop(**how)
     assert answer.code == code
     assert answer.remark
 
 
-async def test_a_group_that_may_not_consume_may_not_pop(popper):
+async def test_a_group_without_consume_permission_cannot_pop(popper):
     await popper.broker.groups.put(Group(name="G", may_consume=False))
     assert (await popper.try_pop()).code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_pop_that_its_sender_has_given_up_takes_nothing(popper):
+async def test_a_pop_that_arrives_after_its_poll_time_pops_nothing(popper):
     await popper.fill(each=1, queues=1)
     header = popper.pop_header(poll_ms=100)
     popper.clock.now_ms += 601
@@ -351,18 +351,18 @@ async def test_a_pop_that_its_sender_has_given_up_takes_nothing(popper):
     assert len(await popper.pop()) == 1
 
 
-async def test_a_pop_that_wants_no_answer_takes_nothing(popper):
+async def test_a_one_way_pop_pops_nothing(popper):
     await popper.fill(each=1, queues=1)
     popper.channel.send_one_way(RequestCode.POP_MESSAGE, popper.pop_header())
     assert len(await popper.pop()) == 1
 
 
-async def test_nobody_can_send_to_the_topic_that_pop_keeps_its_state_in(popper):
+async def test_sending_to_the_revive_topic_is_refused(popper):
     header = headers.SendMessageV2("p", "rmq_sys_REVIVE_LOG_DefaultCluster", "TBW102", 4, 0, 0, 1, 0, "")
     assert (await popper.ask(RequestCode.SEND_MESSAGE_V2, header, b"x")).code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_broker_with_too_many_pops_in_flight_says_so_and_loses_nothing(popper, monkeypatch):
+async def test_a_pop_beyond_the_in_flight_limit_is_refused_as_busy_and_loses_nothing(popper, monkeypatch):
     monkeypatch.setattr(state_log, "IN_FLIGHT_BATCHES_MAX", 1)
     await popper.fill(each=2, queues=1)
     (first,) = await popper.pop(count=1)
@@ -371,7 +371,7 @@ async def test_a_broker_with_too_many_pops_in_flight_says_so_and_loses_nothing(p
     assert bodies_of(await popper.pop()) == [b"0-1"]
 
 
-async def test_a_handle_that_stands_for_nothing_is_told_so(popper):
+async def test_a_stale_or_invalid_receipt_handle_is_refused(popper):
     await popper.fill(each=2, queues=1)
     first, second = await popper.pop(queue_id=0)
     await popper.acked(first)
@@ -392,17 +392,17 @@ async def test_a_handle_that_stands_for_nothing_is_told_so(popper):
         ("U", 0, 0, ResponseCode.TOPIC_NOT_EXIST),
     ],
 )
-async def test_an_acknowledgement_of_what_does_not_exist_is_refused(popper, topic, queue_id, offset, code):
+async def test_an_ack_of_an_unknown_topic_queue_or_offset_is_refused(popper, topic, queue_id, offset, code):
     answer = await popper.ask(
         RequestCode.ACK_MESSAGE, AckMessage("G", topic, queue_id, "0 1 1 0 0 sparrow 0 0", offset)
     )
     assert answer.code == code
 
 
-# -- what is not acknowledged -----------------------------------------------------------------------------------------
+# -- revive -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_not_acknowledged_comes_again_after_its_invisible_time(popper):
+async def test_unacknowledged_message_returns_after_its_invisible_time(popper):
     await send(popper.channel, "T", b"x", 0, named(TAGS="a", KEYS="k"))
     (first,) = await popper.pop(invisible_ms=1000)
     await popper.passes(999)
@@ -419,7 +419,7 @@ async def test_a_message_not_acknowledged_comes_again_after_its_invisible_time(p
     assert await popper.pop() == []
 
 
-async def test_only_what_is_missing_of_a_lot_comes_again(popper):
+async def test_only_unacknowledged_messages_of_a_popped_batch_are_revived(popper):
     await popper.fill(each=10, queues=1)
     got = await popper.pop(queue_id=0)
     await popper.acked(*got[:3], *got[4:9])
@@ -428,14 +428,14 @@ async def test_only_what_is_missing_of_a_lot_comes_again(popper):
     assert sorted(bodies_of(again)) == [b"0-3", b"0-9"]
 
 
-async def test_a_pop_of_one_queue_gets_retries_too(popper):
+async def test_a_pop_of_one_queue_also_returns_retries(popper):
     await popper.fill(each=1, queues=1)
     await popper.pop(invisible_ms=10)
     await popper.passes(10)
     assert bodies_of(await popper.comes_again(1, queue_id=3)) == [b"0-0"]
 
 
-async def test_a_batch_of_acknowledgements_names_retries_by_the_topic_they_are_of(popper):
+async def test_a_batch_ack_names_retries_by_their_original_topic(popper):
     await popper.fill(each=2, queues=1)
     await popper.pop(invisible_ms=10)
     await popper.passes(10)
@@ -449,7 +449,7 @@ async def test_a_batch_of_acknowledgements_names_retries_by_the_topic_they_are_o
     assert (answer.code, len(popper.broker.pop_state.in_flight)) == (0, 0)
 
 
-async def test_what_comes_too_often_is_buried(popper):
+async def test_a_message_with_its_retries_used_up_becomes_a_dead_letter(popper):
     await popper.broker.groups.put(Group(name="G", retries_max=2))
     await send(popper.channel, "T", b"x", 0)
     await popper.pop(invisible_ms=10)
@@ -464,8 +464,8 @@ async def test_what_comes_too_often_is_buried(popper):
     assert await popper.pop() == []
 
 
-async def test_two_groups_whose_retry_topics_have_one_name_get_their_own_messages(popper):
-    """Group a on topic b_c and group a_b on topic c: both retry in %RETRY%a_b_c."""
+async def test_groups_with_the_same_retry_topic_name_pop_only_their_own_retries(popper):
+    """Group a on topic b_c and group a_b on topic c share the retry topic %RETRY%a_b_c."""
     one = Popper(popper.server, popper.channel, popper.clock, "a")
     two = Popper(popper.server, popper.channel, popper.clock, "a_b")
     for topic in ("b_c", "c"):
@@ -479,7 +479,7 @@ async def test_two_groups_whose_retry_topics_have_one_name_get_their_own_message
     assert bodies_of(await two.pop("c")) == [b"c"]
 
 
-async def test_retries_of_long_names_come_too(popper):
+async def test_retries_work_with_long_topic_and_group_names(popper):
     topic, group = "t" * 100, "g" * 100
     long = Popper(popper.server, popper.channel, popper.clock, group)
     await popper.broker.topics.put(Topic(name=topic, read_queues=1, write_queues=1))
@@ -492,7 +492,7 @@ async def test_retries_of_long_names_come_too(popper):
     assert len(popper.broker.pop_state.in_flight) == 0
 
 
-async def test_a_deleted_topic_takes_its_messages_in_flight_along(popper):
+async def test_deleting_a_topic_drops_its_messages_in_flight(popper):
     await popper.fill(each=1, queues=1)
     await popper.pop(invisible_ms=10)
     await popper.broker.topics.delete("T")
@@ -500,10 +500,10 @@ async def test_a_deleted_topic_takes_its_messages_in_flight_along(popper):
     await eventually(lambda: len(popper.broker.pop_state.in_flight) == 0)
 
 
-# -- other invisible times --------------------------------------------------------------------------------------------
+# -- changing the invisible time --------------------------------------------------------------------------------------
 
 
-async def test_a_longer_invisible_time_keeps_a_message_away(popper):
+async def test_a_longer_invisible_time_postpones_the_revive(popper):
     await popper.fill(each=2, queues=1)
     first, second = await popper.pop(invisible_ms=1000)
     code, handle = await popper.change(first, 5000)
@@ -518,14 +518,14 @@ async def test_a_longer_invisible_time_keeps_a_message_away(popper):
     assert first.body not in bodies_of(await popper.comes_again(1))
 
 
-async def test_a_shorter_invisible_time_brings_a_message_back_sooner(popper):
+async def test_a_shorter_invisible_time_revives_the_message_earlier(popper):
     await popper.fill(each=1, queues=1)
     (got,) = await popper.pop()
     assert (await popper.change(got, 0))[0] == 0
     await popper.passes(1)
     (again,) = await popper.comes_again(1)
     assert (again.body, again.message.reconsume_times) == (got.body, 1)
-    code, handle = await popper.change(again, 100)  # also what is a retry can be changed
+    code, handle = await popper.change(again, 100)  # the invisible time of a retry can change too
     assert code == 0
     await popper.passes(200)
     (third,) = await popper.comes_again(1)
@@ -533,10 +533,10 @@ async def test_a_shorter_invisible_time_brings_a_message_back_sooner(popper):
     assert (await popper.ack(again, handle))[0] == ResponseCode.NO_MESSAGE
 
 
-# -- waiting ----------------------------------------------------------------------------------------------------------
+# -- long polling -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_pop_waits_for_whichever_queue_grows(popper):
+async def test_a_parked_pop_is_woken_by_any_queue(popper):
     for queue in (3, 0):
         waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
         await eventually(lambda: popper.broker.long_polls.count == 1)
@@ -546,7 +546,7 @@ async def test_a_pop_waits_for_whichever_queue_grows(popper):
         assert popper.broker.long_polls.count == 0
 
 
-async def test_a_pop_that_waits_gets_a_message_that_comes_again(popper):
+async def test_a_parked_pop_receives_a_revived_message(popper):
     await popper.fill(each=1, queues=1)
     await popper.pop(invisible_ms=1000)
     waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
@@ -555,7 +555,7 @@ async def test_a_pop_that_waits_gets_a_message_that_comes_again(popper):
     assert [each.message.reconsume_times for each in await waiting] == [1]
 
 
-async def test_a_pop_that_waits_for_tags_is_not_woken_by_others(popper):
+async def test_a_parked_pop_with_tags_ignores_other_tags(popper):
     waiting = asyncio.create_task(popper.pop(poll_ms=20_000, expression="a"))
     await eventually(lambda: popper.broker.long_polls.count == 1)
     await send(popper.channel, "T", b"no", 1, named(TAGS="b"))
@@ -563,12 +563,12 @@ async def test_a_pop_that_waits_for_tags_is_not_woken_by_others(popper):
     assert bodies_of(await waiting) == [b"yes"]
 
 
-async def test_a_pop_whose_time_is_over_is_told_so(popper):
+async def test_a_parked_pop_times_out_with_polling_timeout(popper):
     answer = await popper.try_pop(poll_ms=151)
     assert (answer.code, popper.broker.long_polls.count) == (ResponseCode.POLLING_TIMEOUT, 0)
 
 
-async def test_of_many_that_wait_each_message_goes_to_one(popper):
+async def test_each_message_goes_to_one_of_many_parked_pops(popper):
     waiting = [asyncio.create_task(popper.pop(poll_ms=20_000, count=1)) for _ in range(10)]
     await eventually(lambda: popper.broker.long_polls.count == 10)
     every = await popper.fill(each=5, queues=2)
@@ -576,7 +576,7 @@ async def test_of_many_that_wait_each_message_goes_to_one(popper):
     assert sorted(body for some in got for body in bodies_of(some)) == sorted(every)
 
 
-async def test_a_broker_that_holds_too_many_says_so(tmp_path):
+async def test_a_pop_beyond_the_long_poll_limit_is_answered_with_polling_full(tmp_path):
     async with popping(tmp_path, long_polls_max=1) as popper:
         waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
         await eventually(lambda: popper.broker.long_polls.count == 1)
@@ -585,7 +585,7 @@ async def test_a_broker_that_holds_too_many_says_so(tmp_path):
         assert len(await waiting) == 1
 
 
-async def test_a_notification_says_that_there_is_something_and_takes_nothing(popper):
+async def test_a_notification_reports_messages_without_popping_them(popper):
     def asked(poll_ms: int, queue_id: int = -1) -> asyncio.Task[RemotingCommand]:
         header = NotificationRequest("G", "T", queue_id, poll_ms, popper.clock())
         return asyncio.create_task(popper.ask(RequestCode.NOTIFICATION, header, long_poll_ms=poll_ms))
@@ -604,7 +604,7 @@ async def test_a_notification_says_that_there_is_something_and_takes_nothing(pop
     assert not said(await asked(0))
 
 
-async def test_one_can_ask_how_many_pops_wait(popper):
+async def test_polling_info_counts_parked_pops(popper):
     waiting = [
         asyncio.create_task(popper.pop(poll_ms=20_000)),
         asyncio.create_task(popper.pop(poll_ms=20_000)),
@@ -621,7 +621,7 @@ async def test_one_can_ask_how_many_pops_wait(popper):
     await asyncio.gather(*waiting)
 
 
-async def test_peeking_shows_what_comes_next_and_leaves_it_there(popper):
+async def test_a_peek_returns_the_next_messages_without_popping_them(popper):
     header = headers.PeekMessage("G", "T", -1, 32)
     assert (await popper.ask(RequestCode.PEEK_MESSAGE, header)).code == ResponseCode.PULL_NOT_FOUND
     every = await popper.fill(each=3)
@@ -631,10 +631,10 @@ async def test_peeking_shows_what_comes_next_and_leaves_it_there(popper):
     assert (await popper.ask(RequestCode.PEEK_MESSAGE, header)).code == ResponseCode.PULL_NOT_FOUND
 
 
-# -- in order ---------------------------------------------------------------------------------------------------------
+# -- FIFO pop ---------------------------------------------------------------------------------------------------------
 
 
-async def test_in_order_a_queue_gives_nothing_more_until_all_is_acknowledged(popper):
+async def test_fifo_pop_blocks_a_queue_until_the_whole_batch_is_acknowledged(popper):
     await popper.fill(each=4, queues=1)
     first, second = await popper.pop(in_order=True, count=2)
     assert first.handle.split(" ")[3] == "999"
@@ -646,7 +646,7 @@ async def test_in_order_a_queue_gives_nothing_more_until_all_is_acknowledged(pop
     assert bodies_of(await popper.pop(in_order=True)) == [b"0-2", b"0-3"]
 
 
-async def test_in_order_what_is_left_comes_again_with_how_often_it_came(popper):
+async def test_fifo_pop_redelivers_the_rest_with_its_delivery_counts(popper):
     await popper.fill(each=3, queues=1)
     got = await popper.pop(in_order=True, count=2)
     await popper.acked(got[0])
@@ -661,7 +661,7 @@ async def test_in_order_what_is_left_comes_again_with_how_often_it_came(popper):
     assert popper.broker.topics.get("%RETRY%G_T") is None
 
 
-async def test_in_order_an_acknowledgement_wakes_who_waits_for_the_queue(popper):
+async def test_fifo_pop_an_ack_wakes_a_parked_pop(popper):
     await popper.fill(each=2, queues=1)
     (first,) = await popper.pop(in_order=True, count=1)
     waiting = asyncio.create_task(popper.pop(in_order=True, poll_ms=20_000))
@@ -670,7 +670,7 @@ async def test_in_order_an_acknowledgement_wakes_who_waits_for_the_queue(popper)
     assert bodies_of(await waiting) == [b"0-1"]
 
 
-async def test_in_order_the_end_of_the_invisible_time_wakes_who_waits(popper):
+async def test_fifo_pop_the_end_of_the_invisible_time_wakes_a_parked_pop(popper):
     await popper.fill(each=1, queues=1)
     await popper.pop(in_order=True)
     waiting = asyncio.create_task(popper.pop(in_order=True, poll_ms=20_000))
@@ -679,7 +679,7 @@ async def test_in_order_the_end_of_the_invisible_time_wakes_who_waits(popper):
     assert bodies_of(await waiting) == [b"0-0"]
 
 
-async def test_in_order_the_same_attempt_gets_the_same_again(popper):
+async def test_fifo_pop_returns_the_same_batch_to_the_same_attempt_id(popper):
     await popper.fill(each=2, queues=1)
     first = await popper.pop(in_order=True, count=1, attempt_id="one")
     assert await popper.pop(in_order=True, count=1, attempt_id="two") == []
@@ -687,7 +687,7 @@ async def test_in_order_the_same_attempt_gets_the_same_again(popper):
     assert bodies_of(again) == bodies_of(first)
 
 
-async def test_in_order_a_group_that_is_rewound_goes_on_where_it_was_sent(popper):
+async def test_fifo_pop_continues_at_a_reset_offset(popper):
     await popper.fill(each=3, queues=1)
     await popper.acked(*await popper.pop(in_order=True, count=2))
     (third,) = await popper.pop(in_order=True)
@@ -699,7 +699,7 @@ async def test_in_order_a_group_that_is_rewound_goes_on_where_it_was_sent(popper
     assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-1"]
 
 
-async def test_in_order_a_longer_invisible_time_blocks_the_queue_longer(popper):
+async def test_fifo_pop_a_longer_invisible_time_blocks_the_queue_longer(popper):
     await popper.fill(each=2, queues=1)
     (got,) = await popper.pop(in_order=True, count=1, invisible_ms=1000)
     code, handle = await popper.change(got, 5000)
@@ -713,7 +713,7 @@ async def test_in_order_a_longer_invisible_time_blocks_the_queue_longer(popper):
 # -- restarts ---------------------------------------------------------------------------------------------------------
 
 
-async def test_after_a_restart_handles_are_good_and_the_rest_comes_again(tmp_path):
+async def test_after_a_restart_handles_stay_valid_and_unacknowledged_messages_return(tmp_path):
     clock = Clock()
     async with popping(tmp_path, clock) as popper:
         await popper.fill(each=8, queues=1)
@@ -732,7 +732,7 @@ async def test_after_a_restart_handles_are_good_and_the_rest_comes_again(tmp_pat
         assert await popper.pop() == []
 
 
-async def test_what_is_due_while_the_broker_is_down_comes_again_at_once(tmp_path):
+async def test_messages_due_while_the_broker_is_down_are_revived_at_the_start(tmp_path):
     clock = Clock()
     async with popping(tmp_path, clock) as popper:
         await popper.fill(each=3, queues=1)
@@ -742,7 +742,7 @@ async def test_what_is_due_while_the_broker_is_down_comes_again_at_once(tmp_path
         assert len(await popper.comes_again(3)) == 3
 
 
-async def test_a_kill_may_repeat_messages_and_loses_none(tmp_path):
+async def test_a_crash_may_repeat_messages_and_loses_none(tmp_path):
     clock = Clock()
     async with popping(tmp_path / "first", clock) as popper:
         every = await popper.fill(each=40, queues=2)
@@ -761,7 +761,7 @@ async def test_a_kill_may_repeat_messages_and_loses_none(tmp_path):
     assert seen >= every - acknowledged
 
 
-async def test_in_order_a_restart_keeps_the_queue_blocked_and_the_counts(tmp_path):
+async def test_fifo_pop_a_restart_keeps_the_queue_blocked_and_the_counts(tmp_path):
     clock = Clock()
     async with popping(tmp_path, clock) as popper:
         await popper.fill(each=2, queues=1)
@@ -776,7 +776,7 @@ async def test_in_order_a_restart_keeps_the_queue_blocked_and_the_counts(tmp_pat
         assert (await popper.ack(got))[0] == ResponseCode.NO_MESSAGE
 
 
-async def test_a_start_reads_from_the_oldest_that_is_in_flight(tmp_path):
+async def test_a_start_reads_the_journal_from_the_oldest_batch_in_flight(tmp_path):
     async with popping(tmp_path) as popper:
         await popper.fill(each=20, queues=1)
         for _ in range(10):
@@ -789,7 +789,7 @@ async def test_a_start_reads_from_the_oldest_that_is_in_flight(tmp_path):
         assert lot.offsets() == [kept.message.queue_offset]
 
 
-async def test_messages_on_disk_are_popped_too(tmp_path):
+async def test_messages_on_disk_are_popped_once(tmp_path):
     async with popping(tmp_path) as popper:
         every = await popper.fill(each=30, queues=2)
     clock = Clock()
@@ -825,7 +825,7 @@ async def set_mode(channel: Channel, mode: str, topic: str = "T", share_with: in
     return await channel.request(RequestCode.SET_MESSAGE_REQUEST_MODE, None, bodies.write(said), timeout_ms=TIMEOUT_MS)
 
 
-async def test_queues_are_assigned_to_pull_unless_the_mode_is_pop(tmp_path):
+async def test_queues_are_assigned_for_pull_unless_the_mode_is_pop(tmp_path):
     async with running_platform(tmp_path) as platform:
         channel = await connect(platform.address)
         await platform.broker.broker.topics.put(Topic(name="T", read_queues=3, write_queues=3))
@@ -847,7 +847,7 @@ async def test_queues_are_assigned_to_pull_unless_the_mode_is_pop(tmp_path):
         channel.close()
 
 
-async def test_queues_of_other_brokers_are_assigned_too(tmp_path):
+async def test_assignments_include_queues_of_other_brokers(tmp_path):
     async with running_platform(tmp_path / "one") as platform:
         settings = BrokerSettings(port=0, name="other", name_servers=platform.name_servers)
         async with BrokerServer(settings, tmp_path / "two", LOG) as other:
@@ -872,7 +872,7 @@ async def test_queues_of_other_brokers_are_assigned_too(tmp_path):
             channel.close()
 
 
-async def test_how_a_group_reads_a_topic_outlives_a_restart(tmp_path):
+async def test_the_request_mode_of_a_group_survives_a_restart(tmp_path):
     for is_first in (True, False):
         async with popping(tmp_path) as popper:
             await subscribe(popper.channel, "G", T="*")

@@ -1,4 +1,4 @@
-"""A topic with lanes on a real broker: made, sent to, routed, read, and popped in the order of priorities."""
+"""Topics with lanes on a real broker: creation, sends, routes, reads, and pops in the order of priorities."""
 
 import asyncio
 from collections import Counter
@@ -103,10 +103,10 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         yield desk
 
 
-# -- the topic --------------------------------------------------------------------------------------------------------
+# -- topics -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_is_made_with_lanes_and_given_more_parts(desk):
+async def test_a_topic_with_lanes_is_created_and_gets_more_write_queues(desk):
     config = await desk.make()
     assert (config.write_queue_nums, config.read_queue_nums, config.topic_sys_flag) == (2, 6, LANES_SYS_FLAG)
     config = await desk.make(write_queues=4, read_queues=12, permission=4)
@@ -125,14 +125,14 @@ async def test_a_topic_is_made_with_lanes_and_given_more_parts(desk):
         ({"sys_flag": -1}, "-1 is not a topic flag"),
     ],
 )
-async def test_what_would_mix_lanes_up_is_refused(desk, changes, why):
+async def test_a_topic_change_that_breaks_lanes_is_refused(desk, changes, why):
     before = list(desk.client.broker.topics)
     _, remark = await desk.client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
     assert why in remark
     assert list(desk.client.broker.topics) == before
 
 
-async def test_an_ordinary_topic_does_not_get_lanes_later(desk):
+async def test_adding_lanes_to_an_ordinary_topic_is_refused(desk):
     await send(desk.channel, "ordinary", b"x")
     _, remark = await desk.client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic("ordinary"))
     assert "topic 'ordinary' has no lanes, and that cannot change" in remark
@@ -147,7 +147,7 @@ async def test_lanes_and_their_messages_survive_a_restart(tmp_path):
         assert (await desk.send(HIGH, part=1)).queue_id == 3
 
 
-async def test_the_bounds_of_every_lane_can_be_seen(desk):
+async def test_topic_stats_contain_the_bounds_of_every_lane(desk):
     for priority in Priority:
         await desk.fill(priority, 1 + priority, part=1)
     stats = await desk.client.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
@@ -157,7 +157,7 @@ async def test_the_bounds_of_every_lane_can_be_seen(desk):
     assert QueueRef("T", name, 5) in stats.offset_table
 
 
-async def test_a_group_is_rewound_in_every_lane(desk):
+async def test_an_offset_reset_covers_every_lane(desk):
     for priority in Priority:
         await desk.fill(priority, 2, part=1)
         await desk.client.commit("G", Queue("T", 3 + priority), 2)
@@ -167,14 +167,14 @@ async def test_a_group_is_rewound_in_every_lane(desk):
     assert {queue.queue_id: offset for queue, offset in said.offset_table.items()} == dict.fromkeys(range(6), 0)
 
 
-async def test_the_time_spans_of_every_lane_can_be_seen(desk):
+async def test_consume_time_spans_cover_every_lane(desk):
     await desk.fill(LOW, 1, part=1)
     header = headers.GetConsumeTimeSpans("T", "G")
     said = await desk.client.told(bodies.ConsumeTimeSpans, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
     assert [span.message_queue.queue_id for span in said.consume_time_span_set] == list(range(6))
 
 
-async def test_routes_say_that_there_are_lanes_and_which_queues_are_for_whom(tmp_path):
+async def test_routes_contain_the_lane_flag_and_the_queue_counts(tmp_path):
     async with running_platform(tmp_path) as platform, channel_to(platform.broker.address) as broker:
         answer = await broker.request(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(), timeout_ms=10_000)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -190,25 +190,25 @@ async def test_routes_say_that_there_are_lanes_and_which_queues_are_for_whom(tmp
 
 @pytest.mark.parametrize(("priority", "lane"), [(None, MIDDLE), *((each, each) for each in Priority)])
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_a_message_lies_in_the_lane_of_its_priority_and_its_sender_is_told(desk, priority, lane, part):
+async def test_a_send_stores_in_the_lane_of_its_priority_and_returns_its_queue_id(desk, priority, lane, part):
     sent = await desk.send(priority, b"x", part)
     assert (sent.queue_id, sent.queue_offset) == (part * 3 + lane, 0)
     (message,) = await desk.stored(sent.queue_id)
     assert (message.body, message.queue_id) == (b"x", sent.queue_id)
 
 
-async def test_a_sender_that_leaves_the_queue_open_gets_any_part_and_its_lane(desk):
+async def test_a_send_without_a_queue_goes_to_any_write_queue_in_its_lane(desk):
     ids = {(await desk.send(LOW, part=-1)).queue_id for _ in range(64)}
     assert ids == {LOW, 3 + LOW}
 
 
-async def test_a_part_that_is_not_there_is_refused(desk):
+async def test_a_send_to_an_unknown_write_queue_is_refused(desk):
     answer = await try_send(desk.channel, "T", b"x", PARTS)
     assert answer.code != ResponseCode.SUCCESS
     assert "topic 'T' has no queue 2: it has 2" in (answer.remark or "")
 
 
-async def test_an_unknown_priority_is_an_illegal_message_where_there_are_lanes_and_only_there(desk):
+async def test_an_unknown_priority_is_refused_only_by_topics_with_lanes(desk):
     answer = await try_send(desk.channel, "T", b"x", 0, named(PRIORITY="urgent"))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "use high, middle or low" in (answer.remark or "")
@@ -217,18 +217,18 @@ async def test_an_unknown_priority_is_an_illegal_message_where_there_are_lanes_a
 
 
 @pytest.mark.parametrize("count", [2, 1_000])
-async def test_a_batch_lies_in_the_lane_of_its_messages(desk, count):
+async def test_a_batch_is_stored_in_the_lane_of_its_messages(desk, count):
     members = [(b"%d" % number, named(PRIORITY="low").encode()) for number in range(count)]
     sent = await send_batch(desk.channel, "T", members, 1)
     assert sent.queue_id == 3 + LOW
     assert await desk.bodies_in(3 + LOW) == [body for body, _ in members]
 
 
-async def test_a_batch_that_says_nothing_is_in_the_middle(desk):
+async def test_a_batch_without_a_priority_is_stored_in_the_middle_lane(desk):
     assert (await send_batch(desk.channel, "T", [(b"PRIORITY", b""), (b"b", b"")])).queue_id == MIDDLE
 
 
-async def test_a_batch_of_several_priorities_is_refused_whole(desk):
+async def test_a_batch_of_several_priorities_is_refused_completely(desk):
     members = [(0, b"a", named(PRIORITY="low").encode()), (0, b"b", named(PRIORITY="high").encode())]
     answer = await try_send(desk.channel, "T", batch.encode(members), code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
@@ -268,7 +268,7 @@ async def test_every_lane_can_be_pulled(desk):
 # -- popping ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pop_takes_high_then_middle_then_low(desk):
+async def test_a_pop_returns_high_then_middle_then_low(desk):
     for priority in (LOW, HIGH, MIDDLE):
         for part in range(PARTS):
             await desk.fill(priority, 5, part)
@@ -277,20 +277,20 @@ async def test_a_pop_takes_high_then_middle_then_low(desk):
     assert [message.queue_id % 3 for message in await desk.pop(24)] == [LOW] * 6
 
 
-async def test_what_comes_later_and_is_higher_goes_first(desk):
+async def test_a_later_message_of_higher_priority_is_popped_first(desk):
     await desk.fill(LOW, 30)
     assert await desk.lanes_popped(10) == {LOW: 10}
     await desk.fill(HIGH, 5)
     assert await desk.lanes_popped(10) == {HIGH: 5, LOW: 5}
 
 
-async def test_a_pop_of_one_queue_takes_from_that_lane_only(desk):
+async def test_a_pop_of_one_queue_returns_that_lane_only(desk):
     await desk.fill(HIGH, 3)
     await desk.fill(LOW, 3)
     assert [message.queue_id for message in await desk.pop(queue_id=LOW)] == [LOW] * 3
 
 
-async def test_to_peek_is_to_see_the_highest_first(desk):
+async def test_a_peek_returns_the_highest_priority_first(desk):
     for priority in (LOW, MIDDLE, HIGH):
         await desk.fill(priority, 2, part=1)
     await desk.pop(1)
@@ -300,7 +300,7 @@ async def test_to_peek_is_to_see_the_highest_first(desk):
 
 
 @pytest.mark.parametrize("priority", Priority)
-async def test_a_pop_that_waits_is_woken_by_any_lane(desk, priority):
+async def test_a_parked_pop_is_woken_by_any_lane(desk, priority):
     waiting = asyncio.ensure_future(desk.pop(poll_ms=20_000))
     await eventually(lambda: desk.client.broker.long_polls.count == 1)
     sent = await desk.send(priority, b"x", part=1)
@@ -308,21 +308,21 @@ async def test_a_pop_that_waits_is_woken_by_any_lane(desk, priority):
     assert message.queue_id == sent.queue_id == 3 + priority
 
 
-async def test_lower_lanes_wait_as_long_as_there_is_enough_above(desk):
+async def test_lower_lanes_wait_while_higher_lanes_fill_the_batch(desk):
     for priority in Priority:
         await desk.fill(priority, 100)
     desk.clock.now_ms += STARVATION_MS
     assert [await desk.lanes_popped(10) for _ in range(3)] == [{HIGH: 10}] * 3
 
 
-async def test_lanes_that_waited_too_long_get_their_share_of_every_batch(desk):
+async def test_starved_lanes_get_their_share_of_every_batch(desk):
     for priority in Priority:
         await desk.fill(priority, 100)
     desk.clock.now_ms += STARVATION_MS + 1
     assert [await desk.lanes_popped(10) for _ in range(3)] == [{HIGH: 7, MIDDLE: 2, LOW: 1}] * 3
 
 
-async def test_the_share_is_held_over_small_batches(desk):
+async def test_the_shares_of_starved_lanes_hold_over_small_batches(desk):
     for priority in Priority:
         await desk.fill(priority, 100)
     desk.clock.now_ms += STARVATION_MS + 1
@@ -330,7 +330,7 @@ async def test_the_share_is_held_over_small_batches(desk):
     assert got == {HIGH: 43, MIDDLE: 12, LOW: 6}
 
 
-async def test_only_who_waited_too_long_gets_a_share_and_no_place_stays_empty(desk):
+async def test_only_starved_lanes_get_a_share_and_batches_stay_full(desk):
     await desk.fill(LOW, 2)
     desk.clock.now_ms += STARVATION_MS + 1
     await desk.fill(HIGH, 100)
@@ -338,7 +338,7 @@ async def test_only_who_waited_too_long_gets_a_share_and_no_place_stays_empty(de
     assert [await desk.lanes_popped(30) for _ in range(2)] == [{HIGH: 28, LOW: 2}, {HIGH: 30}]
 
 
-async def test_a_lane_on_the_disk_gets_its_share_in_pops_of_its_own(tmp_path):
+async def test_a_starved_lane_on_disk_gets_its_share_as_separate_pops(tmp_path):
     clock, cold = Clock(), LOG.model_copy(update={"hot_bytes": 0})
     async with BrokerServer(BrokerSettings(port=0), tmp_path / "store", cold, now_ms=clock) as server:
         async with channel_to(server.address) as channel:
@@ -360,7 +360,7 @@ async def test_without_a_starvation_time_the_order_is_strict(tmp_path):
         assert [await desk.lanes_popped(10) for _ in range(12)] == [{HIGH: 10}] * 10 + [{MIDDLE: 10}] * 2
 
 
-async def test_in_one_pop_no_queue_is_named_twice(desk):
+async def test_a_pop_response_names_no_queue_twice(desk):
     for priority in Priority:
         for part in range(PARTS):
             await desk.fill(priority, 50, part)

@@ -1,4 +1,4 @@
-"""Pulling from a real broker: the four kinds of answer, waiting for messages, subscriptions, and large or old reads."""
+"""Pulls from a real broker: result codes, long polling, subscriptions, and large or cold reads."""
 
 import asyncio
 import threading
@@ -49,11 +49,11 @@ def four(answer):
     return header.suggested_broker_id, header.next_offset, header.min_offset, header.max_offset
 
 
-# -- the four kinds of answer -----------------------------------------------------------------------------------------
+# -- result codes -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
-async def test_what_is_found_comes_as_records_with_the_next_offset(channel, code):
+async def test_a_pull_returns_records_and_the_next_offset(channel, code):
     for number in range(5):
         await send(channel, "T", b"%d" % number)
     found = await pull(channel, "T", 0, 1, count=3, code=code)
@@ -62,7 +62,7 @@ async def test_what_is_found_comes_as_records_with_the_next_offset(channel, code
     assert [message.queue_offset for message in found.messages] == [1, 2, 3]
 
 
-async def test_nothing_yet_is_19(channel):
+async def test_a_pull_at_the_end_of_a_queue_is_not_found(channel):
     empty = await pull(channel, "T", 1)
     assert (empty.code, four(empty), empty.messages) == (NOT_FOUND, (0, 0, 0, 0), [])
     await send(channel, "T", b"0")
@@ -70,7 +70,7 @@ async def test_nothing_yet_is_19(channel):
     assert (at_end.code, at_end.remark, four(at_end)) == (NOT_FOUND, "NO_NEW_MSG", (0, 1, 0, 1))
 
 
-async def test_nothing_that_matches_is_20_behind_what_was_looked_at(channel):
+async def test_a_pull_without_matches_returns_the_offset_behind_the_scanned_messages(channel):
     for _ in range(5):
         await send(channel, "T", b"x", 0, named(TAGS="a"))
     answer = await pull(channel, "T", tags="b")
@@ -78,20 +78,20 @@ async def test_nothing_that_matches_is_20_behind_what_was_looked_at(channel):
 
 
 @pytest.mark.parametrize(("offset", "to"), [(4, 3), (1 << 40, 3), ((1 << 63) - 1, 3), (-1, 0), (-(1 << 63), 0)])
-async def test_an_offset_outside_the_queue_is_21_with_where_to_go(channel, offset, to):
+async def test_an_offset_outside_the_queue_is_moved_to_the_nearest_bound(channel, offset, to):
     for _ in range(3):
         await send(channel, "T", b"x")
-    for long_poll_ms in (0, 5_000):  # nobody is held for it
+    for long_poll_ms in (0, 5_000):  # such a pull is not parked
         answer = await pull(channel, "T", 0, offset, long_poll_ms=long_poll_ms)
         assert (answer.code, answer.remark, four(answer)) == (MOVED, "OFFSET_ILLEGAL", (0, to, 0, 3))
 
 
-async def test_an_offset_into_an_empty_queue_is_21_to_its_start(channel):
+async def test_an_offset_in_an_empty_queue_is_moved_to_its_start(channel):
     answer = await pull(channel, "T", 1, 7)
     assert (answer.code, four(answer)) == (MOVED, (0, 0, 0, 0))
 
 
-async def test_what_retention_took_is_21_to_the_oldest_left(tmp_path):
+async def test_an_offset_deleted_by_retention_is_moved_to_the_oldest_message(tmp_path):
     log = SMALL_LOG.model_copy(update={"segment_bytes": 1 << 16, "retention_hours": 0, "message_bytes_max": 1 << 15})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         for _ in range(40):
@@ -104,7 +104,7 @@ async def test_what_retention_took_is_21_to_the_oldest_left(tmp_path):
         assert len((await pull(channel, "T", 0, first)).messages) == 40 - first
 
 
-async def test_a_binary_pull_gets_a_binary_answer(server, channel):
+async def test_a_binary_pull_gets_a_binary_response(server, channel):
     await send(channel, "T", b"x")
     async with wire_to(server.address) as wire:
         ext = headers.write(pull_header("T"))
@@ -112,17 +112,17 @@ async def test_a_binary_pull_gets_a_binary_answer(server, channel):
         assert (answer.serialization, pulled(answer).bodies) == (Serialization.BINARY, [b"x"])
 
 
-async def test_a_one_way_pull_is_not_answered_and_nobody_waits_for_it(server, channel):
+async def test_a_one_way_pull_is_not_answered_and_delays_no_request(server, channel):
     async with wire_to(server.address) as wire:
         wire.write(RemotingCommand(11, 1, ONE_WAY_FLAG, ext=headers.write(pull_header("T"))))
         wire.write(RemotingCommand(11, 2, ext=headers.write(pull_header("T"))))
         assert (await wire.read())[0].opaque == 2
 
 
-# -- how much ---------------------------------------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_is_bounded_by_count_and_by_bytes_but_never_empty(channel):
+async def test_a_pull_is_limited_by_count_and_bytes_but_returns_at_least_one_message(channel):
     for _ in range(20):
         await send(channel, "T", b"x" * 1000)
     assert len((await pull(channel, "T", count=7)).messages) == 7
@@ -132,7 +132,7 @@ async def test_an_answer_is_bounded_by_count_and_by_bytes_but_never_empty(channe
     assert len((await pull(channel, "T", bytes_max=1)).messages) == 1
 
 
-async def test_who_names_no_limit_gets_a_quarter_of_a_megabyte(channel):
+async def test_a_pull_without_a_byte_limit_returns_up_to_256_kib(channel):
     for _ in range(40):
         await send(channel, "T", b"x" * 10_000)
     for unlimited in (None, 0, -1):
@@ -140,8 +140,8 @@ async def test_who_names_no_limit_gets_a_quarter_of_a_megabyte(channel):
         assert sum(len(body) for body in found.bodies) in range(240_000, 262_145)
 
 
-async def test_a_large_pull_answers_megabytes_at_once(channel):
-    """8 MiB over several segments, as Spark asks for."""
+async def test_a_large_pull_returns_8_mib_in_one_response(channel):
+    """Spark pulls 8 MiB, which spans several segments."""
     body = b"x" * 50_000
     for _ in range(200):
         await send(channel, "T", body)
@@ -153,7 +153,7 @@ async def test_a_large_pull_answers_megabytes_at_once(channel):
     assert set(found.bodies + rest.bodies) == {body}
 
 
-async def test_the_brokers_own_bound_counts_whatever_is_asked(tmp_path):
+async def test_the_limits_of_the_broker_apply_to_every_pull(tmp_path):
     async with running_broker(tmp_path, pull_bytes_max=10_000, pull_messages_max=5) as server:
         async with channel_to(server.address) as channel:
             for size in (10,) * 10 + (4_000,) * 10:
@@ -162,20 +162,20 @@ async def test_the_brokers_own_bound_counts_whatever_is_asked(tmp_path):
             assert len((await pull(channel, "T", 0, 10, count=10_000, bytes_max=1 << 30)).messages) == 2
 
 
-async def test_ten_thousand_small_messages_come_in_one_answer(channel):
+async def test_one_pull_returns_ten_thousand_small_messages(channel):
     for _ in range(5):
         await send_batch(channel, "T", [(b"%d" % number, b"") for number in range(2_000)])
     found = await pull(channel, "T", count=10_000, bytes_max=8 << 20)
     assert found.bodies == [b"%d" % number for number in range(2_000)] * 5
 
 
-async def test_pulls_of_a_peer_that_does_not_read_stay_bounded_in_memory(server, channel):
+async def test_pulls_of_a_peer_that_does_not_read_use_bounded_memory(server, channel):
     body = b"x" * 100_000
     for _ in range(30):
         await send(channel, "T", body)
     async with wire_to(server.address, receive_bytes=1 << 14) as wire:
         ask = headers.write(pull_header("T", bytes_max=8 << 20))
-        wire.write(*(RemotingCommand(11, number, ext=ask) for number in range(60)))  # 60 x 3 MB of answers
+        wire.write(*(RemotingCommand(11, number, ext=ask) for number in range(60)))  # 60 x 3 MB of responses
         await eventually(lambda: any(peer.is_blocked for peer in server._listener.channels))
         (peer,) = [peer for peer in server._listener.channels if peer.is_blocked]
         waiting = peer._transport.get_write_buffer_size()
@@ -183,15 +183,15 @@ async def test_pulls_of_a_peer_that_does_not_read_stay_bounded_in_memory(server,
         assert waiting < 32 << 20
 
 
-# -- what is old ------------------------------------------------------------------------------------------------------
+# -- cold reads -------------------------------------------------------------------------------------------------------
 
 
-async def test_cold_reads_answer_what_warm_ones_do(tmp_path):
+async def test_cold_reads_return_the_same_as_hot_reads(tmp_path):
     log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         for number in range(50):
             await send(channel, "T", b"%d" % number, 0, named(TAGS="ab"[number % 2]))
-        assert server.broker.store.read_nowait(Queue("T", 0), 0) is None  # not without the disk
+        assert server.broker.store.read_nowait(Queue("T", 0), 0) is None  # must be read from disk
         found = await pull(channel, "T", count=50)
         assert (found.code, found.bodies, four(found)) == (FOUND, [b"%d" % n for n in range(50)], (0, 50, 0, 50))
         assert (await pull(channel, "T", count=50, tags="b")).bodies == [b"%d" % n for n in range(1, 50, 2)]
@@ -199,7 +199,7 @@ async def test_cold_reads_answer_what_warm_ones_do(tmp_path):
         assert (await pull(channel, "T", 0, 50)).code == NOT_FOUND
 
 
-async def test_messages_of_a_former_run_are_read_from_disk(tmp_path):
+async def test_messages_stored_before_a_restart_are_read_from_disk(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         for number in range(10):
             await send(channel, "T", b"%d" % number)
@@ -208,7 +208,7 @@ async def test_messages_of_a_former_run_are_read_from_disk(tmp_path):
         assert (await pull(channel, "T", 0, 5)).bodies[:5] == [b"5", b"6", b"7", b"8", b"9"]
 
 
-async def test_a_held_pull_wakes_though_everything_is_cold(tmp_path):
+async def test_a_parked_pull_is_woken_although_all_data_is_cold(tmp_path):
     log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"0")
@@ -219,10 +219,10 @@ async def test_a_held_pull_wakes_though_everything_is_cold(tmp_path):
         assert (answer.code, answer.header.next_offset) in ((FOUND, 2), (AGAIN, 1))
 
 
-# -- waiting ----------------------------------------------------------------------------------------------------------
+# -- long polling -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_held_pull_is_answered_when_a_message_comes(server, channel):
+async def test_a_parked_pull_is_answered_when_a_message_arrives(server, channel):
     held = asyncio.ensure_future(pull(channel, "T", long_poll_ms=15_000))
     await eventually(lambda: server.broker.long_polls.count == 1)
     assert (await send(channel, "T", b"elsewhere", 1)).queue_id == 1
@@ -233,7 +233,7 @@ async def test_a_held_pull_is_answered_when_a_message_comes(server, channel):
     assert server.broker.long_polls.count == 0
 
 
-async def test_a_held_pull_is_19_at_its_time(server, channel):
+async def test_a_parked_pull_times_out_as_not_found(server, channel):
     loop = asyncio.get_running_loop()
     asked_at = loop.time()
     answer = await pull(channel, "T", long_poll_ms=150)
@@ -242,14 +242,14 @@ async def test_a_held_pull_is_19_at_its_time(server, channel):
     assert server.broker.long_polls.count == 0
 
 
-async def test_nobody_is_held_longer_than_the_broker_allows(tmp_path):
+async def test_a_pull_is_parked_no_longer_than_the_broker_allows(tmp_path):
     async with running_broker(tmp_path, long_poll_ms_max=50) as server, channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         answer = await asyncio.wait_for(pull(channel, "T", long_poll_ms=1 << 62), 5)
         assert answer.code == NOT_FOUND
 
 
-async def test_who_does_not_ask_to_be_held_is_not(server, channel):
+async def test_a_pull_without_long_polling_is_not_parked(server, channel):
     for how in (
         {"long_poll_ms": 0, "sys_flag": 6},
         {"sys_flag": 4, "long_poll_ms": 15_000},
@@ -260,7 +260,7 @@ async def test_who_does_not_ask_to_be_held_is_not(server, channel):
     assert server.broker.long_polls.count == 0
 
 
-async def test_a_held_pull_waits_for_its_tags(server, channel):
+async def test_a_parked_pull_waits_for_its_tags(server, channel):
     held = asyncio.ensure_future(pull(channel, "T", tags="b || c", long_poll_ms=15_000))
     await eventually(lambda: server.broker.long_polls.count == 1)
     for _ in range(3):
@@ -272,16 +272,16 @@ async def test_a_held_pull_waits_for_its_tags(server, channel):
     assert (answer.code, answer.bodies, four(answer)) == (FOUND, [b"wanted"], (0, 7, 0, 7))
 
 
-async def test_a_held_pull_whose_tags_never_came_moves_on_at_its_time(server, channel):
+async def test_a_parked_pull_without_matches_advances_its_offset_at_timeout(server, channel):
     held = asyncio.ensure_future(pull(channel, "T", tags="b", long_poll_ms=300))
     await eventually(lambda: server.broker.long_polls.count == 1)
     await send(channel, "T", b"other", 0, named(TAGS="a"))
     answer = await asyncio.wait_for(held, 5)
-    # What was looked at need not be looked at again.
+    # The client need not scan these messages again.
     assert (answer.code, four(answer)) == (NOT_FOUND, (0, 1, 0, 1))
 
 
-async def test_many_held_pulls_of_one_connection_do_not_hold_up_others(server, channel):
+async def test_many_parked_pulls_of_one_connection_do_not_block_other_requests(server, channel):
     held = [asyncio.ensure_future(pull(channel, "T", number % 2, long_poll_ms=15_000)) for number in range(100)]
     await eventually(lambda: server.broker.long_polls.count == 100)
     assert (await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))).code == 0
@@ -291,7 +291,7 @@ async def test_many_held_pulls_of_one_connection_do_not_hold_up_others(server, c
     assert {(await one).code for one in held} == {FOUND}
 
 
-async def test_too_many_held_pulls_are_told_to_try_again(tmp_path):
+async def test_a_pull_beyond_the_long_poll_limit_is_refused_as_busy(tmp_path):
     async with running_broker(tmp_path, long_polls_max=2) as server, channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         held = [asyncio.ensure_future(pull(channel, "T", long_poll_ms=15_000)) for _ in range(2)]
@@ -301,7 +301,7 @@ async def test_too_many_held_pulls_are_told_to_try_again(tmp_path):
         assert {(await one).code for one in held} == {FOUND}
 
 
-async def test_held_pulls_of_a_closed_connection_are_dropped_when_the_queue_grows(server, channel):
+async def test_parked_pulls_of_a_closed_connection_are_dropped_when_the_queue_grows(server, channel):
     async with channel_to(server.address) as gone:
         asked = gone.request(RequestCode.PULL_MESSAGE, pull_header("T", tags="b", long_poll_ms=15_000))
         await eventually(lambda: server.broker.long_polls.count == 1)
@@ -311,8 +311,8 @@ async def test_held_pulls_of_a_closed_connection_are_dropped_when_the_queue_grow
     await eventually(lambda: server.broker.long_polls.count == 0, within_s=2)
 
 
-async def test_what_becomes_visible_just_before_a_pull_is_parked_wakes_it(tmp_path, monkeypatch):
-    """In another thread, between the look and the parking: nobody waited then, so nobody was told."""
+async def test_a_message_that_becomes_visible_just_before_parking_wakes_the_pull(tmp_path, monkeypatch):
+    """Another thread makes it visible between the read and the parking, when no pull is there to wake."""
     log = SMALL_LOG.model_copy(update={"visible_after": "replicated"})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         store, hold = log_store_of(server.broker), server.broker.long_polls
@@ -330,7 +330,7 @@ async def test_what_becomes_visible_just_before_a_pull_is_parked_wakes_it(tmp_pa
         assert answer.bodies == [b"not shipped yet"]
 
 
-async def test_a_stopping_broker_answers_who_waits(tmp_path):
+async def test_a_stopping_broker_answers_parked_pulls(tmp_path):
     server = broker_server(tmp_path)
     await server.start()
     async with channel_to(server.address) as channel:
@@ -341,7 +341,7 @@ async def test_a_stopping_broker_answers_who_waits(tmp_path):
         assert (await held).code == NOT_FOUND
 
 
-async def test_with_synchronous_flush_and_visibility_the_flusher_wakes_who_waits(tmp_path):
+async def test_the_flusher_wakes_parked_pulls_if_messages_are_visible_when_durable(tmp_path):
     log = SMALL_LOG.model_copy(update={"flush": "sync", "visible_after": "durable"})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"0")
@@ -352,7 +352,7 @@ async def test_with_synchronous_flush_and_visibility_the_flusher_wakes_who_waits
             assert (answer.code, answer.bodies) == (FOUND, [b"%d" % number])
 
 
-async def test_deleting_a_topic_lets_go_who_waits_for_it_in_the_end(server, channel):
+async def test_a_parked_pull_of_a_deleted_topic_is_answered_at_timeout(server, channel):
     await send(channel, "Doomed", b"0")
     held = asyncio.ensure_future(try_pull(channel, "Doomed", 0, 1, long_poll_ms=200))
     await eventually(lambda: server.broker.long_polls.count == 1)
@@ -371,7 +371,7 @@ async def committed(channel, group="readers", queue_id=0):
     return headers.read(headers.OffsetResponse, answer.ext).offset if answer.code == 0 else answer.code
 
 
-async def test_a_pull_may_commit_whatever_it_finds(channel):
+async def test_a_pull_commits_its_offset_with_any_result(channel):
     for _ in range(5):
         await send(channel, "T", b"x")
     assert await committed(channel) == ResponseCode.QUERY_NOT_FOUND
@@ -380,7 +380,7 @@ async def test_a_pull_may_commit_whatever_it_finds(channel):
         assert await committed(channel) == offset - 1
 
 
-async def test_a_held_pull_has_committed_when_it_waits(server, channel):
+async def test_a_parked_pull_has_committed_its_offset(server, channel):
     await send(channel, "T", b"x")
     held = asyncio.ensure_future(pull(channel, "T", 0, 1, commit=1, long_poll_ms=15_000))
     await eventually(lambda: server.broker.long_polls.count == 1)
@@ -389,7 +389,7 @@ async def test_a_held_pull_has_committed_when_it_waits(server, channel):
     await held
 
 
-async def test_a_pull_without_the_bit_commits_nothing(channel):
+async def test_a_pull_without_the_commit_flag_commits_nothing(channel):
     await send(channel, "T", b"x")
     await pull(channel, "T", commit_offset=1)
     assert await committed(channel) == ResponseCode.QUERY_NOT_FOUND
@@ -413,7 +413,7 @@ async def tagged(channel):
         ("a", ["a"]),
         ("a || c", ["a", "c"]),
         (" b||标签 ", ["b", "标签"]),
-        ("BB", ["Aa"]),  # the two hash alike: the client looks again
+        ("BB", ["Aa"]),  # both tags have one hash code: the client filters again
         ("z", []),
     ],
 )
@@ -423,40 +423,40 @@ async def test_a_subscription_in_the_request_filters_by_tag(tagged, expression, 
     assert answer.header.next_offset == 6
 
 
-async def test_a_heartbeats_subscription_filters_by_tag(tagged):
+async def test_a_subscription_from_the_heartbeat_filters_by_tag(tagged):
     await subscribe(tagged, "readers", T="a || b")
     assert (await pull(tagged, "T", tags=None)).bodies == [b"a", b"b"]
 
 
-async def test_a_request_may_overrule_the_heartbeat(tagged):
+async def test_a_subscription_in_the_request_overrides_the_heartbeat(tagged):
     await subscribe(tagged, "readers", T="a || b")
     assert (await pull(tagged, "T", tags="c")).bodies == [b"c"]
 
 
-async def test_without_a_heartbeat_a_pull_is_24(server, tagged):
+async def test_a_pull_without_any_subscription_is_refused(server, tagged):
     refused = await try_pull(tagged, "T", tags=None)
     assert (refused.code, "'readers'" in refused.remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
     await subscribe(tagged, "readers", Other="*")
     assert (await try_pull(tagged, "T", tags=None)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
 
-async def test_a_subscription_newer_than_the_heartbeats_is_25(tagged):
+async def test_a_pull_with_a_newer_subscription_than_the_heartbeat_is_refused(tagged):
     await subscribe(tagged, "readers", version=10, T="a")
     refused = await try_pull(tagged, "T", tags=None, sub_version=11)
     assert refused.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
     assert refused.remark
-    for version in (0, 9, 10):  # Go sends 0
+    for version in (0, 9, 10):  # the Go client sends 0
         assert (await pull(tagged, "T", tags=None, sub_version=version)).bodies == [b"a"]
     await subscribe(tagged, "readers", version=11, T="b")
     assert (await pull(tagged, "T", tags=None, sub_version=11)).bodies == [b"b"]
 
 
-async def test_an_expression_without_a_tag_is_23(tagged):
+async def test_a_tag_expression_without_a_tag_is_refused(tagged):
     refused = await try_pull(tagged, "T", tags=" || ")
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-async def test_a_condition_lets_through_what_meets_it(channel):
+async def test_an_sql92_subscription_returns_matching_messages(channel):
     for number in range(40):
         await send(channel, "Priced", str(number).encode(), 0, named(price=str(number)))
     found = await pull(channel, "Priced", tags="price > 7 AND price < 36", expression_type="SQL92", count=10)
@@ -466,14 +466,14 @@ async def test_a_condition_lets_through_what_meets_it(channel):
     assert (found.bodies[-1], found.header.next_offset) == (b"35", 40)
 
 
-async def test_a_condition_nothing_meets_moves_on(channel):
+async def test_an_sql92_pull_without_matches_is_retried_immediately(channel):
     for number in range(3):
         await send(channel, "Priced", b"x", 0, named(price=str(number)))
     found = await try_pull(channel, "Priced", tags="price > 7", expression_type="SQL92")
     assert found.code == ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
-async def test_a_held_pull_waits_for_a_message_that_meets_its_condition(server, channel):
+async def test_a_parked_sql92_pull_waits_for_a_matching_message(server, channel):
     await send(channel, "Priced", b"first", 0, named(price="1"))
     held = asyncio.ensure_future(
         pull(channel, "Priced", 0, 1, tags="price > 7", expression_type="SQL92", long_poll_ms=15_000)
@@ -484,13 +484,13 @@ async def test_a_held_pull_waits_for_a_message_that_meets_its_condition(server, 
     assert (await asyncio.wait_for(held, 5)).bodies == [b"dear"]
 
 
-async def test_a_condition_that_makes_no_sense_is_refused_with_its_place(tagged):
+async def test_invalid_sql92_is_refused_with_the_position_of_the_error(tagged):
     refused = await try_pull(tagged, "T", tags="a > AND", expression_type="SQL92")
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "4" in refused.remark
 
 
-async def test_a_subscription_changed_while_a_pull_waits_does_not_disturb_it(server, channel):
+async def test_changing_the_subscription_does_not_affect_a_parked_pull(server, channel):
     await subscribe(channel, "readers", version=1, T="a")
     held = asyncio.ensure_future(pull(channel, "T", tags=None, long_poll_ms=15_000))
     await eventually(lambda: server.broker.long_polls.count == 1)
@@ -502,7 +502,7 @@ async def test_a_subscription_changed_while_a_pull_waits_does_not_disturb_it(ser
 # -- groups and topics ------------------------------------------------------------------------------------------------
 
 
-async def test_a_pull_makes_its_group_unless_that_is_off(server, channel, tmp_path):
+async def test_a_pull_creates_its_group_unless_auto_creation_is_off(server, channel, tmp_path):
     assert server.broker.groups.get("fresh") is None
     await pull(channel, "T", group="fresh")
     assert server.broker.groups.get("fresh") is not None
@@ -514,14 +514,14 @@ async def test_a_pull_makes_its_group_unless_that_is_off(server, channel, tmp_pa
             assert (await pull(other, "T", group="TOOLS_CONSUMER")).bodies == [b"x"]
 
 
-async def test_what_may_not_be_read_is_16(server, channel):
+async def test_a_pull_without_read_or_consume_permission_is_refused(server, channel):
     await server.broker.topics.put(Topic(name="WriteOnly", permission=2))
     await server.broker.groups.put(Group(name="silenced", may_consume=False))
     assert (await try_pull(channel, "WriteOnly")).code == ResponseCode.NO_PERMISSION
     assert (await try_pull(channel, "T", group="silenced")).code == ResponseCode.NO_PERMISSION
 
 
-async def test_an_unknown_topic_is_17_and_an_unknown_queue_29(channel):
+async def test_a_pull_of_an_unknown_topic_or_queue_is_refused(channel):
     assert (await try_pull(channel, "NoSuchTopic")).code == ResponseCode.TOPIC_NOT_EXIST
     for queue_id in (2, -1, 1 << 30):
         refused = await try_pull(channel, "T", queue_id)
@@ -530,18 +530,18 @@ async def test_an_unknown_topic_is_17_and_an_unknown_queue_29(channel):
         assert (await try_pull(channel, "T", count=count)).code == ResponseCode.INVALID_PARAMETER
 
 
-async def test_the_checks_come_in_rocketmqs_order(channel):
-    """Topic, queue, subscription: clients and tools tell from the first no what to do."""
+async def test_pull_checks_run_in_the_order_of_rocketmq(channel):
+    """Topic, queue, subscription: clients and tools act on the first refusal."""
     assert (await try_pull(channel, "NoSuchTopic", 9, tags=None)).code == ResponseCode.TOPIC_NOT_EXIST
     assert (await try_pull(channel, "T", 9, tags=None)).code == ResponseCode.INVALID_PARAMETER
 
 
-async def test_a_group_that_may_not_consume_is_told_so_before_anything_else(server, channel):
+async def test_consume_permission_is_checked_first(server, channel):
     await server.broker.groups.put(Group(name="silenced", may_consume=False))
     assert (await try_pull(channel, "NoSuchTopic", group="silenced")).code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_group_that_wants_what_is_new_skips_a_long_backlog(server, channel):
+async def test_a_group_with_skip_backlog_skips_a_long_backlog(server, channel):
     await server.broker.groups.put(Group(name="impatient", attributes={"skip.backlog": "5"}))
     for number in range(6):
         await send(channel, "T", b"%d" % number)

@@ -1,4 +1,4 @@
-"""Messages found by key, by id and by place, over a real socket."""
+"""Queries of messages by key, by id and by consume-queue position, over a real socket."""
 
 import pytest
 from tests.support.asking import Asking, Clock, asking
@@ -43,7 +43,7 @@ async def test_messages_are_found_by_any_of_their_keys_oldest_first(desk):
     assert await found_by_key(desk, "red") == [b"1"]
 
 
-async def test_a_key_of_another_topic_or_time_is_not_found(desk, clock):
+async def test_a_query_for_another_topic_or_time_finds_nothing(desk, clock):
     await desk.send(Q, b"1", KEYS="k")
     stored_ms = clock.now_ms
     assert await found_by_key(desk, "k", begin_ms=stored_ms, end_ms=stored_ms) == [b"1"]
@@ -54,19 +54,19 @@ async def test_a_key_of_another_topic_or_time_is_not_found(desk, clock):
     assert await found_by_key(desk, "") == not_found
 
 
-async def test_the_newest_matches_are_told_up_to_the_number_asked_for_and_64(desk):
+async def test_a_query_returns_the_newest_matches_up_to_its_count_and_64(desk):
     for number in range(70):
         await desk.send(Q, str(number).encode(), KEYS="k")
     assert await found_by_key(desk, "k", count=2) == [b"68", b"69"]
     assert await found_by_key(desk, "k", count=1_000_000) == [str(number).encode() for number in range(6, 70)]
 
 
-async def test_a_message_is_found_by_its_unique_key_whatever_number_is_asked_for(desk):
+async def test_a_query_by_unique_key_ignores_the_count(desk):
     await desk.send(Q, b"1", UNIQ_KEY="0123456789ABCDEF0123456789ABCDEF")
     assert await found_by_key(desk, "0123456789ABCDEF0123456789ABCDEF", unique=True, count=0) == [b"1"]
 
 
-async def test_an_answer_holds_no_more_bytes_than_it_may_and_one_message_at_least(tmp_path):
+async def test_a_query_result_is_limited_in_bytes_but_has_at_least_one_message(tmp_path):
     async with asking(tmp_path / "store", pull_bytes_max=1_100) as desk:
         for number in range(4):
             await desk.send(Q, bytes([number]) * 300, KEYS="k")
@@ -75,26 +75,26 @@ async def test_an_answer_holds_no_more_bytes_than_it_may_and_one_message_at_leas
         assert await found_by_key(desk, "large") == [b"x" * 2_000]
 
 
-async def test_a_search_says_how_far_the_index_reaches(desk, clock):
+async def test_a_query_response_contains_the_end_of_the_index(desk, clock):
     await desk.send(Q, b"1", KEYS="k")
     found = await desk.done(RequestCode.QUERY_MESSAGE, QueryMessage("T", "k", 1, 0, FOREVER))
     assert found == headers.QueryMessageResponse(clock.now_ms, desk.broker.store.written)
 
 
-async def test_a_search_for_no_message_is_refused(desk):
+async def test_a_query_with_a_count_below_one_is_refused(desk):
     for count in (0, -1):
         code, remark = await desk.refused(RequestCode.QUERY_MESSAGE, QueryMessage("T", "k", count, 0, FOREVER))
         assert (code, "1 or more" in remark) == (ResponseCode.INVALID_PARAMETER, True)
 
 
-async def test_a_message_is_found_by_the_id_its_send_was_answered_with(desk):
+async def test_a_message_is_found_by_the_offset_id_of_its_send(desk):
     sent = await desk.send(Q, b"hello", KEYS="k")
     answer = await desk.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(parse_offset_id(sent.message_id)[1]))
     message = record.decode(bytes(answer.body))
     assert (answer.code, message.body, message.queue_offset) == (ResponseCode.SUCCESS, b"hello", sent.queue_offset)
 
 
-async def test_no_message_is_made_of_a_wrong_id(desk):
+async def test_viewing_a_message_at_a_wrong_offset_is_refused(desk):
     sent = await desk.send(Q, b"hello" * 50)
     at = parse_offset_id(sent.message_id)[1]
     for wrong in (at + 1, at - 1, at + 100, desk.broker.store.written, 1 << 62, -1, -(1 << 63)):
@@ -102,7 +102,7 @@ async def test_no_message_is_made_of_a_wrong_id(desk):
         assert (code, str(wrong) in remark) == (ResponseCode.SYSTEM_ERROR, True)
 
 
-async def test_queue_entries_say_where_messages_lie_and_what_their_tag_is(desk):
+async def test_consume_queue_entries_contain_offset_size_and_tag_code(desk):
     sent = [await desk.send(Q, b"x" * 10 * n, TAGS=tag) for n, tag in enumerate(("a", "b", ""))]
     found = await desk.told(
         bodies.ConsumeQueueEntries, RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueue("T", 0, 0, 10)
@@ -115,7 +115,7 @@ async def test_queue_entries_say_where_messages_lie_and_what_their_tag_is(desk):
     assert (found.min_queue_index, found.max_queue_index, found.subscription_data) == (0, 3, None)
 
 
-async def test_queue_entries_say_which_messages_a_group_online_would_get(desk):
+async def test_consume_queue_entries_mark_messages_that_match_the_subscription(desk):
     for tag in ("a", "b"):
         await desk.send(Q, b"x", TAGS=tag)
     await desk.subscribe("g", T="b")
@@ -125,7 +125,7 @@ async def test_queue_entries_say_which_messages_a_group_online_would_get(desk):
     assert found.subscription_data.sub_string == "b"
 
 
-async def test_queue_entries_begin_and_end_where_asked(desk):
+async def test_consume_queue_entries_start_at_the_index_and_stop_at_the_count(desk):
     for _ in range(5):
         await desk.send(Q, b"x")
     for index, count, expected in ((0, 2, 2), (3, 10, 2), (5, 10, 0), (99, 1, 0)):
@@ -135,12 +135,12 @@ async def test_queue_entries_begin_and_end_where_asked(desk):
 
 
 @pytest.mark.parametrize("asked", [QueryConsumeQueue("T", 0, 0, 0), QueryConsumeQueue("T", 0, 0, 1 << 30)])
-async def test_an_absurd_number_of_queue_entries_is_refused(desk, asked):
+async def test_an_invalid_count_of_consume_queue_entries_is_refused(desk, asked):
     await desk.send(Q, b"x")
     assert (await desk.refused(RequestCode.QUERY_CONSUME_QUEUE, asked))[0] == ResponseCode.INVALID_PARAMETER
 
 
-async def test_queue_entries_of_an_unknown_topic_are_refused_and_of_an_odd_queue_empty(desk):
+async def test_consume_queue_entries_of_an_unknown_topic_are_refused_and_of_an_unknown_queue_empty(desk):
     asked = QueryConsumeQueue("Nowhere", 0, 0, 1)
     assert (await desk.refused(RequestCode.QUERY_CONSUME_QUEUE, asked))[0] == ResponseCode.TOPIC_NOT_EXIST
     await desk.send(Q, b"x")

@@ -1,4 +1,4 @@
-"""Planning and reading in bulk: where queues begin and end in one answer, and records together with their sizes."""
+"""Bulk reads: the bounds of many queues in one response, and pulls that return record sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparrow.wire.codes import RequestCode, ResponseCode
 
 EVERYTHING = Subscription("t", "*")
 MIDDLE = 1
-"""The queue of a topic in lanes that messages without a priority go to."""
+"""The queue of a topic with lanes that receives messages without a priority."""
 
 
 @asynccontextmanager
@@ -55,14 +55,14 @@ async def session(stand: Stand) -> AsyncIterator[ClientSession]:
         yield session
 
 
-# -- heads ------------------------------------------------------------------------------------------------------------
+# -- queue bounds -----------------------------------------------------------------------------------------------------
 
 
 def ends(found: dict[bodies.QueueRef, SizedQueueBounds]) -> dict[tuple[str, int], tuple[int, int]]:
     return {(queue.topic, queue.queue_id): (head.first, head.end) for queue, head in found.items()}
 
 
-async def test_heads_are_where_the_queues_of_all_topics_begin_and_end(stand, session, store):
+async def test_queue_bounds_cover_the_queues_of_all_topics(stand, session, store):
     await stand.topic("t", queues=1)
     await stand.topic("u", queues=1)
     await stand.put("t", ["a", "b", "c"])
@@ -87,7 +87,7 @@ async def test_the_mean_size_follows_the_newest_records(stand, session, store):
     assert (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes == small + 1000
 
 
-async def test_the_mean_size_is_known_after_a_restart(store, tmp_path):
+async def test_the_mean_size_survives_a_restart(store, tmp_path):
     async with stand_on(store, tmp_path) as stand, ClientSession(stand.name_servers) as session:
         await stand.topic("t")
         await stand.put("t", ["x" * 100] * 100)
@@ -97,7 +97,7 @@ async def test_the_mean_size_is_known_after_a_restart(store, tmp_path):
         assert max(head.mean_bytes for head in before.values()) > 100
 
 
-async def test_heads_of_a_topic_that_is_not_there_are_refused(stand, session):
+async def test_queue_bounds_of_an_unknown_topic_are_refused(stand, session):
     await stand.topic("t")
     with pytest.raises(UnknownTopic) as refusal:
         await fetch_queue_bounds(session, ["t", "nowhere"])
@@ -108,13 +108,13 @@ async def test_heads_of_a_topic_that_is_not_there_are_refused(stand, session):
 
 
 @pytest.mark.parametrize("said", [b"", b"{}", b"[1,{}]", b'{"t":1}', b"\xff"])
-async def test_a_question_that_is_no_list_of_topics_is_refused(stand, said):
+async def test_a_malformed_list_of_topics_is_refused(stand, said):
     answer = await stand.channel.request(RequestCode.QUERY_QUEUE_BOUNDS, None, said)
     assert answer.code != ResponseCode.SUCCESS
     assert answer.remark
 
 
-async def test_a_broker_that_does_not_know_the_request_is_asked_topic_by_topic(stand, session, monkeypatch):
+async def test_queue_bounds_are_fetched_per_topic_from_brokers_without_the_request(stand, session, monkeypatch):
     await stand.topic("t", queues=1)
     await stand.topic("u", queues=1)
     await stand.put("t", ["a", "b", "c"])
@@ -127,7 +127,7 @@ async def test_a_broker_that_does_not_know_the_request_is_asked_topic_by_topic(s
         await fetch_queue_bounds(session, ["nowhere"])
 
 
-async def test_all_brokers_are_asked(tmp_path):
+async def test_queue_bounds_cover_all_brokers(tmp_path):
     async with standing(tmp_path / "a") as stand:
         servers = stand.name_servers
         async with running_broker(tmp_path / "b", name="b", name_servers=servers), ClientSession(servers) as session:
@@ -142,7 +142,7 @@ async def test_all_brokers_are_asked(tmp_path):
             ]
 
 
-# -- sizes ------------------------------------------------------------------------------------------------------------
+# -- record sizes -----------------------------------------------------------------------------------------------------
 
 
 async def taken(session: ClientSession, queue: bodies.QueueRef, offset: int = 0, **how: object) -> PullResult:
@@ -158,7 +158,7 @@ async def taken(session: ClientSession, queue: bodies.QueueRef, offset: int = 0,
 
 
 def sized(answer: PullResult) -> list[bytes]:
-    """The bodies, found by the sizes alone."""
+    """Return the bodies, located by the sizes alone."""
     assert answer.sizes is not None
     sizes = np.frombuffer(answer.sizes, ">i4")
     batch = columns.decode(answer.records, sizes=sizes, columns=["body"])
@@ -167,7 +167,7 @@ def sized(answer: PullResult) -> list[bytes]:
     return bodies_found
 
 
-async def test_a_pull_brings_the_size_of_each_record_to_those_who_ask(stand, session, store):
+async def test_a_pull_returns_record_sizes_on_request(stand, session, store):
     await stand.topic("t")
     queue = queue_of("t", 0 if store == "log" else MIDDLE)
     await stand.put("t", [str(number) * (number % 7) for number in range(50)])
@@ -178,7 +178,7 @@ async def test_a_pull_brings_the_size_of_each_record_to_those_who_ask(stand, ses
     assert sized(answer) == [message.body for message in record.decode_all(bytes(plain.records))]
 
 
-async def test_sizes_are_those_of_the_records_that_match(stand, session, store):
+async def test_record_sizes_are_those_of_the_matching_records(stand, session, store):
     await stand.topic("t")
     queue = queue_of("t", 0 if store == "log" else MIDDLE)
     for number in range(10):
@@ -189,7 +189,7 @@ async def test_sizes_are_those_of_the_records_that_match(stand, session, store):
         assert sized(answer) == [b"0", b"2", b"4", b"6", b"8"]
 
 
-async def test_a_pull_that_waited_brings_sizes_too(stand, session, store):
+async def test_a_parked_pull_returns_record_sizes(stand, session, store):
     await stand.topic("t")
     queue = queue_of("t", 0 if store == "log" else MIDDLE)
     waiting = asyncio.create_task(taken(session, queue, with_sizes=True, long_poll_ms=20_000))
@@ -198,13 +198,13 @@ async def test_a_pull_that_waited_brings_sizes_too(stand, session, store):
     assert sized(await waiting) == [b"a"]
 
 
-async def test_a_pull_that_finds_nothing_has_no_sizes(stand, session, store):
+async def test_an_empty_pull_has_no_record_sizes(stand, session, store):
     await stand.topic("t")
     nothing = await taken(session, queue_of("t", 0 if store == "log" else MIDDLE), with_sizes=True)
     assert (nothing.status, nothing.sizes, len(nothing.records)) == (PullStatus.NO_NEW_MESSAGE, None, 0)
 
 
-async def test_sizes_that_cannot_be_are_a_broken_protocol():
+async def test_an_impossible_count_of_record_sizes_is_a_protocol_error():
     from sparrow.client.aio.consume.pull import _parted
 
     assert _parted(b"record\0\0\0\6", 1) == (b"record", b"\0\0\0\6")

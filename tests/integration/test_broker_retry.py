@@ -1,4 +1,4 @@
-"""Messages handed back by their consumers: again after a growing delay, and to the dead letters in the end."""
+"""Messages that consumers send back: retries with growing delays, then the dead-letter queue."""
 
 import pytest
 from tests.support.asking import Asking, Clock, asking
@@ -42,7 +42,7 @@ class Stage:
         )
 
     async def comes_again(self, times: int, after_ms: int) -> StoredMessage:
-        """In the retry topic, and only when its time has come."""
+        """Assert that the retry is delivered to the retry topic exactly when it is due; return it."""
         assert log_delay_of(self.broker).count == 1
         self.pass_ms(after_ms - 1)
         assert self.broker.store.bounds_nowait(RETRY).end == times - 1
@@ -62,7 +62,7 @@ async def stage(tmp_path):
         yield Stage(client, clock)
 
 
-async def test_sixteen_retries_with_growing_delay_and_then_the_dead_letters(stage):
+async def test_a_message_is_retried_16_times_with_growing_delays_and_then_dead_lettered(stage):
     first = message = await stage.sent(TAGS="a", KEYS="k")
     for times in range(1, 17):
         assert DEAD.topic not in stage.broker.topics, "made with the first dead letter only"
@@ -81,7 +81,7 @@ async def test_sixteen_retries_with_growing_delay_and_then_the_dead_letters(stag
     assert stage.broker.topics[DEAD.topic].read_queues == 1
 
 
-async def test_a_consumer_may_choose_the_level_or_give_up_at_once(stage):
+async def test_a_consumer_can_choose_the_delay_level_or_dead_letter_at_once(stage):
     message = await stage.sent()
     await stage.hand_back(message, 5)
     message = await stage.comes_again(1, 60_000)
@@ -90,7 +90,7 @@ async def test_a_consumer_may_choose_the_level_or_give_up_at_once(stage):
 
 
 @pytest.mark.parametrize(("said", "of_group", "retries"), [(2, 16, 2), (0, 16, 0), (None, 3, 3), (-1, 1, 1)])
-async def test_the_limit_is_the_requests_or_else_the_groups(stage, said, of_group, retries):
+async def test_the_retry_limit_of_the_request_overrides_that_of_the_group(stage, said, of_group, retries):
     await stage.broker.groups.put(Group(name="g", retries_max=of_group))
     message = await stage.sent()
     for times in range(1, retries + 1):
@@ -110,14 +110,14 @@ async def test_a_retry_keeps_a_compressed_body_and_its_flags(stage):
     assert (message.body, message.born_ms, message.flag) == (b"hello", 99, 7)
 
 
-async def test_a_group_that_wants_no_retries_gets_none(stage):
+async def test_a_group_without_retry_queues_gets_no_retries(stage):
     await stage.broker.groups.put(Group(name="g", retry_queues=0))
     await stage.hand_back(await stage.sent())
     assert stage.broker.delay.count == 0
 
 
-async def test_more_retry_queues_than_the_topic_has_lose_nothing(stage):
-    """The topic was made for one queue; a message in another would have no reader."""
+async def test_raising_the_retry_queues_of_a_group_loses_no_message(stage):
+    """The retry topic was created with one queue; a message in another queue would have no reader."""
     message = await stage.sent()
     await stage.hand_back(message, 1)
     await stage.broker.groups.put(Group(name="g", retry_queues=8))
@@ -129,7 +129,7 @@ async def test_more_retry_queues_than_the_topic_has_lose_nothing(stage):
     await eventually(lambda: sum(stage.broker.store.bounds_nowait(queue).end for queue in queues) == 21)
 
 
-async def test_what_is_not_there_or_nobodys_to_hand_back_is_refused(stage):
+async def test_sending_back_to_an_unknown_group_or_an_unreadable_message_is_refused(stage):
     message = await stage.sent()
     unknown = headers.SendMessageBack(message.physical_offset, "nobody", 0)
     assert (await stage.client.refused(RequestCode.CONSUMER_SEND_MSG_BACK, unknown))[0] == (
@@ -144,7 +144,7 @@ async def test_what_is_not_there_or_nobodys_to_hand_back_is_refused(stage):
     assert stage.broker.delay.count == 1
 
 
-async def test_a_restart_forgets_no_retry(tmp_path):
+async def test_a_pending_retry_survives_a_restart(tmp_path):
     clock = Clock()
     async with asking(tmp_path / "store", clock) as client:
         await client.subscribe("g", T="*")
@@ -156,7 +156,7 @@ async def test_a_restart_forgets_no_retry(tmp_path):
         await stage.comes_again(1, 1)
 
 
-# -- what clients do when handing back fails: they send to the retry topic themselves ---------------------------------
+# -- sends to the retry topic, which clients use when sending back fails ----------------------------------------------
 
 
 async def fallback(stage: Stage, times: int, times_max: int | None, level: int = 1) -> None:
@@ -171,7 +171,7 @@ async def fallback(stage: Stage, times: int, times_max: int | None, level: int =
     ("times", "times_max", "is_dead"),
     [(0, 0, False), (1, 16, False), (16, 16, False), (17, 16, True), (3, 2, True), (16, None, False), (17, None, True)],
 )
-async def test_a_message_sent_to_the_retry_topic_is_delayed_or_buried(stage, times, times_max, is_dead):
+async def test_a_message_sent_to_the_retry_topic_is_delayed_or_dead_lettered(stage, times, times_max, is_dead):
     await fallback(stage, times, times_max)
     if is_dead:
         assert [(dead.body, dead.reconsume_times) for dead in await stage.messages(DEAD)] == [(b"hard", times)]
@@ -181,8 +181,8 @@ async def test_a_message_sent_to_the_retry_topic_is_delayed_or_buried(stage, tim
         assert DEAD.topic not in stage.broker.topics
 
 
-async def test_a_group_in_order_gives_a_message_up_for_good(stage):
-    """RocketMQ 5.1.4: a consumer in order has tried in place, as often as it wants to."""
+async def test_a_message_sent_back_by_an_ordered_group_is_dead_lettered_at_once(stage):
+    """As in RocketMQ 5.1.4: an ordered consumer has already retried in place, up to its own limit."""
     queue = QueueRef("T", stage.broker.name, 0)
     stage.broker.queue_locks.lock("g", "one", [queue], stage.clock.now_ms)
     header = headers.SendMessageV2("p", RETRY.topic, "TBW102", 4, 0, 0, 0, 0, "", reconsume_times=1)

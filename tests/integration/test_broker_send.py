@@ -1,4 +1,4 @@
-"""Sending to a real broker: where messages go, what is added to them, and when the answer comes."""
+"""Sends to a real broker: placement, properties that the broker adds, refusals, and flush guarantees."""
 
 import asyncio
 import threading
@@ -42,7 +42,7 @@ NOT_FOR_SENDERS = (
 )
 
 STAMP = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-"""What the broker adds to every message."""
+"""Properties that the broker adds to every message."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def channel(server):
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-async def test_a_message_is_answered_with_its_place_and_read_back_as_it_was(server, channel, code):
+async def test_a_send_returns_its_offset_and_the_message_is_read_back_unchanged(server, channel, code):
     said = named(TAGS="TagA", KEYS="k1 k2", own="värde")
     for offset in range(3):
         answered = await send(channel, "T", b"hello", 2, said, code=code, flag=9, born_ms=123, reconsume_times=1)
@@ -78,7 +78,7 @@ async def test_a_message_is_answered_with_its_place_and_read_back_as_it_was(serv
     assert message.born_host.ip == b"\x7f\0\0\1"
 
 
-async def test_the_answer_has_the_fields_clients_read_without_looking(channel):
+async def test_a_send_response_has_the_fields_that_clients_read_unchecked(channel):
     answered = await try_send(channel, "T", b"x", 0, named(UNIQ_KEY="A1"))
     fields = answered.fields()
     assert set(fields) == {"msgId", "queueId", "queueOffset", "transactionId", "MSG_REGION", "TRACE_ON"}
@@ -87,14 +87,14 @@ async def test_the_answer_has_the_fields_clients_read_without_looking(channel):
     assert answered.remark is None
 
 
-async def test_the_broker_names_its_cluster_and_gives_an_id_to_who_has_none(channel):
-    answered = await send(channel, "T", b"x", 0, "a\x01b")  # as some clients send it: without the last separator
+async def test_the_broker_adds_its_cluster_and_a_missing_unique_id(channel):
+    answered = await send(channel, "T", b"x", 0, "a\x01b")  # some clients omit the last separator
     (message,) = (await pull(channel, "T")).messages
     assert message.properties == {"a": "b", "UNIQ_KEY": answered.transaction_id, **STAMP}
     assert parse_unique_id(answered.transaction_id).ip == b"\x7f\0\0\1"
 
 
-async def test_the_senders_own_id_and_cluster_are_kept(channel):
+async def test_the_unique_id_and_cluster_of_the_sender_are_kept(channel):
     answered = await send(channel, "T", b"x", 0, named(UNIQ_KEY="mine", CLUSTER="elsewhere"))
     (message,) = (await pull(channel, "T")).messages
     assert answered.transaction_id == "mine"
@@ -110,38 +110,38 @@ async def test_the_senders_own_id_and_cluster_are_kept(channel):
         ("5f3c-11ee_a", Serialization.JSON),
     ],
 )
-async def test_the_answer_repeats_the_senders_id_whatever_it_looks_like(server, key, serialization):
+async def test_the_send_response_repeats_the_unique_id_of_the_sender_in_any_format(server, key, serialization):
     async with wire_to(server.address) as wire:
         header = headers.write(send_header("T", 0, named(UNIQ_KEY=key)))
         answered = await wire.ask(RemotingCommand(310, 1, ext=header, body=b"x", serialization=serialization))
         assert sent(answered).transaction_id == key
 
 
-async def test_a_property_whose_name_ends_alike_is_another_property(channel):
+async def test_a_property_with_the_same_suffix_is_a_different_property(channel):
     await send(channel, "T", b"x", 0, named(MY_UNIQ_KEY="mine", MY_CLUSTER="elsewhere"))
     (message,) = (await pull(channel, "T")).messages
     assert set(message.properties) == {"MY_UNIQ_KEY", "MY_CLUSTER", "UNIQ_KEY", *STAMP}
 
 
-async def test_a_pop_handle_is_stripped(channel):
+async def test_the_property_pop_ck_of_a_sender_is_removed(channel):
     await send(channel, "T", b"x", 0, named(POP_CK="0 1 2 3 0 b 0 0", own="1"))
     (message,) = (await pull(channel, "T")).messages
     assert message.properties["own"] == "1"
     assert "POP_CK" not in message.properties
 
 
-async def test_queue_id_below_zero_lets_the_broker_choose(channel):
+async def test_a_negative_queue_id_lets_the_broker_choose(channel):
     chosen = {(await send(channel, "T", b"x", -1)).queue_id for _ in range(100)}
     assert chosen == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("body", [b"", b"\0" * 10, bytes(range(256)) * 16, b"\x02\x01" * 5])
-async def test_a_body_may_be_any_bytes(channel, body):
+async def test_any_bytes_are_a_valid_body(channel, body):
     await send(channel, "T", body)
     assert (await pull(channel, "T")).bodies == [body]
 
 
-async def test_compressed_bodies_are_left_alone(channel):
+async def test_compressed_bodies_are_stored_unchanged(channel):
     await send(channel, "T", b"not really zlib", 0, sys_flag=0x300)
     answered = await channel.request(
         RequestCode.PULL_MESSAGE, headers.PullMessage("g", "T", 0, 0, 1, 4, 0, 0, 0, subscription="*")
@@ -149,7 +149,7 @@ async def test_compressed_bodies_are_left_alone(channel):
     assert b"not really zlib" in bytes(answered.body)
 
 
-async def test_a_binary_request_gets_a_binary_answer(server):
+async def test_a_binary_request_gets_a_binary_response(server):
     async with wire_to(server.address) as wire:
         for serialization in (Serialization.BINARY, Serialization.JSON):
             header = headers.write(send_header("T", 1, named(a="b")))
@@ -191,7 +191,7 @@ async def test_a_thousand_sends_in_one_write_keep_their_order(server, channel):
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_has_consecutive_offsets_and_all_its_ids(channel):
+async def test_a_batch_gets_consecutive_offsets_and_returns_all_offset_ids(channel):
     await send(channel, "T", b"before", 1)
     members = [(b"body %d" % number, named(TAGS=f"t{number}", UNIQ_KEY=f"u{number}").encode()) for number in range(5)]
     answered = await send_batch(channel, "T", members, 1)
@@ -206,8 +206,8 @@ async def test_a_batch_has_consecutive_offsets_and_all_its_ids(channel):
 
 
 @pytest.mark.parametrize("count", [1, 399, 400, 2_000])
-async def test_batches_of_any_size_are_stored_alike(channel, count):
-    """From some hundreds on the broker lays them out in columns; nobody should see a difference."""
+async def test_small_and_large_batches_are_stored_alike(channel, count):
+    """The broker encodes batches of 400 or more in columns; the stored records must be the same."""
     members = [
         (b"%d" % number, named(TAGS=f"t{number % 3}", KEYS=f"k{number}").encode()[: None if number % 2 else -1])
         for number in range(count)
@@ -225,20 +225,20 @@ async def test_batches_of_any_size_are_stored_alike(channel, count):
     assert len(tagged.messages) == len(range(1, count, 3)) or not tagged.messages
 
 
-async def test_the_batch_flag_counts_whatever_the_code(channel):
+async def test_the_batch_flag_marks_a_batch_with_any_send_code(channel):
     body = batch.encode([(0, b"one", b""), (0, b"two", b"")])
     answered = await send(channel, "T", body, batch=True)
     assert len(answered.message_id.split(",")) == 2
     assert (await pull(channel, "T")).bodies == [b"one", b"two"]
 
 
-async def test_a_batch_makes_its_topic_too(channel):
+async def test_a_batch_creates_its_topic(channel):
     answered = await send_batch(channel, "New", [(b"a", b""), (b"b", b"")])
     assert answered.queue_offset == 0
     assert (await pull(channel, "New")).bodies == [b"a", b"b"]
 
 
-async def test_a_batch_is_stored_whole_or_not_at_all(channel):
+async def test_an_invalid_batch_stores_no_message(channel):
     good = batch.encode([(0, b"one", b"")])
     for body in (good + b"\0\0\0", good[:-1], b"", good + batch.encode([(0, b"two", b"p" * 32_760)])):
         refused = await try_send(channel, "T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
@@ -247,7 +247,7 @@ async def test_a_batch_is_stored_whole_or_not_at_all(channel):
     assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_batches_to_retry_topics_are_illegal(server, channel):
+async def test_batches_to_retry_topics_are_refused(server, channel):
     await server.broker.topics.create_for_group("%RETRY%", "g")
     body = batch.encode([(0, b"one", b"")])
     refused = await try_send(channel, "%RETRY%g", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
@@ -255,7 +255,7 @@ async def test_batches_to_retry_topics_are_illegal(server, channel):
 
 
 @pytest.mark.parametrize("where", ["batch", "member"])
-async def test_delayed_batches_are_illegal(channel, where):
+async def test_delayed_batches_are_refused(channel, where):
     member = named(DELAY="3").encode() if where == "member" else b""
     body = batch.encode([(0, b"one", member)])
     said = named(DELAY="3") if where == "batch" else ""
@@ -263,45 +263,45 @@ async def test_delayed_batches_are_illegal(channel, where):
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
 
-async def test_transactional_batches_are_illegal(channel):
+async def test_transactional_batches_are_refused(channel):
     body = batch.encode([(0, b"one", b"")])
     refused = await try_send(channel, "T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, sys_flag=4)
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("topic", NOT_FOR_SENDERS)
-async def test_topics_of_the_broker_itself_are_not_for_senders(channel, topic):
+async def test_sends_to_system_topics_are_refused(channel, topic):
     refused = await try_send(channel, topic, b"x")
     assert (refused.code, topic in refused.remark) == (ResponseCode.NO_PERMISSION, True)
 
 
-async def test_a_refused_send_makes_no_topic(server, channel):
+async def test_a_refused_send_creates_no_topic(server, channel):
     await try_send(channel, "TRANS_CHECK_MAX_TIME_TOPIC", b"x")
     assert "TRANS_CHECK_MAX_TIME_TOPIC" not in server.broker.topics
 
 
-async def test_a_topic_without_write_permission_takes_nothing(server, channel):
+async def test_a_send_to_a_topic_without_write_permission_is_refused(server, channel):
     await server.broker.topics.put(Topic(name="ReadOnly", permission=4))
     refused = await try_send(channel, "ReadOnly", b"x")
     assert refused.code == ResponseCode.NO_PERMISSION
 
 
 @pytest.mark.parametrize("said", [{"DELAY": "0"}, {"TRAN_MSG": "false"}, {"MY_DELAY": "3"}, {"TEXT": "TRAN_MSG"}])
-async def test_what_only_looks_like_it_is_sent(channel, said):
+async def test_properties_that_resemble_delay_or_transaction_are_sent_at_once(channel, said):
     await send(channel, "T", b"x", 0, named(**said))
     assert (await pull(channel, "T")).bodies == [b"x"]
 
 
-async def test_a_half_message_to_a_retry_topic_is_not_swallowed(server, channel):
+async def test_a_half_message_to_a_retry_topic_is_refused_or_stored(server, channel):
     await server.broker.topics.create_for_group("%RETRY%", "g")
     answered = await try_send(channel, "%RETRY%g", b"x", 0, sys_flag=4)
     assert answered.code != ResponseCode.SUCCESS or (await pull(channel, "%RETRY%g")).bodies == [b"x"]
 
 
-# -- topics that are made ---------------------------------------------------------------------------------------------
+# -- automatic creation of topics -------------------------------------------------------------------------------------
 
 
 async def route(channel, topic):
@@ -309,7 +309,7 @@ async def route(channel, topic):
     return bodies.read(bodies.RouteData, answered.body) if answered.code == ResponseCode.SUCCESS else answered.code
 
 
-async def test_a_topic_made_by_a_send_is_in_the_route_when_the_send_is_answered(tmp_path):
+async def test_a_topic_created_by_a_send_is_routed_before_the_response(tmp_path):
     async with (
         running_platform(tmp_path) as platform,
         channel_to(platform.address) as channel,
@@ -324,13 +324,13 @@ async def test_a_topic_made_by_a_send_is_in_the_route_when_the_send_is_answered(
 
 
 @pytest.mark.parametrize(("asked", "made"), [(1, 1), (4, 4), (8, 8), (100, 8), (0, 1), (-5, 1)])
-async def test_a_new_topic_has_the_queues_asked_for_up_to_the_templates(server, channel, asked, made):
+async def test_a_new_topic_gets_the_requested_queues_up_to_those_of_the_template(server, channel, asked, made):
     await send(channel, "New", b"x", default_topic_queues=asked)
     topic = server.broker.topics["New"]
     assert (topic.read_queues, topic.write_queues, topic.permission) == (made, made, 6)
 
 
-async def test_first_sends_of_one_turn_make_the_topic_once(server, channel):
+async def test_concurrent_first_sends_create_the_topic_once(server, channel):
     answers = await asyncio.gather(
         try_send(channel, "New", b"a", 3, default_topic_queues=4),
         try_send(channel, "New", b"b", 0, default_topic_queues=1),
@@ -340,27 +340,27 @@ async def test_first_sends_of_one_turn_make_the_topic_once(server, channel):
     assert (await pull(channel, "New", 3)).bodies == [b"a"]
 
 
-async def test_many_first_sends_are_all_stored(server, channel):
+async def test_many_concurrent_first_sends_are_all_stored(server, channel):
     await asyncio.gather(*(send(channel, "New", b"%d" % number) for number in range(100)))
     found = await pull(channel, "New", count=200)
     assert sorted(found.bodies, key=int) == [b"%d" % number for number in range(100)]
 
 
-async def test_a_template_that_may_not_be_inherited_makes_nothing(server, channel):
+async def test_a_template_topic_without_inherit_permission_creates_no_topic(server, channel):
     for template in ("T", "NoSuchTopic", ""):
         refused = await try_send(channel, "New", b"x", template_topic=template)
         assert (refused.code, "'New'" in refused.remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
     assert "New" not in server.broker.topics
 
 
-async def test_with_automatic_creation_off_an_unknown_topic_is_17(tmp_path):
+async def test_a_send_to_an_unknown_topic_is_refused_when_auto_creation_is_off(tmp_path):
     async with running_broker(tmp_path, auto_create_topics=False) as server, channel_to(server.address) as channel:
         refused = await try_send(channel, "New", b"x")
         assert refused.code == ResponseCode.TOPIC_NOT_EXIST
         assert "TBW102" not in server.broker.topics
 
 
-async def test_topics_and_messages_outlive_the_broker(tmp_path):
+async def test_topics_and_messages_survive_a_restart_of_the_broker(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         await send(channel, "New", b"kept")
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
@@ -369,11 +369,11 @@ async def test_topics_and_messages_outlive_the_broker(tmp_path):
         assert (await pull(channel, "New")).bodies == [b"kept", b"next"]
 
 
-# -- how safe a message is when it is answered ------------------------------------------------------------------------
+# -- flush guarantees -------------------------------------------------------------------------------------------------
 
 
 class SlowDisk:
-    """A disk that does not get anything done until it may."""
+    """A disk that blocks every flush until `may` is set."""
 
     def __init__(self, store, monkeypatch):
         self.may, self._sync = threading.Event(), store._flusher.sync
@@ -384,12 +384,12 @@ class SlowDisk:
         self._sync()
 
 
-async def test_with_synchronous_flush_the_answer_waits_for_the_disk(tmp_path, monkeypatch):
+async def test_with_synchronous_flush_a_send_waits_for_the_disk(tmp_path, monkeypatch):
     async with running_broker(tmp_path, log=SYNC_LOG) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
         asked = [asyncio.ensure_future(send(channel, "T", b"safe")) for _ in range(10)]
-        # Its place is taken, others are served, and nobody is told it is safe.
+        # The messages have their offsets and other requests are served, but no send is confirmed.
         await eventually(lambda: server.broker.store.bounds_nowait(Queue("T", 0)).end == 11)
         assert (await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))).code == 0
         assert not any(one.done() for one in asked)
@@ -398,7 +398,7 @@ async def test_with_synchronous_flush_the_answer_waits_for_the_disk(tmp_path, mo
         assert log_store_of(server.broker).watermark("durable") >= server.broker.store.written
 
 
-async def test_who_says_wait_false_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+async def test_a_send_with_wait_false_does_not_wait_for_the_disk(tmp_path, monkeypatch):
     async with running_broker(tmp_path, log=SYNC_LOG) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
@@ -408,7 +408,7 @@ async def test_who_says_wait_false_does_not_wait_for_the_disk(tmp_path, monkeypa
         disk.may.set()
 
 
-async def test_a_property_that_ends_in_wait_is_no_wait(tmp_path, monkeypatch):
+async def test_a_property_whose_name_ends_in_wait_does_not_skip_the_flush(tmp_path, monkeypatch):
     async with running_broker(tmp_path, log=SYNC_LOG) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
@@ -421,7 +421,7 @@ async def test_a_property_that_ends_in_wait_is_no_wait(tmp_path, monkeypatch):
         assert not is_early
 
 
-async def test_a_flush_that_takes_too_long_is_10_with_the_place_of_the_message(tmp_path, monkeypatch):
+async def test_a_slow_flush_times_out_with_the_offset_of_the_message(tmp_path, monkeypatch):
     log = SYNC_LOG.model_copy(update={"flush_timeout_ms": 50})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         await try_send(channel, "T", b"makes the topic")  # on a busy disk its own flush may time out
@@ -435,7 +435,7 @@ async def test_a_flush_that_takes_too_long_is_10_with_the_place_of_the_message(t
         disk.may.set()
 
 
-async def test_a_stopping_broker_answers_the_sends_that_wait_for_the_disk(tmp_path, monkeypatch):
+async def test_a_stopping_broker_answers_sends_that_wait_for_the_disk(tmp_path, monkeypatch):
     server = broker_server(tmp_path, log=SYNC_LOG)
     await server.start()
     async with channel_to(server.address) as channel:
@@ -450,8 +450,8 @@ async def test_a_stopping_broker_answers_the_sends_that_wait_for_the_disk(tmp_pa
         assert (await asked).code == ResponseCode.SUCCESS
 
 
-async def test_a_stopping_broker_finishes_what_it_has_and_refuses_what_is_new(tmp_path):
-    """By a code, not by a dead connection; and the next start finds all that was acknowledged."""
+async def test_a_stopping_broker_finishes_requests_in_progress_and_refuses_new_ones(tmp_path):
+    """It refuses with a response code, not by closing; the next start finds all confirmed messages."""
     gate = asyncio.Event()
 
     async def slow(request, broker, call):

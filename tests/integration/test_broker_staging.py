@@ -1,4 +1,4 @@
-"""Messages appended all together, once: over real sockets, on a log and on a database, and across restarts."""
+"""Staged appends that are atomic and idempotent: on a log store and a SQL store, and across restarts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SCOPE = "query-1/sink"
 
 @asynccontextmanager
 async def stand_on(store: str, folder: Path, **settings: object) -> AsyncIterator[Stand]:
-    """A platform with a topic of two queues, `t`."""
+    """Run a platform with topic `t` of two queues."""
     if store == "log":
         async with standing(folder, **settings) as stand:
             await stand.topic("t", queues=2)
@@ -53,7 +53,7 @@ async def stand_on(store: str, folder: Path, **settings: object) -> AsyncIterato
 
 
 class Desk:
-    """One who stages, and looks at what became of it."""
+    """A client that stages records, commits them and reads them back."""
 
     def __init__(self, stand: Stand, session: ClientSession, store: str) -> None:
         self.stand, self.session, self.store = stand, session, store
@@ -62,7 +62,7 @@ class Desk:
         self.broker = self.server.broker
 
     def queue_id(self, part: int) -> int:
-        """As readers know it: on a database every topic has lanes, and what says nothing is in the middle."""
+        """Return the queue id for readers: in a SQL store every topic has lanes, and middle is the default."""
         return part if self.store == "log" else part * 3 + 1
 
     async def read(self, part: int = 0, topic: str = "t") -> list[bytes]:
@@ -108,7 +108,7 @@ async def desk(store: str, tmp_path: Path) -> AsyncIterator[Desk]:
 # -- staging and committing -------------------------------------------------------------------------------------------
 
 
-async def test_what_is_staged_is_seen_by_nobody_until_it_is_committed_and_then_in_order(desk):
+async def test_staged_records_become_visible_in_order_at_the_commit(desk):
     first = await desk.stage("a", blob("t", {0: [b"0", b"1"], 1: [b"x"]}), blob("t", {0: [b"2"]}))
     second = await desk.stage("b", blob("t", {1: [b"y"], 0: [b"3"]}))
     assert (first.rows, second.rows) == (4, 2)
@@ -128,7 +128,7 @@ async def test_stages_are_appended_in_the_order_of_the_commit(desk):
     assert await desk.read() == [b"b", b"a"]
 
 
-async def test_a_number_is_committed_once_whatever_is_staged_for_it(desk):
+async def test_a_number_of_a_scope_is_committed_once(desk):
     await desk.stage("a", blob("t", {0: [b"a"]}))
     assert await desk.commit(3, "a")
     await desk.stage("again", blob("t", {0: [b"a"]}))
@@ -145,13 +145,13 @@ async def test_a_number_is_committed_once_whatever_is_staged_for_it(desk):
     assert (await desk.ledger(), await desk.ledger("query-2/sink"), await desk.ledger("query-3")) == (4, 0, None)
 
 
-async def test_a_batch_without_rows_is_noted_all_the_same(desk):
+async def test_a_commit_without_stages_is_recorded_in_the_ledger(desk):
     assert await desk.commit(5)
     assert await desk.ledger() == 5
     assert not await desk.commit(5)
 
 
-async def test_the_answer_says_how_many_rows_there_are_and_what_was_done(desk):
+async def test_a_commit_response_contains_the_outcome_and_the_row_count(desk):
     await desk.stage("a", blob("t", {0: [b"a", b"b"], 1: [b"c"]}))
     for outcome, rows in (("committed", "3"), ("already", "0")):
         answer = await desk.stand.channel.request(
@@ -160,13 +160,13 @@ async def test_the_answer_says_how_many_rows_there_are_and_what_was_done(desk):
         assert dict(answer.fields()) == {"outcome": outcome, "rows": rows}
 
 
-async def test_the_same_commit_asked_twice_at_once_is_done_once(desk):
+async def test_concurrent_repeats_of_a_commit_are_done_once(desk):
     await desk.stage("a", blob("t", {0: [b"a"] * 100}))
     assert sorted(await asyncio.gather(*(desk.commit(1, "a") for _ in range(4)))) == [False, False, False, True]
     assert len(await desk.read()) == 100
 
 
-async def test_records_without_checksums_get_them_from_the_broker(desk):
+async def test_the_broker_fills_missing_checksums_on_request(desk):
     unchecked = blob("t", {0: [b"a", b"b" * 100]}, checksum=False)
     with pytest.raises(Refused, match="checksum"):
         await desk.stage("a", unchecked)
@@ -175,7 +175,7 @@ async def test_records_without_checksums_get_them_from_the_broker(desk):
     assert await desk.read() == [b"a", b"b" * 100], "pulled messages are compared with their checksums"
 
 
-async def test_messages_are_as_they_were_made(desk):
+async def test_committed_messages_keep_body_flag_keys_tags_and_properties(desk):
     part = portion(
         "t", 0, [b"a"], keys=["k"], tags=["g"], msg_ids=["id-1"], properties=[{"p": "q"}], flag=5, born_ms=1234
     )
@@ -189,19 +189,19 @@ async def test_messages_are_as_they_were_made(desk):
     assert b"id-1" in found
 
 
-async def test_waiting_pulls_are_answered_when_a_commit_comes(desk):
+async def test_a_commit_wakes_parked_pulls(desk):
     waiting = asyncio.create_task(pull(desk.stand.channel, "t", desk.queue_id(1), long_poll_ms=20_000))
     await eventually(lambda: desk.broker.long_polls.count == 1)
     await desk.stage("a", blob("t", {1: [b"a"]}))
     assert not waiting.done()
     await desk.commit(0, "a")
     woken = await asyncio.wait_for(waiting, 10)
-    # A database may send the reader back for them (20): they did not pass through the broker's memory.
+    # A SQL store may answer "retry immediately" (20): the records did not pass through the broker's memory.
     assert (woken.code, woken.bodies) in ((ResponseCode.SUCCESS, [b"a"]), (ResponseCode.PULL_RETRY_IMMEDIATELY, []))
     assert (woken.header.max_offset, await desk.read(1)) == (1, [b"a"])
 
 
-async def test_rows_are_counted_as_sent(desk):
+async def test_committed_rows_count_as_sent_messages(desk):
     await desk.stage("a", blob("t", {0: [b"a"] * 30, 1: [b"b"] * 12}))
     before = desk.broker.counters.totals
     await desk.commit(0, "a")
@@ -209,7 +209,7 @@ async def test_rows_are_counted_as_sent(desk):
     assert desk.broker.counters.totals.messages_sent - before.messages_sent == 42
 
 
-async def test_many_rows_in_many_bodies_and_stages_all_come_once(desk):
+async def test_many_rows_in_many_requests_and_stages_are_stored_once(desk):
     rows = [b"%06d" % number for number in range(20_000)]
     names = []
     for which in range(4):
@@ -221,7 +221,7 @@ async def test_many_rows_in_many_bodies_and_stages_all_come_once(desk):
     assert sorted(await desk.read(0) + await desk.read(1)) == rows
 
 
-async def test_a_body_can_be_sent_again_and_bodies_need_not_be_waited_for(desk):
+async def test_stage_requests_may_be_repeated_and_pipelined(desk):
     sends = [
         stage_records(desk.session, desk.address, "a", seq, blob("t", {0: [b"%d" % seq]}), fills_checksum=False)
         for seq in (0, 1, 1, 2, 0, 3)
@@ -236,7 +236,7 @@ async def test_a_body_can_be_sent_again_and_bodies_need_not_be_waited_for(desk):
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stage_that_is_not_there_is_refused_with_a_sentence(desk):
+async def test_committing_an_unknown_stage_is_refused_and_commits_nothing(desk):
     await desk.stage("a", blob("t", {0: [b"a"]}))
     with pytest.raises(Refused, match="'gone' does not exist"):
         await desk.commit(0, "a", "gone")
@@ -244,7 +244,7 @@ async def test_a_stage_that_is_not_there_is_refused_with_a_sentence(desk):
     assert await desk.commit(0, "a"), "the others are still there"
 
 
-async def test_what_was_dropped_is_not_committed(desk):
+async def test_committing_a_dropped_stage_is_refused(desk):
     await desk.stage("a", blob("t", {0: [b"a"]}))
     await drop_stages(desk.session, desk.address, ["a", "never"])
     with pytest.raises(Refused, match="'a' does not exist"):
@@ -253,7 +253,7 @@ async def test_what_was_dropped_is_not_committed(desk):
 
 
 @pytest.mark.parametrize("name", ["", "../escape", "a/b", "a.part", "x" * 129])
-async def test_a_name_that_is_no_name_is_refused_everywhere(desk, name, tmp_path):
+async def test_an_invalid_stage_name_is_refused_by_every_request(desk, name, tmp_path):
     files = sorted(path for path in tmp_path.rglob("*") if "stage" in path.name or "escape" in path.name)
     for attempt in (
         desk.stage(name, blob("t", {0: [b"a"]})),
@@ -267,7 +267,7 @@ async def test_a_name_that_is_no_name_is_refused_everywhere(desk, name, tmp_path
     assert await desk.ledger() is None
 
 
-async def test_records_that_cannot_be_appended_are_refused_when_they_come(desk):
+async def test_invalid_records_are_refused_when_staged(desk):
     good = blob("t", {0: [b"a"]})
     with pytest.raises(UnknownTopic):
         await desk.stage("a", blob("nowhere", {0: [b"a"]}))
@@ -287,7 +287,7 @@ async def test_records_that_cannot_be_appended_are_refused_when_they_come(desk):
     assert await desk.commit(0, "a")
 
 
-async def test_bytes_that_make_no_sense_harm_nobody(desk):
+async def test_malformed_staging_requests_are_refused_without_effect(desk):
     channel = desk.stand.channel
     for code in (
         RequestCode.STAGE_RECORDS,
@@ -312,7 +312,7 @@ async def test_bytes_that_make_no_sense_harm_nobody(desk):
         await desk.commit(-1)
 
 
-async def test_a_topic_taken_away_before_the_commit_refuses_all_of_it(desk):
+async def test_a_commit_is_refused_completely_if_a_topic_was_deleted(desk):
     await desk.stand.topic("gone")
     await desk.stage("a", queue_batches.encode([portion("t", 0, [b"a"]), portion("gone", 0, [b"b"])]))
     async with Admin(desk.stand.name_servers) as admin:
@@ -325,7 +325,7 @@ async def test_a_topic_taken_away_before_the_commit_refuses_all_of_it(desk):
     assert (await desk.read(), await desk.read(topic="gone")) == ([b"a"], [b"b"])
 
 
-async def test_a_topic_that_may_not_be_written_refuses_when_staged_and_when_committed(desk):
+async def test_missing_write_permission_refuses_staging_and_commit(desk):
     await desk.stage("a", blob("t", {0: [b"a"]}))
     async with Admin(desk.stand.name_servers) as admin:
         await admin.create_topic("t", 2, permission=PERM_READ)
@@ -336,7 +336,7 @@ async def test_a_topic_that_may_not_be_written_refuses_when_staged_and_when_comm
     assert await desk.ledger() is None
 
 
-async def test_stages_past_the_limit_are_told_to_wait(store, tmp_path):
+async def test_stages_beyond_the_size_limit_are_refused_as_busy(store, tmp_path):
     async with desk_on(store, tmp_path, stage_bytes_max=5_000) as desk:
         await desk.stage("a", blob("t", {0: [b"a" * 3000]}))
         with pytest.raises(Busy, match="stage_bytes_max"):
@@ -346,7 +346,7 @@ async def test_stages_past_the_limit_are_told_to_wait(store, tmp_path):
         assert await desk.commit(1, "b")
 
 
-async def test_stages_nobody_commits_go_in_their_time(store, tmp_path):
+async def test_uncommitted_stages_are_deleted_after_their_ttl(store, tmp_path):
     async with desk_on(store, tmp_path, stage_ttl_hours=0.1 / 3600) as desk:
         await desk.stage("a", blob("t", {0: [b"a"]}))
         await eventually(lambda: not len(desk.broker.stages))
@@ -357,7 +357,7 @@ async def test_stages_nobody_commits_go_in_their_time(store, tmp_path):
 # -- restarts ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_sealed_stage_is_committed_after_a_restart(tmp_path):
+async def test_a_sealed_stage_can_be_committed_after_a_restart(tmp_path):
     async with desk_on("log", tmp_path) as desk:
         sealed = await desk.stage("a", blob("t", {0: [b"a", b"b"]}))
         await stage_records(desk.session, desk.address, "half", 0, blob("t", {0: [b"x"]}), fills_checksum=False)
@@ -369,7 +369,7 @@ async def test_a_sealed_stage_is_committed_after_a_restart(tmp_path):
         assert await desk.read() == [b"a", b"b"]
 
 
-async def test_a_commit_is_remembered_after_a_restart(store, tmp_path):
+async def test_a_commit_in_the_ledger_survives_a_restart(store, tmp_path):
     async with desk_on(store, tmp_path) as desk:
         await desk.stage("a", blob("t", {0: [b"a"]}))
         await desk.commit(9, "a")
@@ -394,7 +394,7 @@ async def test_records_are_appended_once_without_a_stage(desk):
     assert await desk.ledger("q/p-0") == 2
 
 
-async def test_the_same_append_asked_twice_at_once_is_done_once(desk):
+async def test_concurrent_repeats_of_append_once_are_done_once(desk):
     once = blob("t", {0: [b"a"] * 50})
     asked = [append_once(desk.session, desk.address, "q", 1, once, fills_checksum=False) for _ in range(4)]
     assert sorted(await asyncio.gather(*asked)) == [False, False, False, True]
@@ -404,8 +404,8 @@ async def test_the_same_append_asked_twice_at_once_is_done_once(desk):
 # -- several brokers, tokens ------------------------------------------------------------------------------------------
 
 
-async def test_a_broker_that_does_not_lead_serves_the_same(tmp_path):
-    """As with sends: the database is the same. A stage is where it was staged."""
+async def test_a_broker_that_is_not_the_leader_serves_staging(tmp_path):
+    """All brokers share the database, but a stage exists only at the broker that received it."""
     async with (
         crew(tmp_path, f"sqlite:///{tmp_path}/sparrow.db") as brokers,
         ClientSession(brokers.name_servers) as session,
@@ -424,7 +424,7 @@ async def test_a_broker_that_does_not_lead_serves_the_same(tmp_path):
         assert found.bodies == [b"a"]
 
 
-async def test_producers_and_admins_stage_and_consumers_do_not(tmp_path):
+async def test_producer_and_admin_tokens_may_stage_and_consumer_tokens_may_not(tmp_path):
     boss = Credentials("operator", "a long secret")
     options = {"auth": True, "admin_tokens": {boss.access_key: boss.secret_key}}
     async with running_platform(tmp_path, **options) as platform:
@@ -462,7 +462,7 @@ async def test_producers_and_admins_stage_and_consumers_do_not(tmp_path):
                 await stage_records(session, address, "x", 0, mixed, fills_checksum=False)
 
 
-async def test_the_queue_a_record_names_is_the_one_senders_know(desk):
+async def test_the_queue_id_of_a_staged_record_is_a_write_queue(desk):
     said = [{"PRIORITY": "high"}, {}]
     await desk.stage("a", blob("t", {1: [b"h", b"m"]}, properties=said))
     await desk.commit(0, "a")

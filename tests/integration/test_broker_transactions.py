@@ -1,4 +1,4 @@
-"""Half messages, the words that end them, and the questions asked when nobody does."""
+"""Transactions: half messages, commits and rollbacks, and check-backs."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ CHECKED_OUT = Queue(CHECK_LIMIT_TOPIC, 0)
 
 
 class Asked:
-    """What a producer was asked."""
+    """A check-back that a producer received."""
 
     def __init__(self, command: RemotingCommand) -> None:
         self.header = headers.read(CheckTransaction, command.ext)
@@ -36,7 +36,7 @@ class Asked:
 
 
 class Producer:
-    """A connection that stands for a member of a producer group."""
+    """A member of a producer group, on its own connection."""
 
     def __init__(self, channel: Channel, asked: list[Asked]) -> None:
         self.channel, self.asked = channel, asked
@@ -109,10 +109,10 @@ def stage(tmp_path) -> Stage:
     return Stage(tmp_path / "store", transaction_checks_max=3)
 
 
-# -- ending -----------------------------------------------------------------------------------------------------------
+# -- commit and rollback ----------------------------------------------------------------------------------------------
 
 
-async def test_a_half_message_is_seen_once_it_is_committed(stage):
+async def test_a_half_message_becomes_visible_at_the_commit(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid", TAGS="a", DELAY="3")
@@ -127,7 +127,7 @@ async def test_a_half_message_is_seen_once_it_is_committed(stage):
         assert stage.broker.transactions.count == 0
 
 
-async def test_a_half_message_that_is_rolled_back_is_never_seen(stage):
+async def test_a_rolled_back_half_message_never_becomes_visible(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"not paid")
@@ -140,7 +140,7 @@ async def test_a_half_message_that_is_rolled_back_is_never_seen(stage):
 
 
 @pytest.mark.parametrize("second", [COMMIT, ROLL_BACK])
-async def test_a_second_word_changes_nothing_not_even_after_a_restart(stage, second):
+async def test_a_repeated_end_of_a_transaction_has_no_effect_even_after_a_restart(stage, second):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid")
@@ -152,13 +152,13 @@ async def test_a_second_word_changes_nothing_not_even_after_a_restart(stage, sec
         assert len(await stage.bodies(OP_QUEUE)) == 1
 
 
-async def test_a_strangers_word_changes_nothing(stage):
+async def test_an_end_transaction_of_another_group_or_message_has_no_effect(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid")
         assert await producer.end(sent, COMMIT, group="stranger") == ResponseCode.SYSTEM_ERROR
         assert await producer.end(sent, COMMIT, physical=0) == ResponseCode.SYSTEM_ERROR
-        assert await producer.end(sent, COMMIT, queue=77) == ResponseCode.SUCCESS  # not, or no longer, known
+        assert await producer.end(sent, COMMIT, queue=77) == ResponseCode.SUCCESS  # unknown or already ended
         assert await producer.end(sent, UNKNOWN) == ResponseCode.SUCCESS
         assert await producer.end(sent, 4) == ResponseCode.SUCCESS
         assert await stage.bodies() == []
@@ -167,7 +167,7 @@ async def test_a_strangers_word_changes_nothing(stage):
         assert await stage.bodies() == [b"paid"]
 
 
-async def test_a_word_that_wants_no_answer_gets_none(stage):
+async def test_a_one_way_commit_is_applied(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid")
@@ -176,7 +176,7 @@ async def test_a_word_that_wants_no_answer_gets_none(stage):
         assert await stage.bodies() == [b"paid"]
 
 
-async def test_a_commit_that_cannot_be_done_can_be_said_again(stage):
+async def test_a_failed_commit_can_be_repeated(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid")
@@ -192,7 +192,7 @@ async def test_a_commit_that_cannot_be_done_can_be_said_again(stage):
 # -- restarts ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_unfinished_can_be_ended_after_a_restart(stage):
+async def test_an_unfinished_transaction_can_be_ended_after_a_restart(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = [await producer.begin(b"%d" % number) for number in range(6)]
@@ -207,7 +207,7 @@ async def test_what_is_unfinished_can_be_ended_after_a_restart(stage):
         assert await stage.bodies() == [b"0", b"3", b"5", b"1", b"2"]
 
 
-async def test_a_restart_reads_little_though_an_old_one_is_unfinished(stage):
+async def test_a_restart_reads_little_even_if_an_old_transaction_is_unfinished(stage):
     async with stage.running():
         producer = await stage.producer()
         old = await producer.begin(b"old")
@@ -227,23 +227,23 @@ async def test_a_restart_reads_little_though_an_old_one_is_unfinished(stage):
         assert stage.broker.transactions.count == 0
 
 
-async def test_op_records_that_name_several_are_understood(stage):
-    """RocketMQ 5 writes them so."""
+async def test_an_op_message_may_name_several_half_messages(stage):
+    """RocketMQ 5 writes such op messages."""
     async with stage.running():
         producer = await stage.producer()
         for number in range(5):
             await producer.begin(b"%d" % number)
         stage.broker.store.append_nowait(OP_QUEUE, [Draft(body=b"0,2, 3,\xb2,", properties=FINISHED_TAG)])
-        # As after a crash: nothing was summed up.
+        # As after a crash: no summary was written.
         stage.broker.transactions._halves.clear()
         await stage.broker.transactions._load()
         assert sorted(stage.broker.transactions._halves) == [1, 4]
 
 
-# -- asking -----------------------------------------------------------------------------------------------------------
+# -- check-back -------------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_is_asked_before_the_timeout(stage):
+async def test_no_check_back_is_sent_before_the_timeout(stage):
     async with stage.running():
         producer = await stage.producer()
         await producer.begin(b"paid")
@@ -253,7 +253,7 @@ async def test_nobody_is_asked_before_the_timeout(stage):
         await eventually(lambda: producer.asked)
 
 
-async def test_the_question_shows_the_message_as_it_was_meant(stage):
+async def test_a_check_back_contains_the_original_message(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid", UNIQ_KEY="k")
@@ -274,7 +274,7 @@ async def test_the_question_shows_the_message_as_it_was_meant(stage):
         assert await stage.bodies() == [b"paid"]
 
 
-async def test_a_producer_may_ask_for_patience(stage):
+async def test_the_check_immunity_time_postpones_the_check_back(stage):
     async with stage.running():
         producer = await stage.producer()
         await producer.begin(b"patient", CHECK_IMMUNITY_TIME_IN_SECONDS="100")
@@ -288,7 +288,7 @@ async def test_a_producer_may_ask_for_patience(stage):
         assert producer.asked[-1].message.body == b"patient"
 
 
-async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(stage):
+async def test_another_producer_of_the_group_gets_the_check_back_if_the_first_is_gone(stage):
     async with stage.running():
         first, stranger = await stage.producer(), await stage.producer("q", "2")
         sent = await first.begin(b"paid")
@@ -303,7 +303,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(sta
         assert await stage.bodies() == [b"paid"]
 
 
-async def test_the_members_of_a_group_are_asked_in_turn(stage):
+async def test_check_backs_rotate_among_the_members_of_a_group(stage):
     async with stage.running():
         producers = [await stage.producer(name=str(number)) for number in range(3)]
         for number in range(9):
@@ -313,7 +313,7 @@ async def test_the_members_of_a_group_are_asked_in_turn(stage):
         assert [len(producer.asked) for producer in producers] == [3, 3, 3]
 
 
-async def test_after_the_last_question_it_is_set_aside_for_inspection(stage):
+async def test_after_the_last_check_back_the_message_moves_to_the_check_limit_topic(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"forgotten")
@@ -333,7 +333,7 @@ async def test_after_the_last_question_it_is_set_aside_for_inspection(stage):
         assert stage.broker.transactions.count == 0
 
 
-async def test_questions_are_counted_across_restarts(stage):
+async def test_check_backs_are_counted_across_restarts(stage):
     for _ in range(3):
         async with stage.running():
             producer = await stage.producer()
@@ -348,18 +348,18 @@ async def test_questions_are_counted_across_restarts(stage):
         assert producer.asked == []
 
 
-async def test_what_retention_would_take_is_set_aside_before(stage):
+async def test_a_half_message_moves_to_the_check_limit_topic_before_retention_deletes_it(stage):
     async with stage.running():
         producer = await stage.producer()
         await producer.begin(b"patient", CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
-        await stage.scan(64 * 3_600_000)  # of 72 hours
+        await stage.scan(64 * 3_600_000)  # of 72 hours of retention
         assert await stage.bodies(CHECKED_OUT) == []
         await stage.scan(3_600_000)
         assert await stage.bodies(CHECKED_OUT) == [b"patient"]
         assert producer.asked == []
 
 
-async def test_one_half_that_cannot_be_read_does_not_silence_the_others(stage):
+async def test_an_unreadable_half_message_does_not_block_other_check_backs(stage):
     async with stage.running():
         producer = await stage.producer()
         await producer.begin(b"gone")

@@ -1,4 +1,4 @@
-"""The database servers the tests rely on: durable, killed and back again, and never left behind."""
+"""The database servers that the tests use: durability, kill and restart, and cleanup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACTORIES = {"mariadb": mariadb_server, "postgres": postgres_server}
 TABLES = "SELECT count(*) FROM information_schema.tables WHERE table_schema NOT IN ('information_schema', {hidden})"
 HIDDEN = {"mariadb": "'mysql', 'sys'", "postgres": "'pg_catalog'"}
 
-# Starts a server in a folder of templates, says where it is, and waits to be killed or told to end.
+# Starts a server in a folder of templates, prints its folder, and waits until it is killed or stdin closes.
 OWNER = """
 import sys
 from pathlib import Path
@@ -48,14 +48,14 @@ def server(engine: str) -> Iterator[Server]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """With no templates in it. Not below pytest's folders: they are closed to the user postgres."""
+    """A folder without templates, outside of pytest's folders, which the user postgres cannot read."""
     folder = Path(tempfile.mkdtemp(prefix="sparrow-home-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder)
 
 
 def ask(server: Server, url: str, statement: str) -> list[str]:
-    """The words of the answer, without names of columns or a frame."""
+    """Return the words of the result, without column names or borders."""
     name = url.rpartition("/")[2]
     *words, run = server.client
     if url.startswith("mysql:"):
@@ -82,19 +82,19 @@ def where(owner: subprocess.Popen[str]) -> tuple[Path, psutil.Process]:
     return Path(folder), psutil.Process(int(pid))
 
 
-def test_each_new_database_is_another_and_empty(server: Server, engine: str) -> None:
+def test_each_new_database_is_separate_and_empty(server: Server, engine: str) -> None:
     first, second = server.new_database(), server.new_database()
     assert first != second
     assert first.startswith(f"{server.url}/")
     ask(server, first, "CREATE TABLE only_here (n INT)")
     tables = TABLES.format(hidden=HIDDEN[engine])
     if engine == "mariadb":
-        tables += " AND table_schema = DATABASE()"  # its information schema is of the whole server
+        tables += " AND table_schema = DATABASE()"  # its information schema covers the whole server
     assert ask(server, first, tables) == ["1"]
     assert ask(server, second, tables) == ["0"]
 
 
-def test_committed_rows_are_there_after_a_kill_and_a_start(server: Server) -> None:
+def test_committed_rows_survive_a_kill_and_a_start(server: Server) -> None:
     url = server.new_database()
     ask(server, url, "CREATE TABLE kept (n INT)")
     ask(server, url, "INSERT INTO kept VALUES (1), (2)")
@@ -111,7 +111,7 @@ def test_committed_rows_are_there_after_a_kill_and_a_start(server: Server) -> No
     assert server.new_database() != url
 
 
-def test_a_stopped_server_leaves_nothing(server: Server) -> None:
+def test_a_stopped_server_leaves_no_files(server: Server) -> None:
     assert server.folder.is_dir()
     server.stop()
     assert not server.is_running
@@ -125,12 +125,12 @@ def test_a_server_started_on_a_thread_outlives_the_thread(server: Server) -> Non
     thread = Thread(target=server.start)
     thread.start()
     thread.join()
-    # The kernel sends its signal while the thread ends; the answer comes after that.
+    # The kernel sends its signal while the thread ends; this query runs after that.
     assert ask(server, url, "SELECT 7") == ["7"]
     assert server.is_running
 
 
-def test_a_server_dies_with_its_process_and_the_next_one_removes_its_folder(engine: str, home: Path) -> None:
+def test_a_server_dies_with_its_owner_and_the_next_one_removes_its_folder(engine: str, home: Path) -> None:
     killed = owner(engine, home)
     folder, process = where(killed)
     killed.kill()
@@ -146,7 +146,7 @@ def test_a_server_dies_with_its_process_and_the_next_one_removes_its_folder(engi
     assert not list(home.glob("server-*"))
 
 
-def test_two_processes_may_start_at_once_and_share_the_template(engine: str, home: Path) -> None:
+def test_two_processes_can_start_concurrently_and_share_the_template(engine: str, home: Path) -> None:
     both = [owner(engine, home) for _ in range(2)]
     folders = {where(one)[0] for one in both}
     assert len(folders) == 2
@@ -157,7 +157,7 @@ def test_two_processes_may_start_at_once_and_share_the_template(engine: str, hom
         assert one.returncode == 0
 
 
-def test_commits_are_durable_by_default_and_settings_win() -> None:
+def test_commits_are_durable_by_default_and_settings_can_be_overridden() -> None:
     with mariadb_server(binlog=True, max_connections=17) as server:
         asked = "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@max_connections"
         assert ask(server, server.new_database(), asked) == ["1", "1", "1", "17"]
@@ -167,13 +167,13 @@ def test_commits_are_durable_by_default_and_settings_win() -> None:
         assert answer == ["fsync", "on", "max_connections", "17", "synchronous_commit", "on"]
 
 
-def test_a_start_that_fails_says_why() -> None:
+def test_a_failed_start_reports_its_cause() -> None:
     with pytest.raises(RuntimeError, match="no_such_setting"):
         with postgres_server(no_such_setting=1):
             pass
 
 
-def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
+def test_a_path_too_long_for_a_unix_socket_is_refused() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as shallow:
         deep = Path(shallow, "x" * 100)
         deep.mkdir()
@@ -182,7 +182,7 @@ def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
         assert not list(deep.iterdir())
 
 
-def test_where_nothing_can_be_installed_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_permission_to_install_the_error_contains_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1)
     with pytest.raises(NoServer, match=r"no MariaDB .* apt-get install .*mariadb-server"):
         databases._program("no-such-daemon", "MariaDB")

@@ -1,4 +1,4 @@
-"""Servers that go away and come back: clients go on with what is left, and nothing acknowledged is lost."""
+"""Failover: clients continue with the remaining servers, and no confirmed message is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def reading(stack: AsyncExitStack, consumer: Consumer, topic: str = "T") -
 # -- name servers -----------------------------------------------------------------------------------------------------
 
 
-async def test_without_a_name_server_clients_that_know_their_routes_go_on(tmp_path):
+async def test_clients_with_known_routes_continue_without_a_name_server(tmp_path):
     async with AsyncExitStack() as stack, NameServer(NameServerSettings(port=0)) as server:
         names = str(server.address)
         await stack.enter_async_context(running_broker(tmp_path, name_servers=names))
@@ -63,14 +63,14 @@ async def test_without_a_name_server_clients_that_know_their_routes_go_on(tmp_pa
             await producer.send(message("nobody knows where", "new"))
 
 
-async def test_a_client_uses_whichever_of_its_name_servers_lives(tmp_path):
+async def test_a_client_uses_the_name_server_that_is_alive(tmp_path):
     async with AsyncExitStack() as stack:
         async with naming() as doomed:
             dead = str(doomed.address)
         alive = str((await stack.enter_async_context(naming())).address)
         await stack.enter_async_context(running_broker(tmp_path, name_servers=f"{dead};{alive}"))
         sent = []
-        for number in range(6):  # each begins with one of the two at random
+        for number in range(6):  # each starts with one of the two at random
             async with Producer(f"{dead};{alive}") as producer:
                 sent.append(str(number))
                 await producer.send(message(sent[-1]))
@@ -78,7 +78,7 @@ async def test_a_client_uses_whichever_of_its_name_servers_lives(tmp_path):
         await eventually(lambda: sorted(inbox.texts) == sent)
 
 
-async def test_a_name_server_that_has_just_started_makes_nobody_forget_a_route(tmp_path):
+async def test_an_empty_name_server_does_not_remove_known_routes_of_clients(tmp_path):
     async with AsyncExitStack() as stack:
         async with naming() as first:
             names, port = str(first.address), first.address.port
@@ -98,7 +98,7 @@ async def test_a_name_server_that_has_just_started_makes_nobody_forget_a_route(t
         assert again.context.routes.topics() == [], "no broker has registered with this one yet"
 
 
-async def test_brokers_register_with_a_name_server_that_comes_back_and_new_topics_are_found(tmp_path):
+async def test_brokers_reregister_with_a_restarted_name_server_and_new_topics_are_found(tmp_path):
     async with AsyncExitStack() as stack:
         async with naming() as first:
             names, port = str(first.address), first.address.port
@@ -114,7 +114,7 @@ async def test_brokers_register_with_a_name_server_that_comes_back_and_new_topic
 # -- brokers ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_broker_that_is_restarted_in_order_is_read_on_and_nothing_comes_twice(tmp_path):
+async def test_after_a_clean_restart_of_the_broker_no_message_is_delivered_twice(tmp_path):
     async with AsyncExitStack() as stack:
         names = str((await stack.enter_async_context(naming())).address)
         async with running_broker(tmp_path, name_servers=names) as broker:
@@ -131,7 +131,7 @@ async def test_a_broker_that_is_restarted_in_order_is_read_on_and_nothing_comes_
         assert sorted(inbox.texts) == [*map(str, range(10)), "before"]
 
 
-async def test_a_consumer_closes_in_good_time_when_its_broker_is_gone(tmp_path):
+async def test_a_consumer_closes_within_seconds_when_its_broker_is_gone(tmp_path):
     async with AsyncExitStack() as stack:
         names = str((await stack.enter_async_context(naming())).address)
         consumer = Consumer(names, group="readers")
@@ -145,7 +145,7 @@ async def test_a_consumer_closes_in_good_time_when_its_broker_is_gone(tmp_path):
 
 
 class Pair:
-    """A name server here, and two brokers in processes of their own with one topic on both."""
+    """A name server in this process, and two brokers in separate processes with one topic on both."""
 
     def __init__(self, names: str, left: BrokerProcess, right: BrokerProcess) -> None:
         self.names, self.left, self.right = names, left, right
@@ -165,7 +165,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 class Sending:
-    """Sends as fast as it is answered, and keeps count of what was acknowledged by which broker."""
+    """Sends continuously, and records which broker confirmed which message."""
 
     def __init__(self, producer: Producer, prefix: str) -> None:
         self._producer, self._prefix = producer, prefix
@@ -191,7 +191,7 @@ class Sending:
         return {text for text, name in self.acknowledged.items() if name == broker}
 
     async def more(self, broker: str, count: int = 50) -> None:
-        """Returns once the broker has acknowledged so many more."""
+        """Wait until the broker has confirmed this many more messages."""
         wanted = len(self.by(broker)) + count
         await eventually(lambda: len(self.by(broker)) >= wanted, within_s=30)
 
@@ -202,7 +202,7 @@ class Sending:
 
 
 @pytest.mark.parametrize("maintenance_interval_ms", [30_000, 100], ids=["routes kept", "routes asked for often"])
-async def test_when_a_broker_is_killed_the_other_goes_on_and_nothing_acknowledged_is_lost(
+async def test_after_a_broker_is_killed_the_other_continues_and_no_confirmed_message_is_lost(
     pair, maintenance_interval_ms
 ):
     async with AsyncExitStack() as stack:
@@ -224,7 +224,7 @@ async def test_when_a_broker_is_killed_the_other_goes_on_and_nothing_acknowledge
         await sending.more("left")
         await eventually(lambda: sending.by("left") <= received())
         await pair.right.start()
-        # Another producer: the first remembers for half a minute that this broker failed it.
+        # Another producer: the first avoids the failed broker for half a minute.
         later = Sending(await stack.enter_async_context(Producer(pair.names)), "late")
         await later.more("right")
         await sending.stop()
@@ -237,7 +237,7 @@ async def test_when_a_broker_is_killed_the_other_goes_on_and_nothing_acknowledge
         assert received() <= sent_at_all
 
 
-async def test_a_broker_that_hangs_keeps_no_queue_of_another_from_being_read(pair):
+async def test_a_hanging_broker_does_not_block_queues_of_another(pair):
     async with AsyncExitStack() as stack:
         producer = await stack.enter_async_context(Producer(pair.names))
         sending = Sending(producer, "early")

@@ -1,4 +1,4 @@
-"""The log engine keeps what the store SPI promises, however it flushes."""
+"""Conformance of the log store to the store SPI, with each flush policy."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ POLICIES = {
     "async": {"flush": "async"},
     "sync": {"flush": "sync"},
     "durable": {"flush": "async", "flush_interval_ms": 1, "visible_after": "durable"},
-    # A few bytes count as hot, so that nearly every read is a cold one, checked, in a thread.
+    # No bytes are hot, so that nearly every read is a cold one, verified, in a thread.
     "cold": {"hot_bytes": 0},
 }
 
@@ -27,7 +27,7 @@ class TestLogStore(StoreConformance):
 
         return opened
 
-    async def test_a_directory_is_open_once(self, empty, open_store, opened):
+    async def test_opening_a_directory_twice_is_refused(self, empty, open_store, opened):
         with pytest.raises(StoreInUse):
             await open_store()
         await opened.pop().close()

@@ -1,4 +1,4 @@
-"""A name server over real sockets: brokers register, clients ask, and what goes wrong costs nobody else anything."""
+"""A name server over real sockets: registrations, routes, admin requests, and errors that stay isolated."""
 
 import asyncio
 import zlib
@@ -105,11 +105,11 @@ async def client(server):
     channel.close()
 
 
-# -- registration and routes -------------------------------------------------------------------------------------------
+# -- registration and routes ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
-async def test_a_client_gets_the_route_a_broker_registered(broker, client, is_compressed):
+async def test_a_client_gets_the_route_of_a_registered_broker(broker, client, is_compressed):
     await done(register(broker, is_compressed=is_compressed))
     assert await route(client) == RouteData(
         broker_datas=[bodies.BrokerData("DefaultCluster", "broker-a", {0: ADDRESS})],
@@ -117,14 +117,14 @@ async def test_a_client_gets_the_route_a_broker_registered(broker, client, is_co
     )
 
 
-async def test_a_route_is_compact_json_that_go_and_java_can_read(broker, client):
+async def test_a_route_is_compact_json_with_quoted_broker_ids(broker, client):
     await done(register(broker))
     answer = await client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("T"))
     assert b'"brokerAddrs":{"0":"10.0.0.1:10911"}' in bytes(answer.body)
     assert b" " not in bytes(answer.body)
 
 
-async def test_a_binary_header_is_answered_with_a_binary_header(broker, server):
+async def test_a_binary_request_gets_a_binary_response(broker, server):
     await done(register(broker))
     reader, writer = await asyncio.open_connection(*server.address)
     request = RemotingCommand(105, 7, 0, ext={"topic": "T"}, serialization=Serialization.BINARY)
@@ -136,7 +136,7 @@ async def test_a_binary_header_is_answered_with_a_binary_header(broker, server):
     writer.close()
 
 
-async def test_a_registration_too_large_for_the_loop_is_read_whole_and_in_order(broker, client):
+async def test_a_large_registration_is_processed_completely_and_in_order(broker, client):
     names = [f"topic-with-a-rather-long-name-{n}" for n in range(4000)]
     large = registration(*names, counter=1)
     assert len(write_registration(large, is_compressed=False)) > LARGE_REGISTRATION_BYTES
@@ -155,7 +155,7 @@ async def test_a_registration_too_large_for_the_loop_is_read_whole_and_in_order(
     assert not headers.read(headers.QueryDataVersionResponse, compared.ext).changed
 
 
-async def test_an_unknown_topic_is_code_17_and_says_which_topic_and_what_to_do(client):
+async def test_an_unknown_topic_is_refused_with_its_name_and_a_hint(client):
     answer = await client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("nowhere"))
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     first, hint = answer.remark.splitlines()
@@ -166,7 +166,7 @@ async def test_an_unknown_topic_is_code_17_and_says_which_topic_and_what_to_do(c
     assert error.topic == "nowhere"
 
 
-async def test_a_slave_learns_where_its_master_is(broker, client):
+async def test_a_slave_receives_the_address_of_its_master(broker, client):
     await done(register(broker))
     answer = await done(register(client, number=1, address="10.0.0.2:10911"))
     told = headers.read(headers.RegisterBrokerResponse, answer.ext)
@@ -181,10 +181,10 @@ async def test_an_unregistered_broker_is_in_no_route(broker, client):
     assert await addresses(client) == ResponseCode.TOPIC_NOT_EXIST
 
 
-# -- brokers that go without a word ------------------------------------------------------------------------------------
+# -- lost brokers -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_closed_connection_drops_its_broker_at_once(server, broker, client):
+async def test_a_closed_connection_removes_its_broker_at_once(server, broker, client):
     await done(register(broker))
     other = await net.connect(server.address)
     await done(register(other, name="broker-b", address="10.0.0.2:10911"))
@@ -194,7 +194,7 @@ async def test_a_closed_connection_drops_its_broker_at_once(server, broker, clie
     other.close()
 
 
-async def test_a_broker_that_registers_over_a_new_connection_survives_the_end_of_the_old_one(server, broker, client):
+async def test_a_broker_reregistered_on_a_new_connection_survives_closing_the_old_one(server, broker, client):
     await done(register(broker))
     again = await net.connect(server.address)
     await done(register(again))
@@ -206,7 +206,7 @@ async def test_a_broker_that_registers_over_a_new_connection_survives_the_end_of
     await eventually(lambda: server.context.routes.topics() == [])
 
 
-async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_not_taken_in(server, broker, client):
+async def test_a_queued_registration_of_a_closed_connection_is_ignored(server, broker, client):
     before = len(server._listener.channels)
     async with server.context.registration_lock:
         header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
@@ -215,11 +215,13 @@ async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_
         )
         broker.close()
         await eventually(lambda: len(server._listener.channels) == before - 1)
-    await done(register(client, name="broker-b", address="10.0.0.2:10911"))  # its turn comes after the other's
+    await done(
+        register(client, name="broker-b", address="10.0.0.2:10911")
+    )  # it is processed after the other registration
     assert await addresses(client) == {"broker-b": {0: "10.0.0.2:10911"}}
 
 
-async def test_a_silent_broker_is_dropped_and_one_that_compares_versions_is_not():
+async def test_a_silent_broker_expires_and_one_that_queries_its_data_version_does_not():
     clock = Clock()
     async with NameServer(
         NameServerSettings(port=0, scan_interval_ms=5, broker_timeout_ms=1000), now_ms=clock
@@ -238,7 +240,7 @@ async def test_a_silent_broker_is_dropped_and_one_that_compares_versions_is_not(
         await eventually(lambda: server.context.routes.topics() == [])
 
 
-async def test_a_broker_may_ask_for_a_silence_of_its_own():
+async def test_a_broker_can_set_its_own_heartbeat_timeout():
     clock = Clock()
     async with NameServer(NameServerSettings(port=0, scan_interval_ms=5), now_ms=clock) as server:
         broker = await net.connect(server.address)
@@ -249,7 +251,7 @@ async def test_a_broker_may_ask_for_a_silence_of_its_own():
         assert await addresses(broker) == {"broker-b": {0: "10.0.0.2:10911"}}
 
 
-async def test_versions_are_compared_and_unknown_brokers_told_to_register(broker):
+async def test_a_data_version_query_reports_changes_and_unknown_brokers(broker):
     header = headers.QueryDataVersion("broker-a", ADDRESS, "DefaultCluster", 0)
 
     async def compare(counter):
@@ -264,7 +266,7 @@ async def test_versions_are_compared_and_unknown_brokers_told_to_register(broker
     assert await compare(2) == (True, b'{"counter":1,"timestamp":1000}')
 
 
-async def test_a_heartbeat_is_a_sign_of_life_and_harmless_from_a_stranger():
+async def test_a_heartbeat_extends_a_registration_and_is_harmless_from_an_unknown_broker():
     clock = Clock()
     async with NameServer(NameServerSettings(port=0, broker_timeout_ms=1000), now_ms=clock) as server:
         broker = await net.connect(server.address)
@@ -277,10 +279,10 @@ async def test_a_heartbeat_is_a_sign_of_life_and_harmless_from_a_stranger():
         assert server.context.routes.expire(clock.now) == []
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_registration_that_was_damaged_on_its_way_is_refused(broker, client):
+async def test_a_registration_with_a_wrong_checksum_is_refused(broker, client):
     answer = await register(broker, crc=12345)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "bodyCrc32" in answer.remark
@@ -299,7 +301,7 @@ async def test_a_registration_that_was_damaged_on_its_way_is_refused(broker, cli
         (True, zlib.compress(b"\0\0\0\x02{}\0\0\0\x01\0\0\0\x03a b")),
     ],
 )
-async def test_a_body_that_makes_no_sense_gets_an_error_and_the_connection_stays(broker, is_compressed, body):
+async def test_a_malformed_body_is_refused_and_the_connection_stays_open(broker, is_compressed, body):
     header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0, is_compressed=is_compressed)
     answer = await broker.request(RequestCode.REGISTER_BROKER, header, body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -307,7 +309,7 @@ async def test_a_body_that_makes_no_sense_gets_an_error_and_the_connection_stays
     await done(register(broker))
 
 
-async def test_a_missing_or_empty_field_is_named_and_the_connection_stays(broker):
+async def test_a_missing_or_empty_field_is_named_and_the_connection_stays_open(broker):
     answer = await broker.request(RequestCode.REGISTER_BROKER, headers.ChangeWritePermission("broker-a"))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "'brokerAddr' is missing" in answer.remark
@@ -320,13 +322,13 @@ async def test_a_missing_or_empty_field_is_named_and_the_connection_stays(broker
     await done(register(broker))
 
 
-async def test_a_first_registration_of_one_topic_is_refused(broker):
+async def test_a_first_registration_with_a_single_topic_is_refused(broker):
     answer = await register(broker, registration("T"))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "register all topics first" in answer.remark
 
 
-async def test_an_unknown_request_is_code_3_and_the_connection_stays(client):
+async def test_an_unknown_request_code_is_refused_and_the_connection_stays_open(client):
     answer = await client.request(RequestCode.PULL_MESSAGE)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == " request type 11 not supported"
@@ -334,7 +336,7 @@ async def test_an_unknown_request_is_code_3_and_the_connection_stays(client):
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08\0\0\0\x04abcd", b"\xff" * 64])
-async def test_garbage_closes_only_the_connection_it_came_over(server, broker, client, garbage):
+async def test_garbage_closes_only_its_own_connection(server, broker, client, garbage):
     await done(register(broker))
     reader, writer = await asyncio.open_connection(*server.address)
     writer.write(garbage)
@@ -343,7 +345,7 @@ async def test_garbage_closes_only_the_connection_it_came_over(server, broker, c
     assert await addresses(client) == {"broker-a": {0: ADDRESS}}
 
 
-async def test_a_one_way_registration_is_taken_and_not_answered(server, broker, client):
+async def test_a_one_way_registration_is_applied_and_not_answered(server, broker, client):
     body = write_registration(registration(), is_compressed=False)
     header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
     broker.send_one_way(RequestCode.REGISTER_BROKER, header, body)
@@ -356,7 +358,7 @@ async def test_a_port_in_use_is_a_settings_error(server):
         await NameServer(NameServerSettings(port=server.address.port)).start()
 
 
-async def test_a_stopped_server_has_hung_up_and_takes_no_one_new():
+async def test_a_stopped_server_closes_connections_and_accepts_no_new_one():
     async with NameServer(SETTINGS) as server:
         channel = await net.connect(server.address)
         await done(register(channel))
@@ -366,7 +368,7 @@ async def test_a_stopped_server_has_hung_up_and_takes_no_one_new():
         await net.connect(server.address)
 
 
-# -- what tools ask ----------------------------------------------------------------------------------------------------
+# -- admin requests ---------------------------------------------------------------------------------------------------
 
 
 async def test_clusters_brokers_and_topics_are_listed(broker, client):
@@ -408,7 +410,7 @@ async def test_tools_delete_and_register_topics(broker, client):
     assert (await route(client)).queue_datas == [QueueData("broker-a", 2, 2, 6)]
 
 
-async def test_tools_take_and_give_write_permissions(broker, client):
+async def test_tools_remove_and_restore_write_permission(broker, client):
     await done(register(broker))
     answer = await done(
         client.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, headers.ChangeWritePermission("broker-a"))
@@ -420,7 +422,7 @@ async def test_tools_take_and_give_write_permissions(broker, client):
     assert (await route(client)).queue_datas[0].perm == 6
 
 
-async def test_kv_is_put_got_listed_and_deleted(client):
+async def test_kv_config_is_put_read_listed_and_deleted(client):
     await done(client.request(RequestCode.PUT_KV_CONFIG, headers.PutKv("ns", "k", "v")))
     answer = await done(client.request(RequestCode.GET_KV_CONFIG, headers.KvEntryRequest("ns", "k")))
     assert headers.read(headers.GetKvResponse, answer.ext).value == "v"
@@ -432,7 +434,7 @@ async def test_kv_is_put_got_listed_and_deleted(client):
     assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_kv_outlives_the_server_in_its_file(tmp_path):
+async def test_kv_config_survives_a_restart(tmp_path):
     path = tmp_path / "kv.json"
     async with NameServer(SETTINGS, path) as server:
         channel = await net.connect(server.address)
@@ -443,7 +445,7 @@ async def test_kv_outlives_the_server_in_its_file(tmp_path):
         assert headers.read(headers.GetKvResponse, answer.ext).value == "v"
 
 
-async def test_the_order_of_a_topic_is_told_to_brokers_and_to_clients_only_if_switched_on(broker, client):
+async def test_the_order_config_of_a_topic_is_sent_to_clients_only_if_enabled(broker, client):
     assert (await done(register(broker))).body == b""
     await done(client.request(RequestCode.PUT_KV_CONFIG, headers.PutKv("ORDER_TOPIC_CONFIG", "T", "broker-a:4")))
     assert bodies.read(KvTable, (await done(register(broker))).body).table == {"T": "broker-a:4"}
@@ -455,7 +457,7 @@ async def test_the_order_of_a_topic_is_told_to_brokers_and_to_clients_only_if_sw
     assert (await route(client)).order_topic_conf is None
 
 
-async def test_settings_are_shown_and_those_that_cannot_change_are_refused_whole(server, client):
+async def test_an_update_with_an_unchangeable_setting_is_refused_completely(server, client):
     async def shown():
         lines = bytes((await done(client.request(RequestCode.GET_NAMESRV_CONFIG))).body).decode().splitlines()
         return dict(line.split("=", 1) for line in lines)

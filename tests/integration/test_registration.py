@@ -1,4 +1,4 @@
-"""A broker and its name servers: they come, go, hang and come back, and the routes follow."""
+"""Registration of a broker with name servers that start, stop, hang and return."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ CLUSTER = "DefaultCluster"
 
 
 class Naming:
-    """A name server that can be taken away and brought back on the same port."""
+    """A name server that can be stopped and restarted on the same port."""
 
     def __init__(self):
         self.server = NameServer(NameServerSettings(port=0))
@@ -40,7 +40,7 @@ class Naming:
         return set(self.server.context.routes.topics())
 
     async def route(self, topic):
-        """As a client sees it: the brokers' addresses, or the code of a refusal."""
+        """Return the brokers' addresses as a client gets them, or the code of a refusal."""
         async with channel_to(self.server.address) as channel:
             answer = await channel.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute(topic))
         if answer.code != ResponseCode.SUCCESS:
@@ -65,7 +65,7 @@ def addresses(*servers):
 
 @asynccontextmanager
 async def black_hole(port=0):
-    """Takes every connection and never says a word."""
+    """Run a server that accepts every connection and never answers."""
     taken = []
 
     async def swallow(reader, writer):
@@ -79,7 +79,7 @@ async def black_hole(port=0):
             writer.close()
 
 
-async def test_a_broker_is_known_to_all_name_servers_when_it_has_started(tmp_path, two):
+async def test_a_started_broker_is_registered_with_all_name_servers(tmp_path, two):
     async with running_broker(tmp_path, name_servers=addresses(*two)) as server:
         for naming in two:
             assert await naming.route(CLUSTER) == [str(server.address)]
@@ -88,7 +88,7 @@ async def test_a_broker_is_known_to_all_name_servers_when_it_has_started(tmp_pat
             assert naming.topics() == {topic.name for topic in server.broker.topics}
 
 
-async def test_a_changed_topic_is_known_when_the_change_is_done(tmp_path, two):
+async def test_a_topic_change_is_registered_before_it_returns(tmp_path, two):
     async with running_broker(tmp_path, name_servers=addresses(*two)) as server:
         await server.broker.topics.put(Topic(name="T", read_queues=3, write_queues=2, permission=4))
         for naming in two:
@@ -106,16 +106,16 @@ async def test_a_stopped_broker_is_in_no_route(tmp_path, two):
         assert not naming.topics()
 
 
-async def test_a_killed_broker_is_dropped_at_once(tmp_path, two):
+async def test_a_killed_broker_is_removed_from_the_routes_at_once(tmp_path, two):
     async with running_broker(tmp_path, name_servers=addresses(*two)) as server:
         for channel in server._registration._channels.values():
-            channel.abort()  # as the system does for a process that is gone
+            channel.abort()  # as the operating system does for a dead process
         for naming in two:
             await eventually(lambda naming=naming: not naming.topics(), within_s=2)
             assert await naming.route(CLUSTER) == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_sends_to_new_topics_are_quick_while_a_name_server_is_down(tmp_path, two):
+async def test_sends_to_new_topics_are_fast_while_a_name_server_is_down(tmp_path, two):
     stays, dies = two
     async with running_broker(tmp_path, name_servers=addresses(dies, stays)) as server:
         await dies.stop()
@@ -126,28 +126,30 @@ async def test_sends_to_new_topics_are_quick_while_a_name_server_is_down(tmp_pat
                 assert f"New{number}" in stays.topics()
             assert time.monotonic() - started < 2
         started = time.monotonic()
-    assert time.monotonic() - started < 3  # stopping does not wait for the dead either
+    assert time.monotonic() - started < 3  # the stop does not wait for the dead server either
     assert not stays.topics()
 
 
-async def test_a_name_server_that_never_answers_costs_a_new_topic_a_second_at_most(tmp_path, two):
+async def test_a_hanging_name_server_delays_a_new_topic_by_less_than_a_send_timeout(tmp_path, two):
     naming, hangs = two
     async with running_broker(tmp_path, name_servers=addresses(hangs, naming)) as server:
         await hangs.stop()
         async with black_hole(hangs.server.address.port), channel_to(server.address) as channel:
             started = time.monotonic()
             asked = asyncio.ensure_future(send(channel, "New", b"x"))
-            await eventually(lambda: "New" in naming.topics(), within_s=0.9)  # the other one does not wait
+            await eventually(
+                lambda: "New" in naming.topics(), within_s=0.9
+            )  # the other server is updated without delay
             await asked
-            assert time.monotonic() - started < 2.5  # a producer gives up after 3 s
+            assert time.monotonic() - started < 2.5  # the send timeout of a producer is 3 s
             started = time.monotonic()
-            await send(channel, "New", b"y")  # and only the first send pays
+            await send(channel, "New", b"y")  # only the first send is delayed
             assert time.monotonic() - started < 0.5
             for hanging in server._registration._channels.values():
-                hanging.close()  # so that stopping need not wait for it
+                hanging.close()  # so that the stop does not wait for it
 
 
-async def test_the_name_servers_restart_is_healed_by_the_next_registration(tmp_path, two):
+async def test_the_next_registration_restores_routes_after_a_name_server_restart(tmp_path, two):
     naming, other = two
     async with running_broker(tmp_path, name_servers=addresses(naming, other), register_interval_ms=100) as server:
         await naming.stop()
@@ -161,7 +163,7 @@ async def test_the_name_servers_restart_is_healed_by_the_next_registration(tmp_p
     assert not other.topics()
 
 
-async def test_a_broker_starts_without_its_name_servers_and_finds_them_later(tmp_path, two, caplog):
+async def test_a_broker_starts_without_name_servers_and_registers_later(tmp_path, two, caplog):
     naming = two[0]
     address = naming.server.address
     await naming.stop()
@@ -171,12 +173,12 @@ async def test_a_broker_starts_without_its_name_servers_and_finds_them_later(tmp
         async with channel_to(server.address) as channel:
             await send(channel, "New", b"x")
         said = [record for record in caplog.records if record.message == "cannot register with a name server"]
-        assert len(said) == 1  # once, not at every turn
+        assert len(said) == 1  # logged once, not at every attempt
         await naming.come_back()
         await eventually(lambda: "New" in naming.topics(), within_s=3)
 
 
-async def test_a_lost_registration_connection_is_made_anew(tmp_path, two):
+async def test_a_lost_registration_connection_is_reopened(tmp_path, two):
     naming = two[0]
     async with running_broker(tmp_path, name_servers=addresses(naming), register_interval_ms=50) as server:
         (channel,) = server._registration._channels.values()
@@ -185,7 +187,7 @@ async def test_a_lost_registration_connection_is_made_anew(tmp_path, two):
         await eventually(lambda: CLUSTER in naming.topics(), within_s=3)
 
 
-async def test_a_broker_that_comes_back_elsewhere_replaces_itself(tmp_path, two):
+async def test_a_broker_restarted_on_another_port_replaces_its_route(tmp_path, two):
     naming = two[0]
     async with running_broker(tmp_path, name_servers=addresses(naming)) as first:
         assert await naming.route(CLUSTER) == [str(first.address)]
@@ -193,7 +195,7 @@ async def test_a_broker_that_comes_back_elsewhere_replaces_itself(tmp_path, two)
         assert await naming.route(CLUSTER) == [str(second.address)]
 
 
-async def test_two_brokers_share_a_topic(tmp_path, two):
+async def test_a_topic_is_routed_to_both_of_its_brokers(tmp_path, two):
     naming = two[0]
     async with (
         running_broker(tmp_path / "a", name="broker-a", name_servers=addresses(naming)) as a,
@@ -209,13 +211,13 @@ async def test_two_brokers_share_a_topic(tmp_path, two):
         assert await naming.route("Shared") == [str(b.address)]
 
 
-async def test_what_is_advertised_is_what_clients_are_told(tmp_path, two):
+async def test_routes_contain_the_advertised_host(tmp_path, two):
     naming = two[0]
     async with running_broker(tmp_path, name_servers=addresses(naming), advertised_host="127.0.0.9") as server:
         assert await naming.route(CLUSTER) == [f"127.0.0.9:{server.address.port}"]
 
 
-async def test_stopping_leaves_no_task_behind(tmp_path, two):
+async def test_a_stop_leaves_no_registration_task(tmp_path, two):
     before = asyncio.all_tasks()
     async with black_hole() as silent:
         servers = f"{silent};{addresses(*two)}"
@@ -234,9 +236,9 @@ async def test_stopping_leaves_no_task_behind(tmp_path, two):
     assert not any(naming.topics() for naming in two)
 
 
-async def test_a_bad_list_of_name_servers_is_refused_at_the_start_and_gives_everything_back(tmp_path):
+async def test_an_invalid_list_of_name_servers_fails_the_start_and_releases_the_store(tmp_path):
     server = broker_server(tmp_path, name_servers="nonsense")
     with pytest.raises(SettingsError):
         await server.start()
-    async with running_broker(tmp_path):  # the store is not in use
+    async with running_broker(tmp_path):  # the store was released
         pass

@@ -1,4 +1,4 @@
-"""Messages delivered once more: by offsets, by time, by key, to one group or all, without a second copy of them."""
+"""Resends: by offsets, time or key, to one group or all, without copying the messages."""
 
 import asyncio
 import subprocess
@@ -32,7 +32,7 @@ T, RETRY, DEAD = Queue("T", 0), Queue("%RETRY%g", 0), Queue("%DLQ%g", 0)
 
 
 class Desk(Asking):
-    """Somebody who resends."""
+    """A client that resends messages."""
 
     clock: Clock
 
@@ -45,7 +45,7 @@ class Desk(Asking):
         return await self.done(RequestCode.RESEND_MESSAGES, ResendMessages("T", **{"group": "g", **fields}))
 
     async def refuses(self, **fields: object) -> str:
-        """With a sentence, which is the answer; nothing was stored."""
+        """Assert that a resend is refused and stores nothing; return the remark."""
         before = self.broker.store.bounds_nowait(RETRY)
         _, why = await self.refused(
             RequestCode.RESEND_MESSAGES, ResendMessages(**{"topic": "T", "group": "g", **fields})
@@ -54,12 +54,12 @@ class Desk(Asking):
         return why
 
     async def stored(self, queue: Queue) -> list[StoredMessage]:
-        """As it lies in the store."""
+        """Return the messages of a queue as stored."""
         found = await self.broker.store.read(queue, self.broker.store.bounds_nowait(queue).first, count_max=1000)
         return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
 
     async def pulled(self, queue: Queue = RETRY, *, group: str = "g", expression: str = "*") -> list[StoredMessage]:
-        """All that a client gets of a queue."""
+        """Return all messages that a client pulls from a queue."""
         at, found = 0, []
         while at < self.broker.store.bounds_nowait(queue).end:
             header = headers.PullMessage(
@@ -86,7 +86,7 @@ async def desk_at(path: Path) -> AsyncIterator[Desk]:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """T has one queue, and group g has read all ten messages in it."""
+    """T has one queue with ten messages, and group g has read them all."""
     async with desk_at(tmp_path / "store") as desk:
         await desk.broker.topics.put(Topic(name="T", read_queues=1, write_queues=1))
         await desk.broker.groups.put(Group(name="g"))
@@ -95,10 +95,10 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         yield desk
 
 
-# -- which messages ---------------------------------------------------------------------------------------------------
+# -- selection of messages --------------------------------------------------------------------------------------------
 
 
-async def test_a_range_of_offsets_comes_again_in_order_and_to_no_other_group(desk):
+async def test_a_range_of_offsets_is_resent_in_order_to_one_group_only(desk):
     await desk.broker.groups.put(Group(name="h"))
     await desk.commit("h", T, 10)
     assert await desk.resend(begin=1, end=5) == headers.ResendMessagesResponse(5, 0, "g")
@@ -106,12 +106,12 @@ async def test_a_range_of_offsets_comes_again_in_order_and_to_no_other_group(des
     assert "%RETRY%h" not in desk.broker.topics
 
 
-async def test_both_ends_of_a_range_are_included(desk):
+async def test_a_range_of_offsets_includes_both_ends(desk):
     assert (await desk.resend(begin=7, end=7)).count == 1
     assert await desk.got() == [b"7"]
 
 
-async def test_a_resent_message_is_the_original_but_for_its_place(desk):
+async def test_a_resent_message_equals_the_original_except_for_its_position(desk):
     await desk.send(T, b"paid", TAGS="paid", KEYS="k", colour="red")
     await desk.commit("g", T, 11)
     await desk.resend(begin=10, end=10)
@@ -123,7 +123,7 @@ async def test_a_resent_message_is_the_original_but_for_its_place(desk):
     assert (again.body, again.born_ms, again.unique_key) == (b"paid", original.born_ms, original.unique_key)
 
 
-async def test_bodies_are_not_copied(desk):
+async def test_a_resend_does_not_copy_bodies(desk):
     await desk.fill(*[b"x" * 100_000] * 5)
     await desk.commit("g", T, 15)
     before = desk.broker.store.written
@@ -132,7 +132,7 @@ async def test_bodies_are_not_copied(desk):
     assert [len(body) for body in await desk.got()] == [100_000] * 5
 
 
-async def test_a_time_is_looked_for_in_all_queues_and_does_not_include_its_end(desk):
+async def test_a_time_range_covers_all_queues_and_excludes_its_end(desk):
     await desk.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
     begun_ms = desk.clock.now_ms
     for number in range(4):
@@ -145,7 +145,7 @@ async def test_a_time_is_looked_for_in_all_queues_and_does_not_include_its_end(d
     assert await desk.got() == [b"a1", b"a2", b"b1", b"b2"]
 
 
-async def test_messages_are_found_by_their_keys_each_once(desk):
+async def test_messages_selected_by_keys_are_resent_once_each(desk):
     await desk.fill(b"both", KEYS="order-1 order-2")
     await desk.fill(b"one", KEYS="order-1")
     late_ms = desk.clock.now_ms
@@ -156,7 +156,7 @@ async def test_messages_are_found_by_their_keys_each_once(desk):
     assert (await desk.resend(keys="unheard-of")).count == 0
 
 
-async def test_the_queues_of_a_priority_are_resent_and_no_others(desk):
+async def test_a_priority_selects_only_its_queues(desk):
     await desk.broker.topics.put(Topic(name="T", read_queues=6, write_queues=2, sys_flag=LANES_SYS_FLAG))
     for part in (0, 1):
         for priority in Priority:
@@ -181,21 +181,21 @@ async def test_trimmed_messages_are_skipped_and_counted(tmp_path):
         desk.clock.now_ms += 80 * 3_600_000
         await desk.fill(b"z", b"z")
         await desk.commit("g", T, 8)
-        # Resent while all are there, read when some are gone.
+        # Resent while all messages exist, read after some are deleted.
         assert await desk.resend(begin=0, end=7) == headers.ResendMessagesResponse(8, 0, "g")
         await store.trim()
         first = store.bounds_nowait(T).first
         assert first == 3
         assert [body[:1] for body in await desk.got()] == [b"y", b"y", b"y", b"z", b"z"]
-        # Resent when some are gone already.
+        # Resent after some are deleted.
         assert await desk.resend(begin=0, end=7) == headers.ResendMessagesResponse(8 - first, first, "g")
         assert (await desk.resend(begin=0, end=0)).missing == 1
 
 
-# -- for whom ---------------------------------------------------------------------------------------------------------
+# -- target groups ----------------------------------------------------------------------------------------------------
 
 
-async def test_without_a_group_all_that_committed_on_the_topic_get_them(desk):
+async def test_without_a_group_all_groups_with_offsets_get_the_messages(desk):
     for name in ("h", "never"):
         await desk.broker.groups.put(Group(name=name))
     await desk.commit("h", T, 10)
@@ -205,7 +205,7 @@ async def test_without_a_group_all_that_committed_on_the_topic_get_them(desk):
     assert "%RETRY%never" not in desk.broker.topics
 
 
-async def test_groups_that_could_not_read_them_are_left_out_or_refused(desk):
+async def test_groups_that_cannot_consume_are_skipped_or_refused(desk):
     await desk.broker.groups.put(Group(name="forbidden", may_consume=False))
     await desk.commit("forbidden", T, 10)
     assert (await desk.resend(group=None, begin=0, end=1)).groups == "g"
@@ -216,7 +216,7 @@ async def test_groups_that_could_not_read_them_are_left_out_or_refused(desk):
     assert "it broadcasts" in await desk.refuses(group="screens", begin=0, end=1, is_forced=True)
 
 
-async def test_a_group_that_is_behind_the_range_is_refused_it_unless_forced(desk):
+async def test_a_resend_to_a_group_that_lags_behind_the_range_is_refused_unless_forced(desk):
     await desk.commit("g", T, 4)
     assert "is at offset 4" in await desk.refuses(begin=2, end=5)
     assert (await desk.resend(begin=2, end=3)).count == 2
@@ -225,13 +225,13 @@ async def test_a_group_that_is_behind_the_range_is_refused_it_unless_forced(desk
     assert "has read nothing" in await desk.refuses(begin=2, end=5, group="new")
 
 
-async def test_one_group_behind_refuses_all(desk):
+async def test_one_lagging_group_refuses_a_resend_to_all(desk):
     await desk.broker.groups.put(Group(name="h"))
     await desk.commit("h", T, 3)
     assert "'h' is at offset 3" in await desk.refuses(group=None, begin=0, end=5)
 
 
-async def test_a_group_that_is_online_gets_only_what_it_subscribes_to(desk):
+async def test_an_online_group_gets_only_messages_of_its_subscription(desk):
     await desk.fill(b"paid", TAGS="paid")
     await desk.fill(b"lost", TAGS="lost")
     await desk.subscribe("g", T="paid || refunded")
@@ -267,21 +267,21 @@ async def test_a_dry_run_counts_and_stores_nothing(desk):
         ({"begin": 0, "end": 1, "topic": "SCHEDULE_TOPIC_XXXX"}, "cannot be resent"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_with_a_sentence(desk, fields, word):
+async def test_an_invalid_resend_is_refused_with_a_remark(desk, fields, word):
     assert word in await desk.refuses(**fields)
 
 
-async def test_retry_topics_and_dead_letters_are_not_resent(desk):
+async def test_a_resend_of_a_retry_topic_or_of_dead_letters_is_refused(desk):
     await desk.resend(begin=0, end=0)
     assert "cannot be resent" in await desk.refuses(topic=RETRY.topic, begin=0, end=0)
     await desk.broker.topics.put(Topic(name=DEAD.topic))
     assert "redrive" in await desk.refuses(topic=DEAD.topic, begin=0, end=0)
 
 
-# -- what becomes of a resent message ---------------------------------------------------------------------------------
+# -- processing of resent messages ------------------------------------------------------------------------------------
 
 
-async def test_one_that_fails_again_is_retried_as_a_message_by_itself(desk):
+async def test_a_resent_message_that_fails_is_retried_as_a_full_message(desk):
     await desk.resend(begin=3, end=3)
     (again,) = await desk.pulled()
     await desk.done(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendMessageBack(again.physical_offset, "g", 1))
@@ -294,7 +294,7 @@ async def test_one_that_fails_again_is_retried_as_a_message_by_itself(desk):
     assert retried.unique_key == again.unique_key
 
 
-async def test_one_that_is_buried_is_a_dead_letter_with_its_body(desk):
+async def test_a_dead_lettered_resent_message_contains_its_body(desk):
     await desk.resend(begin=3, end=3)
     (again,) = await desk.pulled()
     await desk.done(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendMessageBack(again.physical_offset, "g", -1))
@@ -302,7 +302,7 @@ async def test_one_that_is_buried_is_a_dead_letter_with_its_body(desk):
     assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"3", "T")
 
 
-async def test_it_is_shown_whole_by_id_and_by_key(desk):
+async def test_a_resent_message_is_found_by_id_and_key_with_its_body(desk):
     await desk.resend(begin=3, end=3)
     (again,) = await desk.pulled()
     answer = await desk.ask(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessage(again.physical_offset))
@@ -324,7 +324,7 @@ async def test_references_survive_a_restart(tmp_path):
         assert await desk.got() == [b"a", b"b"]
 
 
-async def test_others_are_served_while_thousands_are_resent(desk):
+async def test_other_requests_are_served_during_a_large_resend(desk):
     await desk.broker.store.append(T, [Draft(body=b"x") for _ in range(5_000)])
     await desk.commit("g", T, 5_010)
     resending = asyncio.create_task(desk.ask(RequestCode.RESEND_MESSAGES, ResendMessages("T", "g", begin=0, end=5_009)))
@@ -356,7 +356,7 @@ async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers"
     await stand.commits(count, group, "T")
 
 
-async def test_a_consumer_that_is_online_gets_them_again(stand):
+async def test_an_online_consumer_receives_resent_messages(stand):
     async with (
         Admin(stand.name_servers) as admin,
         Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
@@ -374,7 +374,7 @@ async def test_a_consumer_that_is_online_gets_them_again(stand):
         await stand.commits(2, "readers", "%RETRY%readers")
 
 
-async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
+async def test_a_consumer_can_retry_a_resent_message_later(stand):
     class Hesitant(Inbox):
         async def __call__(self, message: StoredMessage) -> None:
             await super().__call__(message)
@@ -396,7 +396,7 @@ async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
         assert [message.reconsume_times for message in inbox.messages] == [0, 0, 1]
 
 
-async def test_a_resent_message_may_be_handled_directly(stand):
+async def test_a_resent_message_can_be_consumed_directly(stand):
     async with (
         Admin(stand.name_servers) as admin,
         Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
@@ -416,7 +416,7 @@ async def test_a_resent_message_may_be_handled_directly(stand):
         assert inbox.texts == ["a", "a", "a"]
 
 
-async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(stand):
+async def test_a_pop_consumer_gets_resent_messages_until_acknowledged(stand):
     async with (
         Admin(stand.name_servers) as admin,
         Producer(stand.name_servers) as producer,
@@ -441,7 +441,7 @@ async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(sta
         assert await consumer.receive("T", wait_ms=500) == []
 
 
-async def test_a_waiting_pop_gets_what_is_resent(stand):
+async def test_a_parked_pop_receives_resent_messages(stand):
     async with (
         Admin(stand.name_servers) as admin,
         Producer(stand.name_servers) as producer,
@@ -456,7 +456,7 @@ async def test_a_waiting_pop_gets_what_is_resent(stand):
         assert again.message.body == b"m"
 
 
-async def test_the_client_says_what_is_refused(stand):
+async def test_the_client_raises_errors_for_refused_resends(stand):
     async with Admin(stand.name_servers) as admin:
         with pytest.raises(UnknownTopic):
             await admin.resend("nowhere", group="g", begin=0, end=0)
@@ -471,7 +471,7 @@ async def test_the_client_says_what_is_refused(stand):
             await admin.resend("T", group="", begin=0, end=0)
 
 
-async def test_several_brokers_resend_what_they_have_or_none_does(tmp_path):
+async def test_several_brokers_all_resend_or_none_does(tmp_path):
     async with (
         standing(tmp_path / "a") as stand,
         running_broker(tmp_path / "b", name="other", name_servers=stand.name_servers) as other,
@@ -508,7 +508,7 @@ async def run(stand: Stand, *words: str, said: str = "") -> subprocess.Completed
     )
 
 
-async def test_the_command_resends_and_asks_before_it_does_so_to_all(stand):
+async def test_the_command_resends_and_asks_before_resending_to_all_groups(stand):
     async with Admin(stand.name_servers) as admin:
         await stand.put("T", ["a", "b", "c"])
         for name in ("g", "h"):

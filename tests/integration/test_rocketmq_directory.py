@@ -1,6 +1,6 @@
-"""A store directory that Apache RocketMQ's own broker wrote opens, and reads as its own client read it.
+"""A store directory written by Apache RocketMQ's broker can be opened and reads as RocketMQ's client read it.
 
-`tests/fixtures/rocketmq_store` holds one, stopped cleanly and copied in mid-flight, and what the official client saw.
+`tests/fixtures/rocketmq_store` holds one stopped cleanly, one copied while running, and the official client's results.
 """
 
 import json
@@ -39,7 +39,7 @@ def host(text: str) -> tuple[bytes, int]:
     return bytes(int(part) for part in address.split(".")), int(port)
 
 
-async def test_every_message_reads_as_the_official_client_read_it(directory: Path) -> None:
+async def test_every_message_equals_what_the_official_client_read(directory: Path) -> None:
     async with LogStore(directory, SETTINGS) as store:
         assert store.damage == []
         for queue in {Queue(each["topic"], each["queueId"]) for each in EXPECTED["messages"]}:
@@ -60,7 +60,7 @@ async def test_every_message_reads_as_the_official_client_read_it(directory: Pat
                 assert message.prepared_offset == want["preparedTransactionOffset"]
 
 
-async def test_system_queues_are_there(directory: Path) -> None:
+async def test_messages_of_system_queues_are_readable(directory: Path) -> None:
     async with LogStore(directory, SETTINGS) as store:
         for want in EXPECTED["systemMessages"]:
             queue = Queue(want["topic"], want["queueId"])
@@ -71,7 +71,7 @@ async def test_system_queues_are_there(directory: Path) -> None:
             assert message.physical_offset == want["commitLogOffset"]
 
 
-async def test_bounds_committed_offsets_and_topics_are_taken_over(directory: Path) -> None:
+async def test_bounds_committed_offsets_topics_and_groups_are_imported(directory: Path) -> None:
     async with LogStore(directory, SETTINGS) as store:
         topics, groups = await store.catalog.list_topics(), await store.catalog.list_groups()
         assert topics["TopicTest"].read_queues == 2
@@ -92,7 +92,7 @@ async def test_searches_by_time_and_key_agree_with_the_broker(directory: Path) -
         by_offset = {each["commitLogOffset"]: each for each in EXPECTED["messages"]}
         for want in EXPECTED["queryByKey"]:
             found = [record.decode(data) for data in await store.find_by_key(want["topic"], want["key"], limit=64)]
-            # The broker leaves hash collisions and doubled keys to its clients; we do not.
+            # RocketMQ leaves hash collisions and repeated keys to its clients; Sparrow does not.
             exact = {
                 offset
                 for offset in want["offsets"]
@@ -102,7 +102,7 @@ async def test_searches_by_time_and_key_agree_with_the_broker(directory: Path) -
             assert {message.physical_offset for message in found} == exact
 
 
-async def test_it_can_be_appended_to_and_opened_again(directory: Path) -> None:
+async def test_messages_can_be_appended_and_the_store_reopened(directory: Path) -> None:
     queue = Queue("TopicTest", 0)
     async with LogStore(directory, SETTINGS) as store:
         end = (await store.bounds(queue)).end
@@ -115,7 +115,7 @@ async def test_it_can_be_appended_to_and_opened_again(directory: Path) -> None:
         assert (await store.offsets.committed("fixture_group", queue)) == 40
 
 
-async def test_delayed_messages_keep_their_time_of_delivery_in_the_queue(directory: Path) -> None:
+async def test_consume_queue_entries_of_delayed_messages_contain_the_delivery_time(directory: Path) -> None:
     with LogStore(directory, SETTINGS) as store:
         (want,) = (each for each in EXPECTED["systemMessages"] if each["topic"] == "SCHEDULE_TOPIC_XXXX")
         entry = (directory / "consumequeue/SCHEDULE_TOPIC_XXXX/0/00000000000000000000").read_bytes()[:20]

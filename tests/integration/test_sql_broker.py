@@ -1,4 +1,4 @@
-"""A broker whose messages are in a database, over the wire: everything a client may do, on each of the databases."""
+"""A broker on a SQL store, over real sockets: every client operation, on each database."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ pytestmark = pytest.mark.one_database
 
 ROOT = Path(__file__).parents[2]
 NOT_ON_SQL = ("pop", "log_store", "remoting_frames", "arrow_columns")
-# Of the event bus one is enough: the others differ in their framework, not in what they ask of a broker.
+# One example of the event bus is enough: the others differ in their framework, not in their requests to a broker.
 NOT_ON_SQL += ("bus_first_steps", "bus_fastapi", "bus_flask", "bus_django")
 EXAMPLES = [
     path
     for path in sorted((ROOT / "examples").glob("*.py"))
-    if path.stem not in NOT_ON_SQL and not path.stem.startswith("spark_")  # a Spark each; tests/spark has both stores
+    if path.stem not in NOT_ON_SQL
+    and not path.stem.startswith("spark_")  # each starts Spark; tests/spark covers both stores
 ]
 MIDDLE = 1
-"""The queue of a topic of one part that messages without a priority go to."""
+"""The queue of a topic with one write queue that receives messages without a priority."""
 COMMIT, ROLL_BACK = 8, 12
 PRODUCER = "7F00000112345678ABCDEF01"
 QUICK_MS = 10
-"""Between commits: the tests wait for them."""
+"""The commit interval of consumers: the tests wait for commits."""
 
 
 @pytest.fixture
@@ -60,12 +61,12 @@ async def stand(tmp_path: Path, database_url: str) -> AsyncIterator[Stand]:
 
 
 async def rows(stand: Stand, sql: str) -> list[tuple[object, ...]]:
-    """What is in the database."""
+    """Return the rows of a query on the database."""
     return [tuple(row) for row in await store_of(stand.platform.broker).database.fetch(sql)]
 
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
-    """All that is in a queue."""
+    """Return the bodies of all messages in a queue."""
     answer = await channel.request(RequestCode.GET_MAX_OFFSET, QueueRequest(topic, queue_id), timeout_ms=10_000)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     end, bodies = headers.read(OffsetResponse, answer.ext).offset, []
@@ -91,7 +92,7 @@ async def reading(stand: Stand, inbox: Inbox, topic: str = "t", **options: objec
 # -- examples ---------------------------------------------------------------------------------------------------------
 
 
-# Each on one of them: what they do is done on all of them below.
+# Each example runs on one database; the tests below run on all databases.
 @pytest.mark.parametrize(
     ("example", "database"),
     list(zip(EXAMPLES, itertools.cycle(("mariadb", "postgresql", "sqlite")))),
@@ -114,10 +115,10 @@ def test_an_example_runs_on_a_database(example: Path, tmp_path: Path, database_u
     assert "Task exception was never retrieved" not in done.stderr, done.stderr
 
 
-# -- sending and reading ----------------------------------------------------------------------------------------------
+# -- sends and reads --------------------------------------------------------------------------------------------------
 
 
-async def test_messages_sent_one_by_one_in_batches_and_gathered_all_arrive_once(stand: Stand) -> None:
+async def test_messages_sent_singly_in_batches_and_with_linger_all_arrive_once(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         one = await producer.send(Message("t", "one"))
         some = await producer.send_batch([Message("t", f"batch-{n}") for n in range(10)])
@@ -138,7 +139,7 @@ async def test_messages_sent_one_by_one_in_batches_and_gathered_all_arrive_once(
     assert by_place[one.queue_offset].unique_key == one.message_id
 
 
-async def test_a_message_comes_back_as_it_was_sent(stand: Stand) -> None:
+async def test_a_message_is_read_back_unchanged(stand: Stand) -> None:
     body = bytes(range(256)) * 3
     words = {"colour": "grün", "empty-ish": " ", "with": "colon: and\nline"}
     async with Producer(stand.name_servers, compress_above_bytes=None) as producer:
@@ -154,7 +155,7 @@ async def test_a_message_comes_back_as_it_was_sent(stand: Stand) -> None:
     assert (await pull(stand.channel, "t", MIDDLE, 2, count=1)).bodies == [b"x" * 3_000_000]
 
 
-async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
+async def test_a_priority_determines_the_queue_and_the_table(stand: Stand) -> None:
     await stand.topic("jobs", 2)
     for part in range(2):
         for priority in Priority:
@@ -177,7 +178,7 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
     assert sorted(texts(taken)) == sorted(f"{priority.label} of {part}" for part in range(2) for priority in Priority)
 
 
-async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) -> None:
+async def test_a_parked_pull_is_answered_when_a_message_arrives(stand: Stand) -> None:
     for number in range(20):
         waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, number, long_poll_ms=10_000))
         await eventually(lambda: stand.platform.broker.broker.long_polls.count == 1)
@@ -188,7 +189,7 @@ async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) 
         assert time.monotonic() - begun < 1
 
 
-async def test_a_pull_that_waits_in_vain_is_answered_in_its_time(stand: Stand) -> None:
+async def test_a_parked_pull_times_out_as_not_found(stand: Stand) -> None:
     begun = time.monotonic()
     answer = await try_pull(stand.channel, "t", MIDDLE, 0, long_poll_ms=300)
     assert answer.code == ResponseCode.PULL_NOT_FOUND
@@ -210,7 +211,7 @@ async def test_a_message_is_found_by_key_by_unique_id_and_by_offset_id(stand: St
         assert sorted(bound.end for bound in bounds.values()) == [1, 1, 1]
 
 
-async def test_tags_and_conditions_choose_messages(stand: Stand) -> None:
+async def test_tags_and_sql92_conditions_filter_messages(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         for number in range(40):
             tag = "even" if number % 2 == 0 else "odd"
@@ -227,7 +228,7 @@ async def test_tags_and_conditions_choose_messages(stand: Stand) -> None:
     assert sorted(inbox.texts, key=int) == ["10", "11", "12", "37", "39"]
 
 
-async def test_messages_of_a_queue_come_in_order_and_to_one_of_two_at_a_time(stand: Stand) -> None:
+async def test_ordered_consumers_read_each_queue_in_order_and_each_message_once(stand: Stand) -> None:
     await stand.topic("ordered", 2)
     for part in range(2):
         await stand.put("ordered", [f"{part}-{n}" for n in range(30)], part)
@@ -246,10 +247,10 @@ async def test_messages_of_a_queue_come_in_order_and_to_one_of_two_at_a_time(sta
         assert theirs == [text for text in expected if text in theirs]
 
 
-# -- what does not succeed at once ------------------------------------------------------------------------------------
+# -- retries and delays -----------------------------------------------------------------------------------------------
 
 
-async def test_a_message_comes_again_and_is_buried_when_nobody_wants_it(stand: Stand) -> None:
+async def test_a_failed_message_is_retried_or_dead_lettered(stand: Stand) -> None:
     tried: list[tuple[bytes, int]] = []
 
     async def handle(message: StoredMessage) -> None:
@@ -273,13 +274,13 @@ async def test_a_message_comes_again_and_is_buried_when_nobody_wants_it(stand: S
         assert sorted(tried) == [(b"later", 0), (b"later", 1), (b"never", 0)]
 
 
-async def test_retries_come_after_growing_delays_and_end_in_the_dead_letters(tmp_path: Path, database_url: str) -> None:
-    """With a clock that jumps: 10 s, then 30 s, and after the last one it is buried."""
+async def test_retries_have_growing_delays_and_end_in_the_dead_letter_queue(tmp_path: Path, database_url: str) -> None:
+    """With a manual clock: 10 s, then 30 s; after the last retry the message becomes a dead letter."""
     now = Clock(clock.now_ms())
     async with asking(tmp_path, now, store=database_url) as desk:
         retry = Queue("%RETRY%g", 0)
         await desk.subscribe("g", t="*")
-        # Of an idempotent producer, at that: its retries are no repeats.
+        # The message has a producer id; retries must not be dropped as repeated sends.
         result = await desk.send(Queue("t", 0), b"unlucky", __PID=PRODUCER, __SEQ="1")
         place = int(result.message_id[-16:], 16)
         for times, delay_ms in enumerate((10_000, 30_000)):
@@ -296,14 +297,14 @@ async def test_retries_come_after_growing_delays_and_end_in_the_dead_letters(tmp
 
 
 async def comes(desk: Asking, queue: Queue, offset: int) -> StoredMessage:
-    """The message at a place, once it is there."""
+    """Wait for the message at this offset and return it."""
     async with asyncio.timeout(5):
         while not (found := (await pull(desk.channel, queue.topic, queue.id, offset, long_poll_ms=1_000)).messages):
             pass
     return found[0]
 
 
-async def test_messages_for_later_come_when_they_are_due_and_can_be_taken_back(stand: Stand) -> None:
+async def test_delayed_messages_are_delivered_when_due_and_can_be_recalled(stand: Stand) -> None:
     inbox = Inbox()
     async with reading(stand, inbox), Producer(stand.name_servers) as producer:
         begun_ms = clock.now_ms()
@@ -327,13 +328,13 @@ async def test_messages_for_later_come_when_they_are_due_and_can_be_taken_back(s
     assert await rows(stand, "SELECT id FROM hermes_delay") == []
 
 
-async def test_a_message_too_far_off_is_refused(stand: Stand) -> None:
+async def test_a_delay_beyond_the_horizon_is_refused(stand: Stand) -> None:
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(SparrowError, match="horizon"):
             await producer.send(Message("t", "x"), deliver_after_ms=400 * 24 * 3_600_000)
 
 
-async def test_resent_messages_come_once_more_to_the_group_that_asked(stand: Stand) -> None:
+async def test_a_resend_delivers_messages_to_its_group_once_more(stand: Stand) -> None:
     await stand.put("t", [f"order-{n}" for n in range(6)])
     inbox = Inbox()
     async with reading(stand, inbox), Admin(stand.name_servers) as admin:
@@ -349,7 +350,7 @@ async def test_resent_messages_come_once_more_to_the_group_that_asked(stand: Sta
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_rolled_back(stand: Stand) -> None:
+async def test_a_half_message_is_visible_after_a_commit_and_never_after_a_rollback(stand: Stand) -> None:
     inbox = Inbox()
     async with reading(stand, inbox), Producer(stand.name_servers, group="shop") as producer:
         async with producer.transaction(Message("t", "paid", keys="order-1")) as begun:
@@ -368,7 +369,7 @@ async def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_r
 IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transaction_check_interval_ms": 100}
 
 
-async def test_a_producer_that_does_not_say_is_asked(tmp_path: Path, database_url: str) -> None:
+async def test_an_undecided_transaction_is_checked_back(tmp_path: Path, database_url: str) -> None:
     asked: list[bytes] = []
 
     async def check(message: StoredMessage) -> TransactionState:
@@ -393,7 +394,9 @@ async def test_a_producer_that_does_not_say_is_asked(tmp_path: Path, database_ur
                     await asyncio.sleep(0.02)
 
 
-async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(tmp_path: Path, database_url: str) -> None:
+async def test_another_producer_of_the_group_gets_the_check_back_if_the_first_is_gone(
+    tmp_path: Path, database_url: str
+) -> None:
     async with standing_on(tmp_path, database_url, **IMPATIENT | {"transaction_timeout_ms": 500}) as stand:
         async with Producer(stand.name_servers, group="shop") as gone:
             await gone.begin_transaction(Message("t", "orphan"))
@@ -408,7 +411,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(tmp
                     await asyncio.sleep(0.02)
 
 
-async def test_a_transaction_nobody_answers_for_is_given_up_and_never_seen(tmp_path: Path, database_url: str) -> None:
+async def test_a_transaction_without_an_answer_is_given_up_and_never_visible(tmp_path: Path, database_url: str) -> None:
     async with standing_on(tmp_path, database_url, **IMPATIENT, transaction_checks_max=2) as stand:
         async with Producer(stand.name_servers, group="shop") as producer:
             await producer.begin_transaction(Message("t", "forgotten"))
@@ -418,7 +421,7 @@ async def test_a_transaction_nobody_answers_for_is_given_up_and_never_seen(tmp_p
         assert await everything(stand.channel) == []
 
 
-async def test_a_stranger_cannot_end_a_transaction(stand: Stand) -> None:
+async def test_another_group_or_offset_cannot_end_a_transaction(stand: Stand) -> None:
     words = named(TRAN_MSG="true", PGROUP="p", UNIQ_KEY="A1")
     half = sent(await try_send(stand.channel, "t", b"paid", 0, words, sys_flag=4, group="p"))
     place = int(half.message_id[-16:], 16)
@@ -434,16 +437,14 @@ async def test_a_stranger_cannot_end_a_transaction(stand: Stand) -> None:
     assert await everything(stand.channel) == [b"paid"]
 
 
-# -- repeats ----------------------------------------------------------------------------------------------------------
+# -- dedup ------------------------------------------------------------------------------------------------------------
 
 
 def ticket(number: int) -> str:
     return named(__PID=PRODUCER, __SEQ=str(number), UNIQ_KEY=f"{PRODUCER}{number:08X}")
 
 
-async def test_a_repeat_is_stored_once_on_any_queue_at_any_time_and_after_a_restart(
-    tmp_path: Path, database_url: str
-) -> None:
+async def test_a_repeated_send_is_stored_once_across_queues_and_restarts(tmp_path: Path, database_url: str) -> None:
     async with standing_on(tmp_path, database_url) as stand:
         await stand.topic("wide", 2)
         first = await send(stand.channel, "wide", b"once", 0, ticket(1))
@@ -460,7 +461,7 @@ async def test_a_repeat_is_stored_once_on_any_queue_at_any_time_and_after_a_rest
 
 
 @pytest.mark.parametrize("kind", ["delayed", "half"])
-async def test_a_repeat_of_what_waits_is_delivered_once(stand: Stand, kind: str) -> None:
+async def test_a_repeated_delayed_or_half_message_is_delivered_once(stand: Stand, kind: str) -> None:
     words = ticket(1) + (named(TIMER_DELAY_MS="200") if kind == "delayed" else named(TRAN_MSG="true", PGROUP="p"))
     flag = 0 if kind == "delayed" else 4
     answers = [sent(await try_send(stand.channel, "t", b"once", 0, words, sys_flag=flag, group="p")) for _ in range(3)]
@@ -477,7 +478,7 @@ async def test_a_repeat_of_what_waits_is_delivered_once(stand: Stand, kind: str)
 # -- restarts ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_restart_keeps_everything(tmp_path: Path, database_url: str) -> None:
+async def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path, database_url: str) -> None:
     async with standing_on(tmp_path, database_url) as stand, Admin(stand.name_servers) as admin:
         await stand.topic("wide", 3)
         await stand.put("t", ["a", "b", "c"])
@@ -504,7 +505,7 @@ async def test_a_restart_keeps_everything(tmp_path: Path, database_url: str) -> 
         assert sorted(await everything(stand.channel)) == [b"a", b"b", b"c", b"delayed", b"half"]
 
 
-async def test_a_stop_answers_the_sends_in_hand_and_loses_nothing_acknowledged(
+async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
     tmp_path: Path, database_url: str
 ) -> None:
     acknowledged: list[bytes] = []
@@ -527,14 +528,14 @@ async def test_a_stop_answers_the_sends_in_hand_and_loses_nothing_acknowledged(
         await stand.platform.broker.stop()
         assert time.monotonic() - begun < 5
         await asyncio.wait_for(asyncio.gather(*producing), 5)
-        await stand.platform.broker.start()  # the platform stops it once more
+        await stand.platform.broker.start()  # the platform stops it again
     async with standing_on(tmp_path, database_url) as stand:
         found = await everything(stand.channel)
     assert len(found) == len(set(found)), "stored twice"
     assert set(acknowledged) <= set(found), "acknowledged, and lost"
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refusals and names -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -546,7 +547,7 @@ async def test_a_stop_answers_the_sends_in_hand_and_loses_nothing_acknowledged(
         ("o" * 41, "it has 41 characters, 40 are allowed on a SQL store"),
     ],
 )
-async def test_a_topic_whose_name_no_table_may_have_is_refused_and_nothing_is_made(
+async def test_a_topic_whose_name_is_no_table_name_is_refused_and_not_created(
     stand: Stand, name: str, sentence: str
 ) -> None:
     before = await rows(stand, "SELECT topic, state FROM hermes_topic ORDER BY topic")
@@ -562,7 +563,7 @@ async def test_a_topic_whose_name_no_table_may_have_is_refused_and_nothing_is_ma
     assert await rows(stand, "SELECT topic, state FROM hermes_topic ORDER BY topic") == before
 
 
-async def test_names_at_the_edge_work(stand: Stand) -> None:
+async def test_unusual_legal_topic_names_work(stand: Stand) -> None:
     for name in ("a", "0", "o" * 40, "a-b_c", "select", "order|created"):
         await stand.topic(name, 2)
         result = await send(stand.channel, name, name.encode(), 1, named(KEYS=name))
@@ -571,8 +572,8 @@ async def test_names_at_the_edge_work(stand: Stand) -> None:
             assert texts(await admin.find_by_key(name, name)) == [name]
 
 
-async def test_groups_may_be_called_as_everywhere(stand: Stand) -> None:
-    """Names of groups are values, not tables: case counts, and both have progress of their own."""
+async def test_group_names_are_case_sensitive(stand: Stand) -> None:
+    """Group names are column values, not table names; each has its own committed offsets."""
     await stand.put("t", ["a", "b", "c"])
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
         header = headers.CommitOffset(group, "t", MIDDLE, at)
@@ -582,7 +583,7 @@ async def test_groups_may_be_called_as_everywhere(stand: Stand) -> None:
         assert await stand.committed(group, "t", MIDDLE) == at
 
 
-async def test_a_message_that_is_too_large_is_refused(stand: Stand) -> None:
+async def test_a_too_large_message_is_refused(stand: Stand) -> None:
     answer = await try_send(stand.channel, "t", bytes(5 << 20))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
     assert "4194304" in answer.remark
@@ -593,8 +594,8 @@ async def test_a_message_that_is_too_large_is_refused(stand: Stand) -> None:
         assert (await producer.send(Message("t", b"small"))).queue_offset == 0
 
 
-async def test_a_topic_can_be_made_again_by_somebody_who_knows_nothing_of_lanes(stand: Stand) -> None:
-    """As RocketMQ's tools do: to say the same again changes nothing."""
+async def test_a_topic_can_be_created_again_without_the_lane_flag(stand: Stand) -> None:
+    """RocketMQ's tools do this; creating the same topic again changes nothing."""
     await stand.put("t", ["a"])
     async with Admin(stand.name_servers) as admin:
         await admin.create_topic("t", 1)
@@ -604,12 +605,12 @@ async def test_a_topic_can_be_made_again_by_somebody_who_knows_nothing_of_lanes(
     assert await everything(stand.channel, "t", read_queue_id(1, Priority.MIDDLE)) == [b"b"]
 
 
-# -- the database goes away -------------------------------------------------------------------------------------------
+# -- failures of the database -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["mariadb", "postgresql"])
 def server(request: pytest.FixtureRequest):
-    """One of our own, for it is killed."""
+    """Start a private database server, which the test kills."""
     with (mariadb_server if request.param == "mariadb" else postgres_server)() as running:
         yield running
 
@@ -618,7 +619,7 @@ async def killed(server: Server) -> None:
     await asyncio.to_thread(server.kill)
 
 
-async def test_a_send_waits_for_a_database_that_comes_back_in_time(tmp_path: Path, server: Server) -> None:
+async def test_a_send_waits_for_a_database_that_returns_within_wait_ms(tmp_path: Path, server: Server) -> None:
     async with standing_on(tmp_path, server.new_database(), wait_ms=20_000) as stand:
         await send(stand.channel, "t", b"before")
         await killed(server)
@@ -641,11 +642,11 @@ async def test_a_send_waits_for_a_database_that_comes_back_in_time(tmp_path: Pat
 
 
 async def slow_send(channel: Channel, body: bytes, words: str = "") -> RemotingCommand:
-    """With all the time it may take."""
+    """Send with a long timeout."""
     return await channel.request(RequestCode.SEND_MESSAGE_V2, send_header("t", 0, words), body, timeout_ms=40_000)
 
 
-async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_on_when_it_is_back(
+async def test_sends_fail_while_the_database_is_down_and_work_again_after_it_returns(
     tmp_path: Path, server: Server
 ) -> None:
     async with standing_on(tmp_path, server.new_database(), wait_ms=1_000) as stand:
@@ -670,7 +671,7 @@ async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_o
         await eventually(lambda: stand.platform.broker.broker.broker_id == 0)
 
 
-async def test_kills_of_the_database_lose_nothing_acknowledged_and_double_nothing(
+async def test_kills_of_the_database_neither_lose_nor_duplicate_confirmed_messages(
     tmp_path: Path, server: Server, scale: str
 ) -> None:
     acknowledged: dict[bytes, int] = {}
@@ -708,7 +709,7 @@ async def test_kills_of_the_database_lose_nothing_acknowledged_and_double_nothin
     assert set(found) == set(acknowledged), "every send was answered, so nothing else is there"
 
 
-async def test_a_broker_stops_though_its_database_is_away(tmp_path: Path, server: Server) -> None:
+async def test_a_broker_stops_while_its_database_is_down(tmp_path: Path, server: Server) -> None:
     async with standing_on(tmp_path, server.new_database(), wait_ms=500) as stand:
         await stand.put("t", ["a"])
         header = headers.CommitOffset("g", "t", MIDDLE, 1)
@@ -726,7 +727,7 @@ async def test_a_broker_stops_though_its_database_is_away(tmp_path: Path, server
         await stand.platform.broker.start()
 
 
-async def test_a_broker_whose_database_is_away_does_not_start_and_says_why(tmp_path: Path, server: Server) -> None:
+async def test_a_broker_does_not_start_while_its_database_is_down(tmp_path: Path, server: Server) -> None:
     url = server.new_database()
     await killed(server)
     with pytest.raises(SparrowError, match="cannot reach the database"):

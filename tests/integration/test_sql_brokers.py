@@ -1,4 +1,4 @@
-"""Several brokers on one database: who leads, what each sees of the others, and what happens when one falls silent."""
+"""Several brokers on one database: leadership, shared state, and the loss of a leader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, Q
 pytestmark = pytest.mark.one_database
 
 MIDDLE = 1
-"""The queue of a topic of one part that messages without a priority go to."""
+"""The queue of a topic with one write queue that receives messages without a priority."""
 COMMIT = 8
 
 
@@ -46,7 +46,7 @@ async def known_everywhere(running: Crew, topic: str, *, within_s: float = 2.0) 
 
 
 async def committed(running: Crew, at: int, group: str, queue_id: int = MIDDLE) -> int | None:
-    """What one of them answers."""
+    """Return the committed offset according to one broker."""
     answer = await running.channels[at].request(
         RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset(group, "t", queue_id, False), timeout_ms=5_000
     )
@@ -60,28 +60,28 @@ async def commit(running: Crew, at: int, group: str, offset: int, queue_id: int 
 
 
 async def reads(running: Crew, at: int, offset: int | None, group: str = "g", *, within_s: float = 2.0) -> None:
-    """Returns once that broker says so."""
+    """Wait until this broker returns this committed offset."""
     async with asyncio.timeout(within_s):
         while await committed(running, at, group) != offset:
             await asyncio.sleep(0.01)
 
 
 async def take_the_lease_away(running: Crew, of: int) -> None:
-    """As if the leader had been silent for longer than its lease, and another had asked first."""
+    """Expire the lease of the leader and let the other broker acquire it."""
     heir = store_of(running.brokers[1 - of])
     await heir.database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
     await leading_of(running.brokers[1 - of])._renew()
 
 
 def silence(running: Crew, at: int) -> None:
-    """Its lease is not renewed any more, though it lives on: how a broker looks that has been frozen."""
+    """Stop the renewal of its lease while the broker keeps running, as if it had been frozen."""
     task = leading_of(running.brokers[at])._task
     assert task is not None
     task.cancel()
 
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
-    """All that is in a queue: its end is asked for first, since pulls may be a second behind what others stored."""
+    """Return all bodies in a queue. Fetch its end first: pulls may lag a second behind other brokers' appends."""
     answer = await channel.request(RequestCode.GET_MAX_OFFSET, QueueRequest(topic, queue_id), timeout_ms=5_000)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     end, bodies = headers.read(OffsetResponse, answer.ext).offset, []
@@ -92,17 +92,17 @@ async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE)
     return bodies
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------------
+# -- leadership -------------------------------------------------------------------------------------------------------
 
 
-async def test_one_is_number_0_and_the_others_have_numbers_of_their_own(tmp_path: Path, database_url: str) -> None:
+async def test_one_broker_has_id_0_and_the_others_have_distinct_ids(tmp_path: Path, database_url: str) -> None:
     async with crew(tmp_path, database_url, 3) as running:
         assert sorted(running.numbers) == [0, 1, 2]
         members = await running.masters()
         assert members == {server.broker.broker_id: str(server.address) for server in running.brokers}
 
 
-async def test_a_leader_that_is_stopped_is_replaced_within_its_lease(tmp_path: Path, database_url: str) -> None:
+async def test_a_stopped_leader_is_replaced_within_its_lease(tmp_path: Path, database_url: str) -> None:
     async with crew(tmp_path, database_url, 3) as running:
         before = store_of(running.brokers[1]).epoch
         begun = time.monotonic()
@@ -116,7 +116,7 @@ async def test_a_leader_that_is_stopped_is_replaced_within_its_lease(tmp_path: P
         assert str(running.brokers[0].address) not in (await running.masters()).values()
 
 
-async def test_a_leader_that_falls_silent_is_replaced_and_takes_a_lesser_number(two: Crew) -> None:
+async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_id(two: Crew) -> None:
     silence(two, 0)
     await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
     leading = leading_of(two.brokers[0])
@@ -126,18 +126,18 @@ async def test_a_leader_that_falls_silent_is_replaced_and_takes_a_lesser_number(
     assert (await two.masters())[0] == str(two.brokers[1].address)
 
 
-async def test_a_broker_that_wakes_up_with_an_old_lease_does_not_take_the_leader_out_of_the_routes(two: Crew) -> None:
+async def test_a_former_leader_does_not_remove_the_new_one_from_the_routes(two: Crew) -> None:
     silence(two, 0)
     async with asyncio.timeout(3):
         while (await two.masters()).get(0) != str(two.brokers[1].address):
             await asyncio.sleep(0.01)
-    await two.brokers[0]._registration.register()  # what it does every 30 s, still in the belief that it leads
+    await two.brokers[0]._registration.register()  # it registers every 30 s, and still considers itself the leader
     await leading_of(two.brokers[0])._renew()
     assert (await two.masters()).get(0) == str(two.brokers[1].address)
 
 
 async def test_a_stopped_broker_stays_out_of_the_routes(tmp_path: Path, database_url: str) -> None:
-    """Though it hears of a topic while it stops."""
+    """Even if it announces its topics while it stops."""
     async with crew(tmp_path, database_url, 2) as running:
         leaving = running.brokers[1]
         await leaving._registration.stop()
@@ -148,7 +148,7 @@ async def test_a_stopped_broker_stays_out_of_the_routes(tmp_path: Path, database
 # -- topics and groups ------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_made_on_one_is_known_on_the_others(tmp_path: Path, database_url: str) -> None:
+async def test_a_topic_created_on_one_broker_is_known_on_the_others(tmp_path: Path, database_url: str) -> None:
     async with crew(tmp_path, database_url, 3) as running:
         for at, channel in enumerate(running.channels):
             await send(channel, f"made-on-{at}", b"first")
@@ -159,7 +159,7 @@ async def test_a_topic_made_on_one_is_known_on_the_others(tmp_path: Path, databa
                 assert await everything(channel, f"made-on-{at}") == [b"first"]
 
 
-async def test_first_messages_sent_to_all_at_once_make_one_topic(tmp_path: Path, database_url: str) -> None:
+async def test_concurrent_first_sends_to_all_brokers_create_one_topic(tmp_path: Path, database_url: str) -> None:
     async with crew(tmp_path, database_url, 3) as running:
         answers = await asyncio.gather(
             *(send(channel, "t", f"{at}-{n}".encode()) for at, channel in enumerate(running.channels) for n in range(5))
@@ -169,8 +169,8 @@ async def test_first_messages_sent_to_all_at_once_make_one_topic(tmp_path: Path,
         assert sorted(found) == sorted(f"{at}-{n}".encode() for at in range(3) for n in range(5))
 
 
-async def test_topics_made_one_after_the_other_never_vanish_again(two: Crew) -> None:
-    """While both read again what there is, once a second and with every topic."""
+async def test_newly_created_topics_never_disappear(two: Crew) -> None:
+    """Both brokers reload the catalog meanwhile: every second and with every new topic."""
     for number in range(25):
         at, topic = number % 2, f"topic-{number}"
         await send(two.channels[at], topic, b"first")
@@ -179,7 +179,7 @@ async def test_topics_made_one_after_the_other_never_vanish_again(two: Crew) -> 
             assert answer.bodies == [b"first"]
 
 
-async def test_a_deleted_topic_is_refused_by_the_others_with_a_sentence(two: Crew) -> None:
+async def test_a_send_to_a_topic_that_another_broker_deleted_is_refused(two: Crew) -> None:
     await send(two.channels[1], "t", b"before")
     await two.brokers[0].broker.topics.delete("t")
     answer = await try_send(two.channels[1], "t", b"after")
@@ -188,7 +188,7 @@ async def test_a_deleted_topic_is_refused_by_the_others_with_a_sentence(two: Cre
     await eventually(lambda: "t" not in two.brokers[1].broker.topics, within_s=2)
 
 
-async def test_a_topic_deleted_and_made_again_elsewhere_loses_nothing_that_is_acknowledged(two: Crew) -> None:
+async def test_a_topic_recreated_by_another_broker_loses_no_confirmed_message(two: Crew) -> None:
     await send(two.channels[1], "other", b"x")
     for number in range(20):
         await send(two.channels[1], "t", f"old-{number}".encode())
@@ -207,7 +207,7 @@ async def test_a_topic_deleted_and_made_again_elsewhere_loses_nothing_that_is_ac
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pull_that_waits_on_one_is_woken_by_a_send_to_another(two: Crew) -> None:
+async def test_a_parked_pull_is_woken_by_a_send_to_another_broker(two: Crew) -> None:
     waits = []
     for number in range(20):
         waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
@@ -224,8 +224,8 @@ async def test_a_pull_that_waits_on_one_is_woken_by_a_send_to_another(two: Crew)
     assert max(waits) < 2, "none was forgotten"
 
 
-async def test_a_pull_that_waits_is_woken_though_somebody_else_saw_the_message_first(two: Crew) -> None:
-    """Whatever makes a broker look: another reader, a question for the end of the queue, the look at everything."""
+async def test_a_parked_pull_is_woken_even_if_another_request_saw_the_message_first(two: Crew) -> None:
+    """Another reader, a request for the max offset, or the periodic scan may notice the message first."""
     for number in range(60):
         waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
         await eventually(lambda: two.brokers[1].broker.long_polls.count == 1)
@@ -236,7 +236,7 @@ async def test_a_pull_that_waits_is_woken_though_somebody_else_saw_the_message_f
         assert time.monotonic() - begun < 2, f"message {number} woke nobody"
 
 
-async def test_messages_sent_to_all_are_read_everywhere_in_one_order(two: Crew) -> None:
+async def test_all_brokers_return_messages_in_the_same_order(two: Crew) -> None:
     async def produce(at: int) -> None:
         for number in range(20):
             await send_batch(two.channels[at], "t", [(f"{at}-{number}-{n}".encode(), b"") for n in range(5)])
@@ -250,16 +250,14 @@ async def test_messages_sent_to_all_are_read_everywhere_in_one_order(two: Crew) 
         assert mine == [f"{at}-{number}-{n}".encode() for number in range(20) for n in range(5)]
 
 
-async def test_a_broker_that_stands_still_amid_a_transaction_does_not_keep_the_others_from_appending(
-    two: Crew, database: str
-) -> None:
+async def test_a_broker_frozen_in_a_transaction_does_not_block_appends_of_others(two: Crew, database: str) -> None:
     if database == "sqlite":
         pytest.skip("it has no server that could end a transaction of somebody who stands still")
     await send(two.channels[1], "t", b"before")
     store = store_of(two.brokers[0])
     lane = store.catalog.lane(Queue("t", MIDDLE))
     answer = None
-    with contextlib.suppress(StoreDatabaseUnreachable):  # who stood still finds its connection gone
+    with contextlib.suppress(StoreDatabaseUnreachable):  # the frozen broker finds its connection closed
         async with store.database.transaction() as session:
             await session.execute("UPDATE hermes_lane SET next_id = next_id + 1 WHERE lane = :lane", lane=lane.number)
             answer = await try_send(two.channels[1], "t", b"after")
@@ -268,7 +266,7 @@ async def test_a_broker_that_stands_still_amid_a_transaction_does_not_keep_the_o
     assert await everything(two.channels[1]) == [b"before", b"after"]
 
 
-async def test_a_repeat_that_comes_to_another_broker_is_stored_once(two: Crew) -> None:
+async def test_a_send_repeated_at_another_broker_is_stored_once(two: Crew) -> None:
     words = named(__PID="7F00000112345678ABCDEF01", __SEQ="1", UNIQ_KEY="A1")
     first = await send(two.channels[0], "t", b"once", 0, words)
     again = await send(two.channels[1], "t", b"once", 0, words)
@@ -283,7 +281,7 @@ async def test_a_repeat_that_comes_to_another_broker_is_stored_once(two: Crew) -
     assert await everything(two.channels[0]) == [b"once", b"at once"]
 
 
-async def test_a_message_is_found_by_its_ids_on_any_of_them(two: Crew) -> None:
+async def test_a_message_is_found_by_offset_id_and_key_on_every_broker(two: Crew) -> None:
     result = await send(two.channels[0], "t", b"wanted", 0, named(KEYS="k"))
     place = int(result.message_id.split(",")[0][-16:], 16)
     for channel in two.channels:
@@ -295,10 +293,10 @@ async def test_a_message_is_found_by_its_ids_on_any_of_them(two: Crew) -> None:
         assert b"wanted" in bytes(answer.body)
 
 
-# -- progress ---------------------------------------------------------------------------------------------------------
+# -- committed offsets ------------------------------------------------------------------------------------------------
 
 
-async def test_a_commit_on_one_is_read_on_the_other(two: Crew) -> None:
+async def test_a_commit_on_one_broker_is_read_on_the_other(two: Crew) -> None:
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 4)
     assert await committed(two, 0, "g") == 4, "its own is read at once"
@@ -307,11 +305,11 @@ async def test_a_commit_on_one_is_read_on_the_other(two: Crew) -> None:
     await reads(two, 0, 7)
 
 
-async def test_a_commit_counts_though_the_same_was_said_before_the_group_was_set_back_elsewhere(two: Crew) -> None:
+async def test_a_repeated_commit_applies_after_another_broker_reset_the_offset(two: Crew) -> None:
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 7)
     await reads(two, 1, 7)
-    await commit(two, 1, "g", 2)  # an operator sets it back
+    await commit(two, 1, "g", 2)  # an operator resets the offset
     await reads(two, 0, 2)
     await commit(two, 1, "g", 3)
     await asyncio.sleep(0.3)
@@ -323,13 +321,13 @@ async def test_a_commit_counts_though_the_same_was_said_before_the_group_was_set
     await reads(two, 1, 2)
 
 
-async def test_what_a_broker_committed_before_it_was_frozen_does_not_set_the_group_back(two: Crew) -> None:
+async def test_a_late_commit_of_a_frozen_broker_does_not_reset_the_group(two: Crew) -> None:
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 1)
     await reads(two, 1, 1)
     silence(two, 0)
     committing = store_of(two.brokers[0]).offsets
-    async with committing._flush_lock:  # nothing of it reaches the database
+    async with committing._flush_lock:  # its commits do not reach the database
         await commit(two, 0, "g", 3)
         await take_the_lease_away(two, of=0)
         await commit(two, 1, "g", 9)
@@ -339,8 +337,8 @@ async def test_what_a_broker_committed_before_it_was_frozen_does_not_set_the_gro
     assert await committed(two, 1, "g") == 9
 
 
-async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) -> None:
-    """Of a broker that does not know yet who leads: it hears of it within a quarter of the lease."""
+async def test_a_fenced_commit_applies_when_repeated(two: Crew) -> None:
+    """The broker does not know the new leader yet; it learns of it within a quarter of the lease."""
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 1)
     await reads(two, 1, 1)
@@ -356,7 +354,7 @@ async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) 
     await reads(two, 1, 6)
 
 
-async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> None:
+async def test_a_group_continues_at_its_offset_after_the_leader_stops(two: Crew) -> None:
     async with Producer(two.name_servers) as producer:
         for number in range(20):
             await producer.send(Message("t", str(number)))
@@ -374,10 +372,10 @@ async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> N
         assert [message.body for message in await consumer.poll(timeout_ms=5_000)] == [b"20"]
 
 
-# -- messages that wait -----------------------------------------------------------------------------------------------
+# -- delayed and half messages ----------------------------------------------------------------------------------------
 
 
-async def test_a_delayed_message_that_a_lesser_broker_took_is_delivered(two: Crew) -> None:
+async def test_a_delayed_message_sent_to_another_broker_than_the_leader_is_delivered(two: Crew) -> None:
     assert two.numbers == [0, 1]
     begun = time.monotonic()
     await send(two.channels[1], "t", b"later", 0, named(DELAY="1"))
@@ -387,7 +385,7 @@ async def test_a_delayed_message_that_a_lesser_broker_took_is_delivered(two: Cre
     assert 1 <= passed < 2
 
 
-async def test_a_delayed_message_of_a_topic_the_leader_has_not_heard_of_is_delivered(two: Crew) -> None:
+async def test_a_delayed_message_of_a_topic_unknown_to_the_leader_is_delivered(two: Crew) -> None:
     for number in range(5):
         topic = f"new-{number}"
         due_ms = int(time.time() * 1000) + 80
@@ -399,7 +397,7 @@ async def test_a_delayed_message_of_a_topic_the_leader_has_not_heard_of_is_deliv
         assert found == [b"soon"]
 
 
-async def test_a_timed_message_is_taken_back_by_another_broker(two: Crew) -> None:
+async def test_a_timer_message_can_be_recalled_at_another_broker(two: Crew) -> None:
     due_ms = int(time.time() * 1000) + 60_000
     words = named(TIMER_DELIVER_MS=str(due_ms), UNIQ_KEY="A1")
     result = await send(two.channels[1], "t", b"never", 0, words)
@@ -413,7 +411,7 @@ async def test_a_timed_message_is_taken_back_by_another_broker(two: Crew) -> Non
     assert answer.code != ResponseCode.SUCCESS
 
 
-async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they_lead(two: Crew) -> None:
+async def test_two_concurrent_leaders_deliver_delayed_messages_once(two: Crew) -> None:
     first, second = (server.broker.delay for server in two.brokers)
     assert isinstance(first, SqlDelayScheduler)
     assert isinstance(second, SqlDelayScheduler)
@@ -434,10 +432,10 @@ async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they
     assert sorted(await everything(two.channels[0])) == sorted(str(n).encode() for n in range(100))
 
 
-async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
+async def test_a_new_delayed_message_is_not_confused_with_a_cancelled_one(
     two: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a leader's look at what is due and its delivery, one is cancelled and another comes."""
+    """One message is cancelled and another stored between the leader's query and its delivery."""
     store, hour_ms = store_of(two.brokers[0]), str(int(time.time() * 1000) + 3_600_000)
     at_other, append_in_transaction = two.brokers[1].broker.delay, store.append_in_transaction
     assert isinstance(at_other, SqlDelayScheduler)
@@ -452,7 +450,7 @@ async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
 
     monkeypatch.setattr(store, "append_in_transaction", later)
     await send(two.channels[0], "t", b"cancelled", 0, named(UNIQ_KEY="A", TIMER_DELIVER_MS=hour_ms))
-    await store.database.execute("UPDATE hermes_delay SET due = 1")  # the hour is over
+    await store.database.execute("UPDATE hermes_delay SET due = 1")  # make it due
     async with asyncio.timeout(10):
         await came.wait()
         while await store.database.execute("UPDATE hermes_delay SET due = 1"):
@@ -461,25 +459,25 @@ async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
 
 
 async def half(running: Crew, at: int, topic: str, body: bytes) -> EndTransaction:
-    """Begun there; and the word that commits it."""
+    """Send a half message to this broker; return the request that commits it."""
     words = named(TRAN_MSG="true", PGROUP="p", UNIQ_KEY=body.hex().upper())
     result = sent(await try_send(running.channels[at], topic, body, 0, words, sys_flag=4, group="p"))
     return EndTransaction("p", result.queue_offset, int(result.message_id[-16:], 16), COMMIT, "id")
 
 
-async def test_a_transaction_begun_on_one_is_ended_on_another(two: Crew) -> None:
+async def test_a_transaction_can_be_ended_on_another_broker(two: Crew) -> None:
     word = await half(two, 1, "t", b"paid")
     assert await everything(two.channels[0]) == []
     answer = await two.channels[0].request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     for channel in two.channels:
         assert await everything(channel) == [b"paid"]
-    for channel in two.channels:  # said again, nothing happens
+    for channel in two.channels:  # a repeated commit has no effect
         assert (await channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)).code == ResponseCode.SUCCESS
     assert await everything(two.channels[0]) == [b"paid"]
 
 
-async def test_a_word_said_again_does_not_end_the_transaction_that_was_begun_after(two: Crew) -> None:
+async def test_a_repeated_commit_does_not_end_a_later_transaction(two: Crew) -> None:
     for number in range(3):
         word = await half(two, number % 2, "t", str(number).encode())
         for _ in range(2):
@@ -488,7 +486,7 @@ async def test_a_word_said_again_does_not_end_the_transaction_that_was_begun_aft
     assert await everything(two.channels[0]) == [b"0", b"1", b"2"]
 
 
-async def test_a_transaction_on_a_topic_the_other_has_not_heard_of_is_ended_there(two: Crew) -> None:
+async def test_a_transaction_can_be_ended_on_a_broker_that_does_not_know_its_topic(two: Crew) -> None:
     for number in range(5):
         word = await half(two, 1, f"new-{number}", b"paid")
         answer = await two.channels[0].request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
@@ -496,7 +494,7 @@ async def test_a_transaction_on_a_topic_the_other_has_not_heard_of_is_ended_ther
         assert await everything(two.channels[1], f"new-{number}") == [b"paid"]
 
 
-async def test_two_words_on_one_transaction_at_the_same_time_deliver_it_once(two: Crew) -> None:
+async def test_concurrent_commits_of_a_transaction_deliver_it_once(two: Crew) -> None:
     for number in range(10):
         word = await half(two, 0, "t", str(number).encode())
         await asyncio.gather(
@@ -505,7 +503,7 @@ async def test_two_words_on_one_transaction_at_the_same_time_deliver_it_once(two
     assert await everything(two.channels[0]) == [str(number).encode() for number in range(10)]
 
 
-async def test_producers_and_consumers_go_on_when_the_leader_is_stopped(two: Crew) -> None:
+async def test_producers_and_consumers_continue_after_the_leader_stops(two: Crew) -> None:
     async with (
         Producer(two.name_servers, timeout_ms=8_000, retries=50) as producer,
         Consumer(two.name_servers, group="g", commit_interval_ms=100) as consumer,

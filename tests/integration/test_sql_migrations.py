@@ -1,4 +1,4 @@
-"""Migrations of the SQL store: each from the version before, starting with the tables of the first version."""
+"""Migrations of the SQL store: each from the previous version, starting with the tables of version 1."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def empty(database_url: str) -> AsyncIterator[StoreDatabase]:
 
 
 async def describe(database: StoreDatabase) -> dict[str, object]:
-    """The columns and indexes of the shared tables, as the database describes them."""
+    """Return the columns and indexes of the shared tables, as the database describes them."""
     found: dict[str, object] = {}
     for name in shared_table_names():
         columns = sorted(map(str, map(tuple, await database.fetch(COLUMNS[database.dialect], name=name))))
@@ -71,7 +71,7 @@ async def versions(database: StoreDatabase) -> list[int]:
     return [version for (version,) in await database.fetch("SELECT version FROM hermes_schema ORDER BY version")]
 
 
-async def test_a_new_database_has_the_newest_version_and_opening_it_again_changes_nothing(empty):
+async def test_a_new_database_has_the_newest_version_and_reopening_changes_nothing(empty):
     await prepare_schema(empty, 1)
     fresh = await describe(empty)
     assert await versions(empty) == [SCHEMA_VERSION]
@@ -80,7 +80,7 @@ async def test_a_new_database_has_the_newest_version_and_opening_it_again_change
     assert await versions(empty) == [SCHEMA_VERSION]
 
 
-async def test_the_tables_of_the_first_version_become_those_of_a_new_database(empty):
+async def test_migrating_version_1_yields_the_tables_of_a_new_database(empty):
     await prepare_schema(empty, 1)
     fresh = await describe(empty)
     await drop_all(empty)
@@ -92,7 +92,7 @@ async def test_the_tables_of_the_first_version_become_those_of_a_new_database(em
 
 
 async def describe_existing(database: StoreDatabase) -> dict[str, object] | None:
-    """None while a table is missing."""
+    """Describe the tables; return None if a table is missing."""
     try:
         return await describe(database)
     except ValueError:  # SQLite: the table has no row in sqlite_master
@@ -100,21 +100,21 @@ async def describe_existing(database: StoreDatabase) -> dict[str, object] | None
 
 
 @pytest.mark.parametrize("version", [migration.version for migration in MIGRATIONS])
-async def test_each_migration_starts_from_the_version_before_and_may_be_repeated(empty, monkeypatch, version):
+async def test_each_migration_starts_from_the_previous_version_and_is_repeatable(empty, monkeypatch, version):
     await create_version_1(empty)
     earlier = tuple(migration for migration in MIGRATIONS if migration.version < version)
     monkeypatch.setattr(runner, "MIGRATIONS", earlier)
     await prepare_schema(empty, 1)
     assert await versions(empty) == list(range(1, version))
     (this,) = (migration for migration in MIGRATIONS if migration.version == version)
-    async with empty.transaction() as session:  # as if it had been killed before its row was inserted
+    async with empty.transaction() as session:  # as if the process had been killed before it inserted the version row
         await this.apply(session, empty.dialect)
     monkeypatch.setattr(runner, "MIGRATIONS", (*earlier, this))
     await prepare_schema(empty, 2)
     assert await versions(empty) == list(range(1, version + 1))
 
 
-async def test_delayed_and_half_messages_survive_and_no_number_is_given_again(empty):
+async def test_migration_keeps_delayed_and_half_messages_and_reuses_no_id(empty):
     await create_version_1(empty)
     for _ in range(3):
         await empty.execute(
@@ -146,7 +146,7 @@ async def test_delayed_and_half_messages_survive_and_no_number_is_given_again(em
     assert new_id > 3, "3 was given to a message that is gone"
 
 
-async def test_a_store_of_the_first_version_is_migrated_when_it_is_opened(empty, database_url):
+async def test_a_store_of_version_1_is_migrated_when_opened(empty, database_url):
     await create_version_1(empty)
     assert [finding.what for finding in await check_store(empty)] == [
         f"has version 1: the next broker that starts migrates it to {SCHEMA_VERSION}; nothing else was checked"
@@ -158,7 +158,7 @@ async def test_a_store_of_the_first_version_is_migrated_when_it_is_opened(empty,
     assert await check_store(empty) == []
 
 
-async def test_several_brokers_that_open_an_old_store_at_the_same_time_migrate_it_once(empty, database_url):
+async def test_concurrent_brokers_migrate_an_old_store_once(empty, database_url):
     await create_version_1(empty)
     stores = await asyncio.gather(*(SqlStore.open(database_url) for _ in range(4)))
     for store in stores:
@@ -166,7 +166,7 @@ async def test_several_brokers_that_open_an_old_store_at_the_same_time_migrate_i
     assert await versions(empty) == list(range(1, SCHEMA_VERSION + 1))
 
 
-async def test_a_newer_schema_is_refused_with_a_sentence_and_not_changed(empty, database_url):
+async def test_a_newer_schema_is_refused_and_not_changed(empty, database_url):
     await prepare_schema(empty, 1)
     before = await describe(empty)
     await empty.execute(f"INSERT INTO hermes_schema (version, at) VALUES ({SCHEMA_VERSION + 1}, 1)")

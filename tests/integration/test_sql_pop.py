@@ -1,4 +1,4 @@
-"""Popping from brokers on a database: taking, acknowledging, what comes again, lanes, and leaders that change."""
+"""Pops from brokers on a SQL store: ack, revive, FIFO pop, lanes, and changes of the leader."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ pytestmark = pytest.mark.one_database
 
 PARTS = 2
 MIDDLE = (Queue("t", 1), Queue("t", 4))
-"""Where messages without a priority go, of each part."""
+"""The queues of messages without a priority, for each write queue."""
 
 
 class SqlPopper(Popper):
-    """The same client; topics have lower-case names here."""
+    """The same client, with lower-case topic names."""
 
     def pop_header(self, topic: str = "t", **how: object) -> PopMessage:
         return super().pop_header(topic, **how)
@@ -72,7 +72,7 @@ class SqlPopper(Popper):
         return self.broker.pop_state
 
     def stored_at(self, queue: Queue = MIDDLE[0]) -> int | None:
-        """What whoever leads next would find, a moment later."""
+        """Return the committed offset, at which the next leader would continue."""
         return self.broker.store.offsets.committed_nowait(self.group, queue)
 
     async def commit(self, offset: int, queue: Queue = MIDDLE[0]) -> None:
@@ -102,10 +102,10 @@ async def popper(database_url, tmp_path):
         yield popper
 
 
-# -- taking and acknowledging -----------------------------------------------------------------------------------------
+# -- pop and ack ------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_popped_and_acknowledged_never_comes_again(popper):
+async def test_an_acknowledged_message_is_not_popped_again(popper):
     every = await popper.fill(each=40)
     got: list[Got] = []
     while some := await popper.pop():
@@ -118,7 +118,7 @@ async def test_what_is_popped_and_acknowledged_never_comes_again(popper):
     assert len(popper.pops.in_flight) == 0
 
 
-async def test_the_stored_offset_stays_at_the_first_message_that_is_not_acknowledged(popper):
+async def test_the_committed_offset_stays_at_the_first_unacknowledged_message(popper):
     await popper.fill(each=6, queues=1)
     got = await popper.pop(count=4)
     assert popper.stored_at() == 0
@@ -133,7 +133,7 @@ async def test_the_stored_offset_stays_at_the_first_message_that_is_not_acknowle
     assert popper.stored_at() == 6
 
 
-async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper):
+async def test_a_batch_ack_acknowledges_messages_of_several_queues(popper):
     every = await popper.fill(each=5)
     assert set(bodies_of(await popper.pop())) == every
     acks = [
@@ -151,7 +151,7 @@ async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper
     assert (again.code, "5 of 5" in again.remark) == (ResponseCode.NO_MESSAGE, True)
 
 
-async def test_what_is_not_at_hand_is_read_from_the_database(database_url, tmp_path):
+async def test_messages_that_are_not_cached_are_read_from_the_database(database_url, tmp_path):
     async with popping_on(database_url, tmp_path) as popper:
         every = await popper.fill(each=50)
     async with popping_on(database_url, tmp_path) as popper:
@@ -162,7 +162,7 @@ async def test_what_is_not_at_hand_is_read_from_the_database(database_url, tmp_p
         assert sorted(bodies_of(got)) == sorted(every)
 
 
-async def test_pops_at_the_same_time_get_different_messages_from_the_database(database_url, tmp_path):
+async def test_concurrent_pops_get_different_messages_from_the_database(database_url, tmp_path):
     async with popping_on(database_url, tmp_path) as popper:
         every = await popper.fill(each=100)
     async with popping_on(database_url, tmp_path) as popper:
@@ -177,7 +177,7 @@ async def test_pops_at_the_same_time_get_different_messages_from_the_database(da
         assert sorted(bodies_of(got)) == sorted(every)
 
 
-async def test_the_tags_of_a_pop_leave_messages_out_for_good(popper):
+async def test_messages_excluded_by_the_tags_of_a_pop_are_skipped_for_good(popper):
     for tag in ("a", "b", "a", "b"):
         await send(popper.channel, "t", tag.encode(), 0, named(TAGS=tag))
     got = await popper.pop(expression="a", expression_type="TAG")
@@ -188,10 +188,10 @@ async def test_the_tags_of_a_pop_leave_messages_out_for_good(popper):
     assert popper.stored_at() == 4
 
 
-# -- what is not acknowledged -----------------------------------------------------------------------------------------
+# -- revive -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_not_acknowledged_comes_again_after_its_invisible_time(popper):
+async def test_unacknowledged_message_returns_after_its_invisible_time(popper):
     await send(popper.channel, "t", b"x", 0, named(TAGS="a", KEYS="k"))
     (first,) = await popper.pop(invisible_ms=1000)
     await popper.passes(999)
@@ -209,7 +209,7 @@ async def test_a_message_not_acknowledged_comes_again_after_its_invisible_time(p
     assert await popper.pop() == []
 
 
-async def test_only_what_is_missing_of_a_lot_comes_again(popper):
+async def test_only_unacknowledged_messages_of_a_popped_batch_are_revived(popper):
     await popper.fill(each=10, queues=1)
     got = await popper.pop(queue_id=1)
     await popper.acked(*got[:3], *got[4:9])
@@ -219,7 +219,7 @@ async def test_only_what_is_missing_of_a_lot_comes_again(popper):
     assert popper.stored_at() == 10
 
 
-async def test_a_waiting_pop_gets_what_comes_again(popper):
+async def test_a_parked_pop_receives_a_revived_message(popper):
     await send(popper.channel, "t", b"x")
     await popper.pop(invisible_ms=1000)
     waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000))
@@ -228,7 +228,7 @@ async def test_a_waiting_pop_gets_what_comes_again(popper):
     assert bodies_of(popper.got(await waiting)) == [b"x"]
 
 
-async def test_what_comes_too_often_is_buried(popper):
+async def test_a_message_with_its_retries_used_up_becomes_a_dead_letter(popper):
     await popper.broker.groups.put(Group(name="G", retries_max=1))
     await send(popper.channel, "t", b"x", 0)
     await popper.pop(invisible_ms=10)
@@ -243,7 +243,7 @@ async def test_what_comes_too_often_is_buried(popper):
     assert await popper.pop() == []
 
 
-async def test_another_invisible_time_comes_with_another_handle(popper):
+async def test_changing_the_invisible_time_returns_a_new_receipt_handle(popper):
     await popper.fill(each=2, queues=1)
     first, second = await popper.pop(invisible_ms=1000)
     code, handle = await popper.change(first, 5000)
@@ -259,7 +259,7 @@ async def test_another_invisible_time_comes_with_another_handle(popper):
     assert await popper.pop() == []
 
 
-async def test_a_message_given_back_comes_again_at_once(popper):
+async def test_an_invisible_time_of_0_revives_the_message_at_once(popper):
     await send(popper.channel, "t", b"x")
     (first,) = await popper.pop()
     assert (await popper.change(first, 0))[0] == 0
@@ -268,7 +268,7 @@ async def test_a_message_given_back_comes_again_at_once(popper):
     assert (again.body, again.message.reconsume_times) == (b"x", 1)
 
 
-async def test_a_message_that_cannot_be_stored_again_stays_in_flight(popper, monkeypatch):
+async def test_a_message_whose_revive_fails_stays_in_flight(popper, monkeypatch):
     await send(popper.channel, "t", b"x")
     (first,) = await popper.pop(invisible_ms=10)
     store = store_of(popper.server)
@@ -288,10 +288,10 @@ async def test_a_message_that_cannot_be_stored_again_stays_in_flight(popper, mon
     assert popper.stored_at() == 1
 
 
-# -- in order ---------------------------------------------------------------------------------------------------------
+# -- FIFO pop ---------------------------------------------------------------------------------------------------------
 
 
-async def test_in_order_nobody_gets_more_of_a_queue_before_all_is_acknowledged(popper):
+async def test_fifo_pop_blocks_a_queue_until_the_whole_batch_is_acknowledged(popper):
     await popper.fill(each=6, queues=1)
     how = {"queue_id": 1, "in_order": True, "count": 3}
     got = await popper.pop(**how)
@@ -304,7 +304,7 @@ async def test_in_order_nobody_gets_more_of_a_queue_before_all_is_acknowledged(p
     assert popper.stored_at() == 3
 
 
-async def test_in_order_what_is_left_comes_again_when_its_time_is_over(popper):
+async def test_fifo_pop_redelivers_the_rest_after_the_invisible_time(popper):
     await popper.fill(each=3, queues=1)
     how = {"queue_id": 1, "in_order": True, "invisible_ms": 1000}
     first = await popper.pop(**how)
@@ -325,12 +325,12 @@ async def filled_lanes(popper: SqlPopper) -> None:
         await popper.in_lane(priority, count)
 
 
-async def test_a_pop_takes_high_then_middle_then_low_to_fill_its_batch(popper):
+async def test_a_pop_fills_its_batch_with_high_then_middle_then_low(popper):
     await filled_lanes(popper)
     assert bodies_of(await popper.pop(count=10)) == TEN
 
 
-async def test_a_pop_fills_its_batch_in_the_same_order_from_the_database(database_url, tmp_path):
+async def test_a_pop_from_the_database_fills_its_batch_in_the_same_order(database_url, tmp_path):
     async with popping_on(database_url, tmp_path) as popper:
         await filled_lanes(popper)
     async with popping_on(database_url, tmp_path) as popper:
@@ -338,7 +338,7 @@ async def test_a_pop_fills_its_batch_in_the_same_order_from_the_database(databas
         assert bodies_of(await popper.pop(count=10)) == [b"low-%d" % n for n in range(3, 9)]
 
 
-async def test_a_lane_that_starves_gets_its_share(popper):
+async def test_a_starved_lane_gets_its_share(popper):
     await popper.in_lane(Priority.LOW, 5)
     popper.clock.now_ms += popper.broker.settings.lane_starvation_ms + 1
     await popper.in_lane(Priority.HIGH, 100)
@@ -346,10 +346,10 @@ async def test_a_lane_that_starves_gets_its_share(popper):
     assert (got.count(b"high"), got.count(b"low")) == (9, 1)
 
 
-# -- groups that are sent elsewhere -----------------------------------------------------------------------------------
+# -- offset resets ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_group_that_is_sent_back_gets_messages_again(popper):
+async def test_resetting_the_offset_backwards_delivers_messages_again(popper):
     await popper.fill(each=4, queues=1)
     await popper.acked(*await popper.pop())
     assert popper.stored_at() == 4
@@ -360,7 +360,7 @@ async def test_a_group_that_is_sent_back_gets_messages_again(popper):
     assert popper.stored_at() == 4
 
 
-async def test_a_group_that_is_sent_ahead_is_not_held_up_by_what_it_had_in_flight(popper):
+async def test_resetting_the_offset_forwards_ignores_older_messages_in_flight(popper):
     await popper.fill(each=10, queues=1)
     old = await popper.pop(count=3)
     await popper.commit(8)
@@ -372,7 +372,7 @@ async def test_a_group_that_is_sent_ahead_is_not_held_up_by_what_it_had_in_fligh
     assert popper.stored_at() == 10
 
 
-async def test_an_acknowledgement_does_not_call_back_a_group_that_was_sent_ahead(popper):
+async def test_an_ack_does_not_undo_an_offset_reset_forwards(popper):
     await popper.fill(each=10, queues=1)
     old = await popper.pop(count=3)
     await popper.commit(8)
@@ -381,7 +381,7 @@ async def test_an_acknowledgement_does_not_call_back_a_group_that_was_sent_ahead
     assert bodies_of(await popper.pop()) == [b"0-8", b"0-9"]
 
 
-async def test_who_sees_an_older_offset_while_a_newer_is_being_stored_sends_nobody_back(popper, monkeypatch):
+async def test_a_stale_offset_read_during_a_commit_does_not_reset_the_group(popper, monkeypatch):
     await popper.fill(each=10, queues=1)
     got = await popper.pop(count=4)
     committing, may_save = store_of(popper.server).offsets, asyncio.Event()
@@ -396,7 +396,7 @@ async def test_who_sees_an_older_offset_while_a_newer_is_being_stored_sends_nobo
     await popper.acked(got[0])
     flushing = asyncio.create_task(committing.flush())
     await eventually(lambda: not committing._unsaved)
-    committing._known["G", MIDDLE[0]] = QueueOffset(0)  # as somebody finds it in the database
+    committing._known["G", MIDDLE[0]] = QueueOffset(0)  # as read from the database
     popped = asyncio.create_task(popper.pop())
     await eventually(lambda: popper.pops._loading)
     may_save.set()
@@ -406,7 +406,7 @@ async def test_who_sees_an_older_offset_while_a_newer_is_being_stored_sends_nobo
     assert popper.stored_at() == 4
 
 
-async def test_a_topic_that_was_made_again_is_read_from_its_start(popper):
+async def test_a_recreated_topic_is_popped_from_its_start(popper):
     await popper.fill(each=5, queues=1)
     await popper.acked(*await popper.pop())
     await popper.broker.topics.delete("t")
@@ -415,7 +415,7 @@ async def test_a_topic_that_was_made_again_is_read_from_its_start(popper):
     assert bodies_of(await popper.pop()) == [b"new"]
 
 
-async def test_a_group_is_not_handed_out_more_too_far_ahead_of_what_is_acknowledged(popper, monkeypatch):
+async def test_pops_stop_at_a_maximum_distance_from_the_ack_floor(popper, monkeypatch):
     monkeypatch.setattr(state_sql, "AHEAD_OF_ACK_FLOOR_MAX", 5)
     await popper.fill(each=20, queues=1)
     first = await popper.pop(count=3)
@@ -429,10 +429,10 @@ async def test_a_group_is_not_handed_out_more_too_far_ahead_of_what_is_acknowled
     assert popper.got(await waiting)[0].body == b"0-6"
 
 
-# -- looking and waiting ----------------------------------------------------------------------------------------------
+# -- peek and long polling --------------------------------------------------------------------------------------------
 
 
-async def test_a_peek_shows_what_comes_next_and_takes_nothing(popper):
+async def test_a_peek_returns_the_next_messages_without_popping_them(popper):
     await popper.fill(each=3, queues=1)
     await popper.pop(count=1)
     answer = await popper.ask(RequestCode.PEEK_MESSAGE, PeekMessage("G", "t", -1, 10))
@@ -442,7 +442,7 @@ async def test_a_peek_shows_what_comes_next_and_takes_nothing(popper):
     assert len(await popper.pop()) == 2
 
 
-async def test_a_notification_tells_whether_there_is_something_and_waits_for_it(popper):
+async def test_a_notification_reports_messages_and_waits_for_them(popper):
     await popper.pop()
 
     async def notified(poll_ms: int) -> bool:
@@ -457,7 +457,7 @@ async def test_a_notification_tells_whether_there_is_something_and_waits_for_it(
     assert await waiting is True
 
 
-async def test_a_pop_of_one_queue_waits_also_when_the_database_had_to_be_asked(popper):
+async def test_a_pop_of_one_queue_is_parked_even_after_a_read_from_the_database(popper):
     await send(popper.channel, "t", b"x")
     await popper.acked(*await popper.pop(queue_id=1))
     store = store_of(popper.server)
@@ -469,7 +469,7 @@ async def test_a_pop_of_one_queue_waits_also_when_the_database_had_to_be_asked(p
     assert bodies_of(popper.got(await waiting)) == [b"y"]
 
 
-async def test_who_pops_is_assigned_all_queues_at_once(popper):
+async def test_a_pop_consumer_is_assigned_all_queues_of_a_broker(popper):
     await subscribe(popper.channel, "G", t="*")
     await popper.ask(
         RequestCode.SET_MESSAGE_REQUEST_MODE, headers.EmptyHeader(), bodies.write(SetRequestMode("t", "G", mode="POP"))
@@ -480,7 +480,7 @@ async def test_who_pops_is_assigned_all_queues_at_once(popper):
     assert (assignment.message_queue.queue_id, assignment.mode) == (-1, "POP")
 
 
-async def test_pops_that_wait_are_counted(popper):
+async def test_polling_info_counts_parked_pops(popper):
     waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000))
     await eventually(lambda: popper.broker.long_polls.count == 1)
     answer = await popper.ask(RequestCode.POLLING_INFO, GetPollingCount("G", "t", -1))
@@ -489,10 +489,10 @@ async def test_pops_that_wait_are_counted(popper):
     assert bodies_of(popper.got(await waiting)) == [b"x"]
 
 
-# -- our own client ---------------------------------------------------------------------------------------------------
+# -- Sparrow's client -------------------------------------------------------------------------------------------------
 
 
-async def test_several_consumers_share_several_queues_without_doubles(database_url, tmp_path):
+async def test_several_pop_consumers_share_queues_without_duplicates(database_url, tmp_path):
     async with standing_on(tmp_path, database_url) as stand:
         topic = await stand.topic("orders", 3)
         every = await stand.spread(topic, 3, 60)
@@ -512,7 +512,7 @@ async def test_several_consumers_share_several_queues_without_doubles(database_u
             await stand.commits(60, "g", topic, queue_id)
 
 
-async def test_what_a_consumer_does_not_acknowledge_comes_again_to_another(database_url, tmp_path):
+async def test_unacknowledged_message_is_redelivered_to_another_consumer(database_url, tmp_path):
     async with standing_on(tmp_path, database_url) as stand:
         await stand.put("t", ["x"])
         async with (
@@ -556,7 +556,7 @@ def poppers(running: Crew) -> list[SqlPopper]:
 
 
 async def take_the_lease_away(running: Crew, of: int) -> None:
-    """As if the leader had been silent for longer than its lease, and the other had asked first."""
+    """Expire the lease of the leader and let the other broker acquire it."""
     heir = running.brokers[1 - of]
     await store_of(heir).database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
     await leading_of(heir)._renew()
@@ -567,7 +567,7 @@ async def leads(popper: SqlPopper) -> None:
     await eventually(lambda: popper.broker.broker_id == 0 and popper.pops._leads)
 
 
-async def test_a_broker_that_does_not_lead_says_so(two):
+async def test_pop_requests_to_a_broker_that_is_not_the_leader_are_refused(two):
     leader, other = poppers(two)
     await send(leader.channel, "t", b"x")
     (got,) = await leader.pop()
@@ -587,7 +587,7 @@ async def test_a_broker_that_does_not_lead_says_so(two):
     await leader.acked(got)
 
 
-async def test_a_new_leader_delivers_what_was_not_acknowledged_and_nothing_else(two):
+async def test_a_new_leader_delivers_only_unacknowledged_messages(two):
     first, second = poppers(two)
     await send_batch(first.channel, "t", [(b"%d" % n, b"") for n in range(10)])
     got = await first.pop()
@@ -604,7 +604,7 @@ async def test_a_new_leader_delivers_what_was_not_acknowledged_and_nothing_else(
     assert await second.pop() == []
 
 
-async def test_a_new_leader_goes_on_with_what_came_again(two):
+async def test_a_new_leader_delivers_revived_messages_with_their_counts(two):
     first, second = poppers(two)
     await send(first.channel, "t", b"x")
     await first.pop(invisible_ms=1)
@@ -618,7 +618,7 @@ async def test_a_new_leader_goes_on_with_what_came_again(two):
     assert await second.pop() == []
 
 
-async def test_in_order_a_new_leader_goes_on_at_the_first_that_is_not_acknowledged(two):
+async def test_fifo_pop_a_new_leader_continues_at_the_first_unacknowledged_message(two):
     first, second = poppers(two)
     await send_batch(first.channel, "t", [(b"%d" % n, b"") for n in range(5)])
     got = await first.pop(queue_id=1, in_order=True, count=3)
@@ -628,7 +628,7 @@ async def test_in_order_a_new_leader_goes_on_at_the_first_that_is_not_acknowledg
     assert bodies_of(await second.pop(queue_id=1, in_order=True, count=3)) == [b"1", b"2", b"3"]
 
 
-async def test_a_pop_that_waits_at_a_leader_is_told_when_it_leads_no_more(two):
+async def test_a_parked_pop_is_refused_when_its_broker_loses_leadership(two):
     first, second = poppers(two)
     waiting = asyncio.create_task(first.try_pop(poll_ms=8_000))
     await eventually(lambda: first.broker.long_polls.count == 1)
@@ -640,7 +640,7 @@ async def test_a_pop_that_waits_at_a_leader_is_told_when_it_leads_no_more(two):
     assert got == ResponseCode.SUCCESS
 
 
-async def test_a_waiting_pop_gets_what_another_broker_has_stored(two):
+async def test_a_parked_pop_is_woken_by_a_send_to_another_broker(two):
     leader, other = poppers(two)
     waiting = asyncio.create_task(leader.try_pop(poll_ms=8_000))
     await eventually(lambda: leader.broker.long_polls.count == 1)
@@ -648,12 +648,12 @@ async def test_a_waiting_pop_gets_what_another_broker_has_stored(two):
     assert bodies_of(leader.got(await waiting)) == [b"x"]
 
 
-async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two):
+async def test_a_topic_recreated_by_another_broker_is_popped_from_its_start(two):
     leader, other = poppers(two)
     await send_batch(leader.channel, "t", [(b"%d" % number, b"") for number in range(5)])
     await leader.acked(*await leader.pop())
     await store_of(two.brokers[0]).offsets.flush()
-    await other.broker.topics.put(Topic(name="u", read_queues=1, write_queues=1))  # SQLite gives the last numbers again
+    await other.broker.topics.put(Topic(name="u", read_queues=1, write_queues=1))  # SQLite reuses the last numbers
     await other.broker.topics.delete("t")
     await other.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
     await send(other.channel, "t", b"new")
@@ -662,7 +662,7 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
     assert bodies_of(await leader.pop()) == [b"new"]
 
 
-async def test_a_consumer_goes_on_at_the_new_leader(two):
+async def test_a_pop_consumer_continues_at_the_new_leader(two):
     async with Producer(two.name_servers) as producer:
         for number in range(8):
             await producer.send(Message("t", b"%d" % number))
@@ -676,14 +676,14 @@ async def test_a_consumer_goes_on_at_the_new_leader(two):
             while len(again) < 3:
                 try:
                     again += [receipt.message.body for receipt in await consumer.receive("t", wait_ms=500)]
-                except SparrowError:  # "not here": the route is asked for again
+                except SparrowError:  # not the leader: refresh the route
                     await consumer.session.refresh(["t"])
                     await asyncio.sleep(0.01)
         assert again == [b"5", b"6", b"7"]
 
 
-async def test_nothing_is_lost_while_leaders_change(two):
-    """Whatever a leader forgets, its heir hands out again; in the end everything is acknowledged, once at least."""
+async def test_no_message_is_lost_while_leaders_change(two):
+    """A new leader redelivers the messages that its predecessor had in flight; in the end all are acknowledged."""
     every = {b"%d" % number for number in range(300)}
     pair = poppers(two)
     await send_batch(pair[0].channel, "t", [(body, b"") for body in sorted(every)])
@@ -711,13 +711,14 @@ async def test_nothing_is_lost_while_leaders_change(two):
         leader = pair[two.numbers.index(0)]
         retries = Queue("%RETRY%G_t", 0)
         while leader.stored_at(Queue("t", 1)) != len(every) or (
-            (leader.stored_at(retries) or 0) != leader.broker.store.bounds_nowait(retries).end  # there need not be any
+            (leader.stored_at(retries) or 0)
+            != leader.broker.store.bounds_nowait(retries).end  # there may be no retries
         ):
             await leader.acked(*await leader.pop())
             await asyncio.sleep(0.001)
 
 
-async def test_a_database_that_was_started_anew_hands_out_again_what_is_not_acknowledged(popper):
+async def test_after_a_database_restart_unacknowledged_messages_are_delivered_again(popper):
     await popper.fill(each=4, queues=1)
     got = await popper.pop()
     await popper.acked(*got[:2])

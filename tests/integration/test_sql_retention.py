@@ -1,4 +1,4 @@
-"""Retention in databases: what goes, what waits for whom, and that nobody is in nobody's way."""
+"""Retention of the SQL store: what it deletes, what it keeps, and that it does not block readers or appends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ async def fill(store: SqlStore, queue: Queue, count: int, *, keys: str = "") -> 
 
 
 async def trimmed(store: SqlStore, settings: SqlSettings = SETTINGS, *, later_ms: int = 2 * HOUR_MS) -> TrimReport:
-    """Trim as if it were later."""
+    """Trim at a later time."""
     await store.offsets.flush()
     return await trim(store.database, store.catalog, settings, clock.now_ms() + later_ms, grace_s=0)
 
@@ -60,16 +60,16 @@ async def count(store: SqlStore, table: str, where: str = "1 = 1") -> int:
     return int(found)
 
 
-async def test_what_is_young_stays(store: SqlStore) -> None:
+async def test_messages_younger_than_the_retention_are_kept(store: SqlStore) -> None:
     await fill(store, MIDDLE, 250)
     assert (await trimmed(store, later_ms=0)).messages == 0
     assert await store.bounds(MIDDLE) == QueueBounds(0, 250)
 
 
-async def test_what_is_old_goes_by_whole_partitions_and_the_rest_is_read_as_before(store: SqlStore) -> None:
+async def test_old_messages_are_deleted_by_whole_partitions_and_the_rest_stays_readable(store: SqlStore) -> None:
     await fill(store, MIDDLE, 250)
     went = await trimmed(store)
-    first = 250 if store.database.dialect == "sqlite" else 200  # the partition in use stays
+    first = 250 if store.database.dialect == "sqlite" else 200  # the partition in use is kept
     assert went.messages == first
     assert went.partitions_dropped == (0 if store.database.dialect == "sqlite" else 2)
     assert await store.bounds(MIDDLE) == QueueBounds(first, 250)
@@ -83,7 +83,7 @@ async def test_what_is_old_goes_by_whole_partitions_and_the_rest_is_read_as_befo
     assert (await trimmed(store)).messages == (1 if store.database.dialect == "sqlite" else 0)
 
 
-async def test_partitions_are_ready_before_they_are_needed(store: SqlStore) -> None:
+async def test_partitions_are_created_ahead_of_need(store: SqlStore) -> None:
     if store.database.dialect == "sqlite":
         pytest.skip("it has none")
     lane = lane_of(store, MIDDLE)
@@ -95,7 +95,7 @@ async def test_partitions_are_ready_before_they_are_needed(store: SqlStore) -> N
     assert (await trimmed(store, later_ms=0)).partitions_made == 0
 
 
-async def test_another_partition_size_takes_effect_from_the_next_partition_on(store: SqlStore) -> None:
+async def test_a_new_partition_size_applies_from_the_next_partition(store: SqlStore) -> None:
     if store.database.dialect == "sqlite":
         pytest.skip("it has no partitions")
     lane = lane_of(store, MIDDLE)
@@ -106,7 +106,7 @@ async def test_another_partition_size_takes_effect_from_the_next_partition_on(st
     assert await store.bounds(MIDDLE) == QueueBounds(300, 350)
 
 
-async def test_several_may_make_room_at_a_time(store: SqlStore) -> None:
+async def test_concurrent_creation_of_partitions_works(store: SqlStore) -> None:
     if store.database.dialect == "sqlite":
         pytest.skip("it has no partitions")
     lane = lane_of(store, MIDDLE)
@@ -118,7 +118,7 @@ async def test_several_may_make_room_at_a_time(store: SqlStore) -> None:
     await fill(store, MIDDLE, 1500)
 
 
-async def test_nothing_goes_that_a_group_has_not_read(store: SqlStore) -> None:
+async def test_unread_messages_of_a_group_are_kept(store: SqlStore) -> None:
     await fill(store, MIDDLE, 350)
     await store.offsets.commit("slow", MIDDLE, 150)
     await store.offsets.commit("quick", MIDDLE, 350)
@@ -130,7 +130,7 @@ async def test_nothing_goes_that_a_group_has_not_read(store: SqlStore) -> None:
     assert (await store.bounds(MIDDLE)).first >= 300
 
 
-async def test_a_group_that_is_silent_for_thirty_days_is_not_waited_for(store: SqlStore) -> None:
+async def test_unread_messages_of_a_group_inactive_for_30_days_are_deleted(store: SqlStore) -> None:
     await fill(store, MIDDLE, 150)
     await store.offsets.commit("gone", MIDDLE, 10)
     await trimmed(store, later_ms=SILENT_GROUP_MS - DAY_MS)
@@ -139,7 +139,7 @@ async def test_a_group_that_is_silent_for_thirty_days_is_not_waited_for(store: S
     assert (await store.bounds(MIDDLE)).first >= 100
 
 
-async def test_nothing_goes_that_is_to_be_sent_again(store: SqlStore) -> None:
+async def test_messages_of_a_pending_resend_are_kept(store: SqlStore) -> None:
     await fill(store, MIDDLE, 350)
     lane = lane_of(store, MIDDLE)
     for group in ("g", "h"):
@@ -154,7 +154,7 @@ async def test_nothing_goes_that_is_to_be_sent_again(store: SqlStore) -> None:
     assert (await store.bounds(MIDDLE)).first >= 300, "what is meant for g need not be seen by h"
 
 
-async def test_keys_go_with_their_messages_and_those_of_others_stay(store: SqlStore) -> None:
+async def test_keys_of_deleted_messages_are_deleted_and_other_keys_are_kept(store: SqlStore) -> None:
     await fill(store, MIDDLE, 230, keys="first-{0} order-{0} popular")
     await fill(store, HIGH, 3, keys="first-{0} order-{0} popular")
     await store.offsets.commit("g", HIGH, 0)
@@ -166,7 +166,7 @@ async def test_keys_go_with_their_messages_and_those_of_others_stay(store: SqlSt
     assert len(await store.find_by_key("orders", "order-1")) == 1, "the one of the high lane"
 
 
-async def test_a_key_that_every_message_has_is_deleted_in_portions(
+async def test_a_key_that_every_message_has_is_deleted_in_batches(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparrow.store.sql.maintenance.retention.ROWS_PER_DELETE", 7)
@@ -176,7 +176,7 @@ async def test_a_key_that_every_message_has_is_deleted_in_portions(
     assert went.messages >= 100
 
 
-async def test_batches_are_remembered_for_a_day(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_rows_are_kept_for_the_dedup_window(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparrow.store.sql.maintenance.retention.ROWS_PER_DELETE", 3)
     for _ in range(10):
         await store.append(MIDDLE, [draft("x")])
@@ -185,7 +185,7 @@ async def test_batches_are_remembered_for_a_day(store: SqlStore, monkeypatch: py
     assert await count(store, "hermes_batch") == 0
 
 
-async def test_marks_of_the_dead_go_and_others_stay(store: SqlStore) -> None:
+async def test_marks_of_dead_readers_are_deleted_and_other_marks_are_kept(store: SqlStore) -> None:
     now_ms = clock.now_ms()
     for name, value in {"seen:dead": now_ms, "seen:counting": 77, "orders:done": now_ms}.items():
         await store.marks.put(name, value)
@@ -195,7 +195,7 @@ async def test_marks_of_the_dead_go_and_others_stay(store: SqlStore) -> None:
     assert await store.marks.get("orders:done") == now_ms
 
 
-async def test_what_one_who_was_killed_left_is_done_by_the_next(store: SqlStore) -> None:
+async def test_the_next_trim_completes_an_interrupted_one(store: SqlStore) -> None:
     await fill(store, MIDDLE, 250, keys="first-{0} order-{0}")
     lane = lane_of(store, MIDDLE)
     await store.database.execute("UPDATE hermes_lane SET first_id = 201 WHERE lane = :lane", lane=lane.number)
@@ -206,7 +206,7 @@ async def test_what_one_who_was_killed_left_is_done_by_the_next(store: SqlStore)
     assert await store.bounds(MIDDLE) == QueueBounds(200, 250)
 
 
-async def test_a_detached_partition_that_was_left_is_dropped(store: SqlStore) -> None:
+async def test_a_leftover_detached_partition_is_dropped(store: SqlStore) -> None:
     if store.database.dialect != "postgresql":
         pytest.skip("nothing is ever detached")
     lane = lane_of(store, MIDDLE)
@@ -218,13 +218,13 @@ async def test_a_detached_partition_that_was_left_is_dropped(store: SqlStore) ->
     assert oldest.end == 201
 
 
-async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlStore) -> None:
+async def test_a_long_transaction_delays_the_drop_and_blocks_no_append_or_read(store: SqlStore) -> None:
     if store.database.dialect == "sqlite":
         pytest.skip("there is no DDL")
     await fill(store, MIDDLE, 250)
     lane = lane_of(store, MIDDLE)
     old = (await list_partitions(store.database, lane.table))[:2]
-    async with store.database.transaction() as session:  # somebody's slow report
+    async with store.database.transaction() as session:  # a slow report
         await session.fetch(f'SELECT COUNT(*) FROM "{lane.table}"')
         dropping = asyncio.create_task(drop_partitions(store.database, lane.table, old))
         slowest = 0.0
@@ -240,7 +240,7 @@ async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlS
     assert not {each.name for each in old} & {each.name for each in await list_partitions(store.database, lane.table)}
 
 
-async def test_others_append_and_read_while_old_messages_go(database_url: str, store: SqlStore) -> None:
+async def test_appends_and_reads_continue_during_retention(database_url: str, store: SqlStore) -> None:
     settings = SETTINGS.model_copy(update={"retention_hours": 0, "retains_unread": True})
     total = 1500
     seen: list[int] = []

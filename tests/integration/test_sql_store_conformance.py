@@ -1,4 +1,4 @@
-"""The SQL engine keeps what the store SPI promises, on every database."""
+"""Conformance of the SQL store to the store SPI, on every database."""
 
 import asyncio
 
@@ -26,8 +26,8 @@ class TestSqlStore(StoreConformance):
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def test_who_is_cancelled_while_it_connects_does_not_go_on(self, database_url):
-        for turns in range(200):  # of the event loop: whatever it just waits for
+    async def test_a_connection_attempt_can_be_cancelled_at_any_point(self, database_url):
+        for turns in range(200):  # iterations of the event loop before the cancellation
             opening = asyncio.create_task(open_database(database_url))
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -37,9 +37,11 @@ class TestSqlStore(StoreConformance):
             else:
                 await opening.result().close()
 
-    # -- groups, where several processes share a database -------------------------------------------------------------
+    # -- atomic appends, with several processes on one database -------------------------------------------------------
 
-    async def test_of_several_brokers_that_append_the_same_group_at_once_one_does(self, store, open_store, opened):
+    async def test_concurrent_repeats_of_an_atomic_append_by_several_brokers_are_done_once(
+        self, store, open_store, opened
+    ):
         opened += [await open_store() for _ in range(3)]
         everybody = [store, *opened[-3:]]
         for number in range(6):
@@ -50,7 +52,7 @@ class TestSqlStore(StoreConformance):
             assert (await each.bounds(Q0), await each.bounds(OTHER)) == (QueueBounds(0, 4200), QueueBounds(0, 6))
             assert await each.ledger("query") == 5
 
-    async def test_groups_of_several_brokers_do_not_wait_for_each_other_in_a_circle(self, store, open_store, opened):
+    async def test_atomic_appends_of_several_brokers_do_not_deadlock(self, store, open_store, opened):
         opened += [await open_store() for _ in range(2)]
 
         async def appended(each: SqlStore, scope: str, *queues) -> None:
@@ -68,7 +70,7 @@ class TestSqlStore(StoreConformance):
             sent = b"".join(await read_all(store, queue)).replace(b"single", b"")
             assert sorted(sent[at : at + 2] for at in range(0, 60, 2)) == [b"ff"] * 10 + [b"gg"] * 10 + [b"hh"] * 10
 
-    async def test_a_broker_that_waits_is_told_of_a_group_that_another_appended(self, store, database_url, opened):
+    async def test_an_atomic_append_notifies_other_brokers_with_parked_requests(self, store, database_url, opened):
         grown: list[tuple[object, int]] = []
         waiting = await SqlStore.open(
             database_url, on_growth=lambda queue, end: grown.append((queue, end)), awaited_queues=lambda: [Q0, OTHER]
@@ -80,7 +82,7 @@ class TestSqlStore(StoreConformance):
                 await asyncio.sleep(0.001)
         assert await read_all(waiting, Q0) == [b"a", b"b"]
 
-    async def test_a_group_finds_room_past_the_last_partition(self, database_url, opened):
+    async def test_an_atomic_append_creates_missing_partitions(self, database_url, opened):
         store = await SqlStore.open(database_url, SqlSettings(partition_rows=100))
         opened.append(store)
         for name in (Q0.topic, OTHER.topic):
@@ -90,7 +92,7 @@ class TestSqlStore(StoreConformance):
         assert await read_all(store, Q0, count_max=500) == [body.encode() for body in sent]
         assert await store.bounds(OTHER) == QueueBounds(0, 1500)
 
-    async def test_a_group_that_fails_half_way_leaves_nothing_behind(self, store, monkeypatch):
+    async def test_an_atomic_append_that_fails_in_the_middle_stores_nothing(self, store, monkeypatch):
         insert, calls = bulk_insert._insert_keys, []
 
         async def fails_the_second_time(*args: object) -> None:
@@ -106,7 +108,7 @@ class TestSqlStore(StoreConformance):
         assert await store.append_atomically("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
         assert await read_all(store, Q0) == [b"a"]
 
-    async def test_a_group_whose_answer_is_lost_is_appended_once(self, store, monkeypatch):
+    async def test_an_atomic_append_whose_commit_response_is_lost_is_done_once(self, store, monkeypatch):
         transaction, calls = store.database.transaction, []
 
         class Losing:
@@ -128,7 +130,7 @@ class TestSqlStore(StoreConformance):
         assert await read_all(store, Q0) == [b"a"]
         assert await store.append_atomically("query", 0, [portion(Q0, "a")]) is False
 
-    async def test_the_ledger_forgets_what_has_been_silent_for_months(self, store):
+    async def test_the_ledger_deletes_scopes_that_are_inactive_for_months(self, store):
         await store.append_atomically("idle", 1, [])
         now_ms = store._now_ms() + retention.LEDGER_SCOPE_AGE_MAX_MS + 60_000
         store._now_ms = lambda: now_ms

@@ -1,6 +1,6 @@
-"""The tables and operations of the SQL store: tables, columns, reading and committing, and ids without holes.
+"""The tables and operations of the SQL store: tables, columns, reads and commits, and ids without gaps.
 
-Each test runs on every database. Where a test is about tables and columns, it queries the database, not the store.
+Each test runs on every database. Tests of tables and columns query the database directly, not the store.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Open = Callable[..., Awaitable[SqlStore]]
 
 @pytest.fixture
 async def open_store(database_url: str) -> AsyncIterator[Open]:
-    """Opens the database once more, as another broker would."""
+    """Return a function that opens the database again, as another broker would."""
     opened: list[SqlStore] = []
 
     async def open_it(**options: object) -> SqlStore:
@@ -89,7 +89,7 @@ def topic(name: str, *, parts: int = 1) -> Topic:
 
 
 def numbers(count: int, start: int = 1) -> list[Draft]:
-    """Messages that say which one they are."""
+    """Return messages whose bodies are consecutive numbers."""
     return [draft(f"{start + at}") for at in range(count)]
 
 
@@ -110,7 +110,7 @@ async def columns(store: SqlStore, name: str) -> list[str]:
 
 
 async def column(store: SqlStore, name: str, of: str) -> list[object]:
-    """A column of a table, in the order of ids."""
+    """Return a column of a table, ordered by id."""
     return [value for (value,) in await store.database.fetch(f'SELECT "{name}" FROM "{of}" ORDER BY id')]
 
 
@@ -120,14 +120,14 @@ async def next_id(store: SqlStore, of: Lane) -> int:
 
 
 async def trimmed(store: SqlStore, queue: Queue, first_id: int) -> None:
-    """As retention leaves a lane."""
+    """Delete messages as retention does."""
     of = lane(store, queue)
     await store.database.execute(f"UPDATE hermes_lane SET first_id = {first_id} WHERE lane = {of.number}")
     await store.database.execute(f'DELETE FROM "{of.table}" WHERE id < {first_id}')
 
 
 async def insert(store: SqlStore, into: str, **values: object) -> int:
-    """As somebody would who uses the database by hand."""
+    """Insert a row directly, as a person with database access would."""
     names, places = ", ".join(f'"{name}"' for name in values), ", ".join(f":{name}" for name in values)
     return await store.database.execute(f'INSERT INTO "{into}" ({names}) VALUES ({places})', **values)
 
@@ -143,7 +143,7 @@ async def insert_resend(store: SqlStore, **values: object) -> int:
 
 
 async def resent(store: SqlStore, group: str, queue: Queue) -> list[int]:
-    """Ids that a group gets once more; afterwards it has had them."""
+    """Return the ids that are resent to a group, and mark them done."""
     ranges, last = await store.resend_ranges.next_ranges(group, lane(store, queue))
     found: list[int] = []
     for each in ranges:
@@ -156,46 +156,46 @@ async def resent(store: SqlStore, group: str, queue: Queue) -> list[int]:
 # -- tables and names -------------------------------------------------------------------------------------------------
 
 
-async def test_low_messages_have_their_table_with_the_seeds_columns(store):
+async def test_low_messages_have_a_table_with_the_specified_columns(store):
     assert await columns(store, "msg_low_testtopic") == SEED_COLUMNS
     await store.append(LOW, [draft("low")])
     assert await column(store, "body", "msg_low_testtopic") == [b"low"]
 
 
-async def test_middle_messages_have_their_table_with_the_same_columns(store):
+async def test_middle_messages_have_a_table_with_the_same_columns(store):
     assert await columns(store, "msg_middle_testtopic") == SEED_COLUMNS
     await store.append(MIDDLE, [draft("middle")])
     assert await column(store, "body", "msg_middle_testtopic") == [b"middle"]
 
 
-async def test_high_messages_have_their_table_with_the_same_columns(store):
+async def test_high_messages_have_a_table_with_the_same_columns(store):
     assert await columns(store, "msg_high_testtopic") == SEED_COLUMNS
     await store.append(HIGH, [draft("high")])
     assert await column(store, "body", "msg_high_testtopic") == [b"high"]
 
 
-async def test_low_ranges_to_resend_have_their_table(store):
+async def test_low_resend_ranges_have_a_table(store):
     assert await columns(store, "resend_low_testtopic") == RESEND_COLUMNS
 
 
-async def test_the_middle_resend_table_has_its_underscore(store):
+async def test_the_middle_resend_table_name_contains_its_underscore(store):
     assert await columns(store, "resend_middle_testtopic") == RESEND_COLUMNS
     assert "resend_middletesttopic" not in await tables(store)
 
 
-async def test_high_ranges_to_resend_have_their_table(store):
+async def test_high_resend_ranges_have_a_table(store):
     assert await columns(store, "resend_high_testtopic") == RESEND_COLUMNS
 
 
-async def test_progress_of_groups_has_its_table(store):
+async def test_committed_offsets_have_a_table(store):
     assert await columns(store, "offset_testtopic") == OFFSET_COLUMNS
 
 
-async def test_progress_in_resends_has_its_table_with_the_same_columns(store):
+async def test_resend_offsets_have_a_table_with_the_same_columns(store):
     assert await columns(store, "resend_offset_testtopic") == OFFSET_COLUMNS
 
 
-async def test_there_is_one_token_table_however_many_topics_there_are(empty):
+async def test_all_topics_share_one_token_table(empty):
     before = await tables(empty)
     for number in range(3):
         await empty.catalog.put_topic(topic(f"topic{number}"))
@@ -216,12 +216,12 @@ async def test_a_topic_created_twice_has_its_eight_tables_and_keeps_its_messages
 
 @pytest.mark.parametrize("way", ["opened", "created"])
 @pytest.mark.parametrize("gone", [0, 1, 5, 8])
-async def test_a_topic_whose_creator_was_killed_half_way_is_finished_by_the_next(store, open_store, gone, way):
+async def test_an_interrupted_creation_of_a_topic_is_completed(store, open_store, gone, way):
     whole = await tables(store)
     names = sorted(EIGHT)
     for name in names[len(names) - gone :]:
         await store.database.execute(f'DROP TABLE "{name}"')
-    if gone:  # a table's lanes come after it
+    if gone:  # lanes are inserted after the tables
         await store.database.execute("DELETE FROM hermes_lane WHERE topic = :topic", topic=TOPIC)
     await store.database.execute("UPDATE hermes_topic SET state = 'creating'")
     if way == "opened":
@@ -237,7 +237,7 @@ async def test_a_topic_whose_creator_was_killed_half_way_is_finished_by_the_next
         assert await other.resend_ranges.request(lane(other, queue), "g", 1, 1) == 1
 
 
-async def test_several_brokers_may_create_the_same_topic_at_the_same_time(database_url):
+async def test_several_brokers_can_create_the_same_topic_concurrently(database_url):
     stores = await asyncio.gather(*(SqlStore.open(database_url) for _ in range(4)))
     try:
         await asyncio.gather(*(store.catalog.put_topic(topic(TOPIC)) for store in stores))
@@ -252,7 +252,7 @@ async def test_several_brokers_may_create_the_same_topic_at_the_same_time(databa
 
 
 @pytest.mark.parametrize("name", ["TestTopic", "testTopic", "TESTTOPIC", "täst", "-a", ".a", "_a", "a$1", "a" * 41, ""])
-async def test_a_topic_that_is_not_lower_case_or_too_long_is_refused_and_leaves_nothing(empty, name):
+async def test_an_illegal_topic_name_is_refused_and_creates_nothing(empty, name):
     before = await tables(empty)
     with pytest.raises(IllegalName):
         await empty.catalog.put_topic(topic(name))
@@ -262,7 +262,7 @@ async def test_a_topic_that_is_not_lower_case_or_too_long_is_refused_and_leaves_
 
 
 @pytest.mark.parametrize(("name", "parts"), [("a.b-c_d", 1), ("0", 1), ("select", 2), ("a" * 40, 11)])
-async def test_every_legal_name_works_with_parts_and_partitions(open_store, name, parts):
+async def test_legal_topic_names_work_with_parts_and_partitions(open_store, name, parts):
     store = await open_store(settings=SqlSettings(partition_rows=100))
     await store.catalog.put_topic(topic(name, parts=parts))
     last = Queue(name, 3 * parts - 1)
@@ -275,7 +275,7 @@ async def test_every_legal_name_works_with_parts_and_partitions(open_store, name
     assert len((await reopened.read(last, 0, count_max=1000)).sizes) == 450
 
 
-async def test_part_0_has_the_bare_names_and_the_others_a_number(store):
+async def test_tables_of_part_0_have_plain_names_and_others_a_number_suffix(store):
     await store.catalog.put_topic(topic(TOPIC, parts=3))
     found = await tables(store)
     assert found >= EIGHT
@@ -290,7 +290,7 @@ async def test_part_0_has_the_bare_names_and_the_others_a_number(store):
 # -- columns of messages ----------------------------------------------------------------------------------------------
 
 
-async def test_ids_are_dense_from_1_in_the_order_of_appending(store):
+async def test_message_ids_are_dense_from_1_in_the_order_of_appends(store):
     await store.append(HIGH, numbers(3))
     await store.append(LOW, numbers(1))
     for each in numbers(20, 4):
@@ -300,7 +300,7 @@ async def test_ids_are_dense_from_1_in_the_order_of_appending(store):
     assert await column(store, "id", "msg_low_testtopic") == [1]
 
 
-async def test_a_body_of_any_bytes_and_an_empty_one_come_back_unchanged(store, open_store):
+async def test_any_body_including_an_empty_one_is_read_back_unchanged(store, open_store):
     sent = [bytes(range(256)), b"", *(bytes([value]) for value in range(256)), b"'\\\";--\0%s:x" * 100]
     await store.append(MIDDLE, [Draft(body=body) for body in sent])
     for reader in (store, await open_store()):
@@ -308,7 +308,7 @@ async def test_a_body_of_any_bytes_and_an_empty_one_come_back_unchanged(store, o
     assert await column(store, "body", "msg_middle_testtopic") == sent
 
 
-async def test_the_largest_body_a_database_takes_comes_back_and_a_larger_one_is_refused(open_store):
+async def test_the_largest_body_is_read_back_and_a_larger_one_is_refused(open_store):
     store = await open_store(settings=SqlSettings(message_bytes_max=16 * MIB - 1))
     await store.catalog.put_topic(topic(TOPIC))
     largest = min(16 * MIB - 1, store.database.packet_bytes_max - 1024)
@@ -321,7 +321,7 @@ async def test_the_largest_body_a_database_takes_comes_back_and_a_larger_one_is_
     assert bodies(await reader.read(LOW, 0)) == [b"\xff" * largest]
 
 
-async def test_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(store, open_store):
+async def test_an_ipv4_address_is_stored_as_a_number_and_an_ipv6_address_as_a_property(store, open_store):
     v4, v6 = bytes([11, 122, 209, 20]), bytes.fromhex("20010db8000000000000000000000001")
     await store.append(
         HIGH,
@@ -338,7 +338,7 @@ async def test_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(store,
         assert found == [(v4, 10911), (v6, 10911)]
 
 
-async def test_a_message_names_its_producers_token_by_number(store):
+async def test_a_message_row_contains_the_token_id_of_its_producer(store):
     name = "appid-340101;sid-p0912"
     await insert(store, "meta_token", id=231, token=name, type="p", secret_hash=bytes(SECRET_BYTES))
     token = (await store.tokens.all())[name]
@@ -350,7 +350,7 @@ async def test_a_message_names_its_producers_token_by_number(store):
     assert await column(store, "token", "msg_high_testtopic") == [231, store.catalog.anonymous_token]
 
 
-async def test_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compared_by_their_bytes(store):
+async def test_keys_are_found_in_every_priority_and_compared_byte_by_byte(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, [draft(f"{priority_of_queue(queue.id).label}", unique="order-4423")])
     longest = "k" * 255
@@ -365,7 +365,7 @@ async def test_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compar
     assert (await column(store, "ref_key", "msg_high_testtopic"))[-1] is None
 
 
-async def test_times_are_milliseconds_and_never_go_back_though_the_clock_does(open_store):
+async def test_store_times_never_decrease_even_if_the_clock_is_set_back(open_store):
     times = [1_422_588_646_000, 1_422_588_647_000, 1_422_588_640_000, 1_422_588_648_000]
     now = iter(times)
     store = await open_store()
@@ -378,7 +378,7 @@ async def test_times_are_milliseconds_and_never_go_back_though_the_clock_does(op
         assert dict(unpack_properties(bytes(properties)))[b"sys.born"] == b"1422588646123"
 
 
-async def test_two_brokers_whose_clocks_differ_do_not_make_times_go_back(store, open_store):
+async def test_store_times_never_decrease_across_brokers_with_different_clocks(store, open_store):
     late = await open_store(now_ms=lambda: clock.now_ms() - 60_000)
     for _ in range(5):
         await store.append(HIGH, [draft("now")])
@@ -388,7 +388,7 @@ async def test_two_brokers_whose_clocks_differ_do_not_make_times_go_back(store, 
     assert len(times) == 10
 
 
-async def test_properties_with_any_text_come_back(store, open_store):
+async def test_properties_with_any_text_are_read_back(store, open_store):
     said = {
         "name": "麻雀 🐦",
         "ключ": "значение",
@@ -407,7 +407,7 @@ async def test_properties_with_any_text_come_back(store, open_store):
     assert {name.decode(): value.decode() for name, value in ours.items() if name != b"sys.born"} == said
 
 
-async def test_a_sender_cannot_say_what_only_the_broker_says(store, open_store):
+async def test_internal_properties_of_a_sender_are_dropped(store, open_store):
     forged = {"sys.born": "1", "sys.flag": "77", "sys.src": "::1", "mine": "kept"}
     await store.append(MIDDLE, [Draft(body=b"", properties=encode(forged), born_ms=5, flag=2)])
     (message,) = messages(await (await open_store()).read(MIDDLE, 0))
@@ -418,7 +418,7 @@ async def test_a_sender_cannot_say_what_only_the_broker_says(store, open_store):
 # -- columns of resends, offsets and tokens ---------------------------------------------------------------------------
 
 
-async def test_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_back(store):
+async def test_resend_ids_are_dense_even_after_a_rollback(store):
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1)
     resend_lane = store.catalog.resend_lanes[LOW]
     with pytest.raises(ZeroDivisionError):
@@ -432,7 +432,7 @@ async def test_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_back(
     assert await next_id(store, resend_lane) == 5
 
 
-async def test_a_resend_without_a_group_is_for_every_durable_group_and_one_with_a_group_for_that_only(store):
+async def test_a_resend_without_a_group_reaches_every_group_and_one_with_a_group_only_that(store):
     await store.append(LOW, numbers(9))
     for group in ("g1", "g2"):
         await store.resend_ranges.register_group(group, lane(store, LOW))
@@ -443,7 +443,7 @@ async def test_a_resend_without_a_group_is_for_every_durable_group_and_one_with_
     assert await resent(store, "g2", LOW) == [1, 2, 7]
 
 
-async def test_a_range_includes_both_its_ends(store):
+async def test_a_resend_range_includes_both_ends(store):
     await store.append(LOW, numbers(20))
     await store.resend_ranges.register_group("g", lane(store, LOW))
     await store.resend_ranges.request(lane(store, LOW), "g", 17, 17)
@@ -452,7 +452,7 @@ async def test_a_range_includes_both_its_ends(store):
     assert await resent(store, "g", LOW) == [17]
 
 
-async def test_a_range_that_ends_before_it_starts_is_refused_by_the_store_and_by_the_table(store):
+async def test_a_resend_range_with_its_end_before_its_start_is_refused(store):
     with pytest.raises(Refused, match="5 to 4"):
         await store.resend_ranges.request(lane(store, LOW), "g", 5, 4)
     with pytest.raises(DatabaseRefused):
@@ -470,20 +470,20 @@ async def test_a_resend_has_the_priority_of_its_table(store):
         await insert_resend(store, id=3, priority="urgent")
 
 
-async def test_a_resend_has_the_brokers_time(open_store):
+async def test_a_resend_row_contains_the_time_of_the_broker(open_store):
     store = await open_store(now_ms=lambda: 1_700_000_000_123)
     await store.catalog.put_topic(topic(TOPIC))
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1)
     assert await column(store, "timestamp", "resend_low_testtopic") == [1_700_000_000_123]
 
 
-async def test_a_resend_says_whose_token_asked_for_it_if_there_was_one(store):
+async def test_a_resend_row_contains_the_token_of_its_request(store):
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1)
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1, token=231)
     assert await column(store, "token", "resend_low_testtopic") == [None, 231]
 
 
-async def test_the_id_of_an_offset_means_nothing(store, open_store):
+async def test_offset_rows_are_found_by_group_and_not_by_id(store, open_store):
     await store.append(HIGH, numbers(9))
     for group, offset in (("g1", 7), ("g2", 2)):
         await store.offsets.commit(group, HIGH, offset)
@@ -496,7 +496,7 @@ async def test_the_id_of_an_offset_means_nothing(store, open_store):
     assert await column(other, "offset", "offset_testtopic") == [8, 2]
 
 
-async def test_a_group_has_an_offset_for_each_priority_and_no_two_for_one(store, open_store):
+async def test_a_group_has_exactly_one_offset_row_per_priority(store, open_store):
     for queue, offset in ((HIGH, 3), (MIDDLE, 2), (LOW, 1)):
         await store.append(queue, numbers(9))
         await store.offsets.commit("g", queue, offset)
@@ -509,7 +509,7 @@ async def test_a_group_has_an_offset_for_each_priority_and_no_two_for_one(store,
     assert await insert(store, "offset_testtopic", group_id="G", offset=9, priority="high") == 1
 
 
-async def test_two_brokers_that_commit_for_a_new_group_at_the_same_time_both_get_through(store, open_store):
+async def test_two_brokers_can_commit_for_a_new_group_concurrently(store, open_store):
     other = await open_store()
     await store.append(HIGH, numbers(50))
     for number in range(20):
@@ -519,7 +519,7 @@ async def test_two_brokers_that_commit_for_a_new_group_at_the_same_time_both_get
     assert await column(store, "offset", "offset_testtopic") == [3] * 20
 
 
-async def test_the_offset_is_the_id_of_the_last_message_consumed(store, open_store):
+async def test_the_committed_offset_is_the_id_of_the_last_consumed_message(store, open_store):
     await store.append(HIGH, numbers(3325))
     reader = await open_for_group(store, TOPIC, "g")
     assert ids(await reader.read(3322)) == list(range(1, 3323))
@@ -529,7 +529,7 @@ async def test_the_offset_is_the_id_of_the_last_message_consumed(store, open_sto
     assert ids(await (await open_for_group(await open_store(), TOPIC, "g")).read(2)) == [3323, 3324]
 
 
-async def test_a_priority_is_high_middle_or_low(store):
+async def test_the_priority_column_accepts_only_high_middle_or_low(store):
     for word in ("high", "middle", "low"):
         assert await insert(store, "offset_testtopic", group_id="g", offset=1, priority=word) == 1
     for word in ("urgent", "", "highest"):
@@ -537,7 +537,7 @@ async def test_a_priority_is_high_middle_or_low(store):
             await insert(store, "offset_testtopic", group_id="g2", offset=1, priority=word)
 
 
-async def test_progress_in_resends_is_apart_from_progress_in_messages(store, open_store):
+async def test_resend_offsets_are_independent_of_committed_offsets(store, open_store):
     await store.append(LOW, numbers(9))
     await store.offsets.commit("g", LOW, 9)
     await store.resend_ranges.register_group("g", lane(store, LOW))
@@ -555,7 +555,7 @@ async def test_progress_in_resends_is_apart_from_progress_in_messages(store, ope
     assert await resent(other, "g", LOW) == []
 
 
-async def test_a_deleted_group_is_forgotten_by_resends_too(store):
+async def test_deleting_a_group_deletes_its_resend_registration(store):
     await store.append(LOW, numbers(9))
     await store.offsets.commit("g", LOW, 9)
     for group in ("g", "other"):
@@ -565,7 +565,7 @@ async def test_a_deleted_group_is_forgotten_by_resends_too(store):
     assert await store.offsets.committed("g", LOW) is None
 
 
-async def test_a_token_issued_twice_is_the_first(store, open_store):
+async def test_issuing_a_token_twice_keeps_the_first(store, open_store):
     first = Token(id=0, name="appid-340101;sid-p0912", kind="p", secret=b"1" * SECRET_BYTES, created_ms=1)
     await store.tokens.put(first)
     issued = (await store.tokens.all())[first.name]
@@ -578,7 +578,7 @@ async def test_a_token_issued_twice_is_the_first(store, open_store):
     assert (await other.tokens.all())[upper.name].id not in (0, issued.id)
 
 
-async def test_a_type_of_token_is_p_or_c(store):
+async def test_a_token_type_is_p_or_c(store):
     for kind in ("x", "", "pc", "P"):
         with pytest.raises(Refused):
             await store.tokens.put(
@@ -590,7 +590,7 @@ async def test_a_type_of_token_is_p_or_c(store):
     assert await store.tokens.all() == {}
 
 
-async def test_a_consumers_token_appends_nothing_and_a_producers_reads_nothing(store):
+async def test_a_consumer_token_cannot_send_and_a_producer_token_cannot_read(store):
     for kind in ("p", "c"):
         await store.tokens.put(Token(id=0, name=kind, kind=kind, secret=bytes(SECRET_BYTES), created_ms=1))
     tokens = await store.tokens.all()
@@ -607,7 +607,7 @@ async def test_a_consumers_token_appends_nothing_and_a_producers_reads_nothing(s
     assert ALLOWED_CODES[tokens["c"].kind] >= reads
 
 
-async def test_every_name_of_a_token_can_be_issued(store):
+async def test_reserved_looking_token_names_can_be_issued(store):
     for name in ("anonymous", "nobody", "admin", "root"):
         await store.tokens.put(Token(id=0, name=name, kind="c", secret=bytes(SECRET_BYTES), created_ms=1))
         assert (await store.tokens.all())[name].kind == "c"
@@ -617,11 +617,11 @@ async def test_every_name_of_a_token_can_be_issued(store):
 # -- operations -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_is_seen_whole_or_not_at_all_and_has_ids_that_follow_each_other(store, open_store):
+async def test_a_batch_is_appended_completely_or_not_at_all_with_consecutive_ids(store, open_store):
     appended = await store.append(HIGH, numbers(10))
     assert (appended.queue, appended.offset) == (HIGH, 0)
     assert [place & 0xFFFFFFFF for place in appended.physical_offsets] == list(range(1, 11))
-    # Somebody's row in the way of the third of five: the other four must not be seen either.
+    # A foreign row has the id of the third of five messages: the other four must not become visible.
     await insert_message(store, id=13, body=b"stranger")
     with pytest.raises(StorageError, match="did not write"):
         await store.append(HIGH, numbers(5, 11))
@@ -632,7 +632,7 @@ async def test_a_batch_is_seen_whole_or_not_at_all_and_has_ids_that_follow_each_
     assert (await store.append(HIGH, numbers(5, 11))).offset == 10
 
 
-async def test_readers_never_see_a_part_of_a_batch(store, open_store):
+async def test_readers_never_see_a_partial_batch(store, open_store):
     reader = await open_store()
     sizes = [1, 7, 50, 200, 3]
     ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
@@ -649,22 +649,22 @@ async def test_readers_never_see_a_part_of_a_batch(store, open_store):
     assert seen <= {0, *ends}
 
 
-async def test_readers_that_ask_for_new_messages_at_the_same_time_all_get_them(store, open_store):
+async def test_concurrent_readers_of_new_messages_all_get_them(store, open_store):
     await store.catalog.put_topic(topic("wide", parts=4))
     queues = [Queue("wide", number) for number in range(4 * len(Priority))]
     reader = await open_store()
-    # InnoDB is: before it passes a message on, a reader then commits a mark of its own.
+    # As with InnoDB: before a reader returns a message, it commits a mark of its own.
     reader.database.shows_before_durable = True
     for count in range(1, 6):
         for queue in queues:
             await store.append(queue, numbers(1))
-        # The reader has no mark yet, or retention has deleted it: all of these readers insert it.
+        # The mark is missing or was deleted by retention, so that all of these reads insert it.
         await store.database.execute("DELETE FROM hermes_mark WHERE name LIKE 'seen:%'")
         found = await asyncio.gather(*map(reader.bounds, queues))
         assert found == [QueueBounds(0, count)] * len(queues)
 
 
-async def test_rows_that_several_brokers_write_first_at_the_same_time_hold_what_one_of_them_wrote(store, open_store):
+async def test_concurrent_first_writes_of_marks_and_groups_keep_one_value(store, open_store):
     others = [store, *[await open_store() for _ in range(3)]]
     for number in range(10):
         await asyncio.gather(
@@ -675,7 +675,7 @@ async def test_rows_that_several_brokers_write_first_at_the_same_time_hold_what_
     assert {f"group-{number}" for number in range(10)} <= (await (await open_store()).catalog.list_groups()).keys()
 
 
-async def test_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_trace(store):
+async def test_a_consumer_without_a_group_reads_only_new_messages_and_stores_no_offset(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, numbers(10))
     reader = await open_at_end(store, TOPIC)
@@ -691,13 +691,13 @@ async def test_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_t
     assert ids(await reader.read(100)) == [12, 13, 14, 15]
 
 
-async def test_the_first_message_after_id_5_is_6(store, open_store):
+async def test_a_read_at_offset_5_starts_with_id_6(store, open_store):
     await store.append(HIGH, numbers(9))
     for reader in (store, await open_store()):
         assert ids(messages(await reader.read(HIGH, 5, count_max=3))) == [6, 7, 8]
 
 
-async def test_a_batch_is_filled_with_high_then_middle_then_low(store, open_store):
+async def test_a_read_is_filled_with_high_then_middle_then_low(store, open_store):
     for queue, count in ((LOW, 9), (HIGH, 3), (MIDDLE, 4)):
         await store.append(queue, numbers(count))
     for each in (store, await open_store()):
@@ -714,7 +714,7 @@ async def test_a_batch_is_filled_with_high_then_middle_then_low(store, open_stor
     assert ids(found[1:]) == [4, 5, 6, 7, 8, 9]
 
 
-async def test_with_several_parts_every_part_of_a_priority_comes_before_the_next_priority(store):
+async def test_all_parts_of_a_priority_are_read_before_the_next_priority(store):
     await store.catalog.put_topic(topic(TOPIC, parts=2))
     for queue_id in range(6):
         await store.append(Queue(TOPIC, queue_id), numbers(5))
@@ -728,7 +728,7 @@ async def test_with_several_parts_every_part_of_a_priority_comes_before_the_next
     assert {message.queue_id for message in found[:6]} == {0, 3}, "neither part waits until the other is empty"
 
 
-async def test_a_group_goes_on_after_what_it_committed_in_each_priority(store, open_store):
+async def test_a_group_continues_after_its_committed_offset_in_each_priority(store, open_store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, numbers(5))
     reader = await open_for_group(store, TOPIC, "g")
@@ -743,14 +743,14 @@ async def test_a_group_goes_on_after_what_it_committed_in_each_priority(store, o
     ]
 
 
-async def test_a_new_group_starts_with_the_oldest_message_itself(store, open_store):
+async def test_a_new_group_starts_with_the_oldest_message(store, open_store):
     await store.append(HIGH, numbers(110))
     await trimmed(store, HIGH, 101)
     reader = await open_for_group(await open_store(), TOPIC, "new")
     assert ids(await reader.read(100)) == list(range(101, 111))
 
 
-async def test_a_group_does_not_go_back_by_committing(store):
+async def test_a_commit_with_an_epoch_does_not_move_the_offset_back(store):
     await store.append(HIGH, numbers(20))
     await store.offsets.commit("g", HIGH, 1)
     await store.offsets.flush()
@@ -759,21 +759,21 @@ async def test_a_group_does_not_go_back_by_committing(store):
     assert await column(store, "offset", "offset_testtopic") == [10]
 
 
-async def test_whoever_comes_with_an_old_epoch_changes_nothing(store):
+async def test_a_commit_with_an_old_epoch_is_fenced(store):
     await store.append(HIGH, numbers(20))
     await store.offsets.commit("g", HIGH, 1)
     await store.offsets.flush()
     await store.offsets.commit_with_epoch("g", lane(store, HIGH), 10, 5)
     with pytest.raises(CommitFenced, match="'g'"):
         await store.offsets.commit_with_epoch("g", lane(store, HIGH), 15, 4)
-    await store.offsets.commit("g", HIGH, 16)  # this process knows of no epoch at all
+    await store.offsets.commit("g", HIGH, 16)  # this process has no epoch
     await store.offsets.flush()
     assert await store.database.fetch('SELECT "offset", epoch FROM offset_testtopic') == [(10, 5)]
     await store.offsets.commit_with_epoch("g", lane(store, HIGH), 12, 5)
     assert await column(store, "offset", "offset_testtopic") == [12]
 
 
-async def test_a_lease_that_changes_hands_has_a_newer_epoch(open_store):
+async def test_a_lease_gets_a_newer_epoch_when_its_holder_changes(open_store):
     first = await open_store(settings=SqlSettings(lease_ms=60_000))
     second = await open_store(settings=SqlSettings(lease_ms=60_000))
     epoch = await first.leases.acquire("group:t:g")
@@ -785,7 +785,7 @@ async def test_a_lease_that_changes_hands_has_a_newer_epoch(open_store):
     assert await first.leases.acquire("group:t:g") is None
 
 
-async def test_a_resend_reaches_its_group_in_order_and_no_other(store, open_store):
+async def test_a_resend_reaches_only_its_group_and_in_order(store, open_store):
     await store.append(LOW, numbers(9))
     for group in ("g1", "g2"):
         reader = await open_for_group(store, TOPIC, group)
@@ -800,7 +800,7 @@ async def test_a_resend_reaches_its_group_in_order_and_no_other(store, open_stor
     assert await (await open_for_group(store, TOPIC, "g1")).read(100) == [], "where the group is has not changed"
 
 
-async def test_a_resend_is_a_groups_only(store):
+async def test_a_resend_requires_a_group(store):
     await store.append(LOW, numbers(9))
     reader = await open_at_end(store, TOPIC)
     with pytest.raises(GroupRequired, match="a resend"):
@@ -809,7 +809,7 @@ async def test_a_resend_is_a_groups_only(store):
     assert (await open_for_group(store, TOPIC, "g")).group_for("a resend") == "g"
 
 
-async def test_a_low_range_is_read_from_the_low_table(store):
+async def test_a_low_resend_range_is_read_from_the_low_table(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, [draft(f"{priority_of_queue(queue.id).label} {number}") for number in range(1, 4)])
     await store.resend_ranges.register_group("g", lane(store, LOW))
@@ -820,7 +820,7 @@ async def test_a_low_range_is_read_from_the_low_table(store):
     assert (await store.resend_ranges.next_ranges("g", lane(store, HIGH)))[0] == []
 
 
-async def test_messages_that_retention_took_are_passed_over_and_counted(store, open_store):
+async def test_messages_deleted_by_retention_are_skipped_and_counted(store, open_store):
     await store.append(LOW, numbers(20))
     await store.resend_ranges.register_group("g", lane(store, LOW))
     await store.resend_ranges.request(lane(store, LOW), "g", 3, 12)
@@ -833,7 +833,7 @@ async def test_messages_that_retention_took_are_passed_over_and_counted(store, o
     assert (gone.messages, gone.missing) == ([], 5)
 
 
-async def test_a_group_and_a_single_consumer_do_not_touch_each_other(store):
+async def test_a_group_and_a_consumer_without_a_group_do_not_affect_each_other(store):
     await store.append(HIGH, numbers(5))
     group, alone = await open_for_group(store, TOPIC, "g"), await open_at_end(store, TOPIC)
     await store.append(HIGH, numbers(5, 6))
@@ -845,12 +845,12 @@ async def test_a_group_and_a_single_consumer_do_not_touch_each_other(store):
     assert ids(await (await open_for_group(store, TOPIC, "g")).read(1)) == [4]
 
 
-# -- ids do not break -------------------------------------------------------------------------------------------------
+# -- ids without gaps -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", ["done", "rolled back"])
-async def test_ids_are_given_out_committed_and_seen_in_one_order(store, open_store, outcome):
-    """Whoever has taken ids and has not committed keeps the next one waiting; a rollback gives its ids back."""
+async def test_ids_are_assigned_committed_and_visible_in_the_same_order(store, open_store, outcome):
+    """An uncommitted transaction with ids blocks the next append; a rollback returns its ids."""
     other, reader = await open_store(), await open_store()
     of = lane(store, HIGH)
     try:
@@ -878,7 +878,7 @@ async def test_ids_are_given_out_committed_and_seen_in_one_order(store, open_sto
     assert await next_id(store, of) == len(found) + 1
 
 
-async def test_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(store, open_store):
+async def test_appends_of_many_brokers_have_no_gap_and_are_read_in_order(store, open_store):
     writers = [await open_store() for _ in range(4)]
     reader = await open_store()
     total, seen = 4 * 15 * 3, []
@@ -897,23 +897,23 @@ async def test_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(stor
     assert seen == list(range(1, total + 1))
 
 
-async def test_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_the_next_append(store, open_store):
+async def test_a_manually_inserted_row_is_refused_or_detected_by_the_next_append(store, open_store):
     await store.append(HIGH, numbers(2))
-    if store.database.dialect == "sqlite":  # fills the id in
+    if store.database.dialect == "sqlite":  # SQLite fills in the id
         assert await insert_message(store, body=b"by hand") == 1
         with pytest.raises(StorageError, match="sparrow store check"):
             await store.append(HIGH, numbers(1, 3))
         assert bodies(await (await open_store()).read(HIGH, 0)) == [b"1", b"2"]
         await store.database.execute("DELETE FROM msg_high_testtopic WHERE id = 3")
     else:
-        with pytest.raises((DatabaseRefused, MissingPartition)):  # PostgreSQL: no partition has room for "no id"
+        with pytest.raises((DatabaseRefused, MissingPartition)):  # PostgreSQL: no partition accepts a row without an id
             await insert_message(store, body=b"by hand")
     assert (await store.append(HIGH, numbers(1, 3))).offset == 2
     assert bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("hole", [{1}, {3}, {3, 4, 5}, {10}, {1, 3, 5, 7, 9}])
-async def test_readers_get_past_a_hole_that_an_accident_made(store, open_store, hole):
+async def test_readers_skip_accidental_gaps_in_the_ids(store, open_store, hole):
     await store.append(HIGH, numbers(10))
     places = ", ".join(map(str, hole))
     await store.database.execute(f"DELETE FROM msg_high_testtopic WHERE id IN ({places})")

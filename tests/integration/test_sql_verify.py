@@ -1,4 +1,4 @@
-"""A database is checked: what is sound passes, and each kind of damage is found and named."""
+"""`sparrow store check` on databases: a sound store passes, and each kind of damage is reported."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ RETRY = Queue("%RETRY%g", 0)
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[SqlStore]:
-    """Three lanes with messages, a group on each, one range to be sent again; seven ids are looked at in one go."""
+    """Three lanes with messages, a group on each, and one range to resend; each query of the check covers seven ids."""
     async with await SqlStore.open(database_url, SqlSettings(partition_rows=100)) as opened:
         await opened.catalog.put_topic(
             Topic(name="orders", write_queues=1, read_queues=LANE_COUNT, sys_flag=LANES_SYS_FLAG)
@@ -50,7 +50,7 @@ async def findings(store: SqlStore) -> list[str]:
     return [f"{finding.where}: {finding.what}" for finding in await check_store(store.database)]
 
 
-async def test_a_sound_database_passes_and_the_progress_reaches_the_end(store: SqlStore) -> None:
+async def test_a_sound_database_passes_and_progress_reaches_the_total(store: SqlStore) -> None:
     told: list[tuple[int, int]] = []
     assert await check_store(store.database, lambda done, total: told.append((done, total))) == []
     assert told == sorted(told)
@@ -88,20 +88,20 @@ async def test_a_sound_database_passes_and_the_progress_reaches_the_end(store: S
         ("UPDATE hermes_schema SET version = 77", "hermes_schema: has version 77"),
     ],
 )
-async def test_damage_is_found_and_named(store: SqlStore, damage: str, said: str) -> None:
+async def test_each_kind_of_damage_is_reported(store: SqlStore, damage: str, said: str) -> None:
     await store.database.execute(damage)
     found = await findings(store)
     assert any(said in finding for finding in found), found
 
 
-async def test_many_holes_are_counted_and_some_are_named(store: SqlStore) -> None:
+async def test_many_gaps_are_counted_and_some_are_listed(store: SqlStore) -> None:
     await store.database.execute("DELETE FROM msg_middle_orders WHERE id IN (2, 4, 6, 8, 10, 12, 14)")
     found = [finding for finding in await findings(store) if finding.startswith("msg")]
     assert len(found) == 6
     assert found[-1] == "msg_middle_orders: has 7 holes in all, 7 ids are missing"
 
 
-async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
+async def test_a_database_without_a_store_is_reported(database_url: str) -> None:
     database = await open_database(database_url)
     try:
         (found,) = await check_store(database)
@@ -110,14 +110,14 @@ async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
         await database.close()
 
 
-async def test_messages_that_retention_took_are_not_missed(store: SqlStore) -> None:
+async def test_messages_deleted_by_retention_are_no_finding(store: SqlStore) -> None:
     await store.append(MIDDLE, [draft("x", keys="a b") for _ in range(100)])
     settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     assert (await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)).messages >= 100
     assert await findings(store) == []
 
 
-async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
+async def test_a_database_in_use_gives_no_false_finding(store: SqlStore) -> None:
     settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     is_over = False
 
@@ -135,7 +135,7 @@ async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
     assert (await store.bounds(MIDDLE)).first > 0, "messages came and went meanwhile"
 
 
-async def test_a_registered_hole_is_no_finding_and_reading_and_appending_go_on_behind_it(store: SqlStore) -> None:
+async def test_a_registered_gap_is_no_finding_and_appends_continue_after_it(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
     assert await skip_ids(store.database, lane.number, 251, "the backup was a day old", clock.now_ms()) == [(31, 251)]
     assert await findings(store) == []
@@ -147,7 +147,7 @@ async def test_a_registered_hole_is_no_finding_and_reading_and_appending_go_on_b
     assert "msg_middle_orders: ids 31 to 250 are missing" in await findings(store)
 
 
-async def test_skipping_past_messages_that_are_there_keeps_them(store: SqlStore) -> None:
+async def test_skipping_ids_keeps_existing_messages(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
     await store.database.execute(
         "UPDATE hermes_lane SET next_id = 20, last_ts = 1 WHERE lane = :lane", lane=lane.number
@@ -157,7 +157,7 @@ async def test_skipping_past_messages_that_are_there_keeps_them(store: SqlStore)
     assert [finding for finding in await findings(store) if finding.startswith("msg")] == []
 
 
-async def test_skipping_backwards_or_in_no_lane_is_refused(store: SqlStore) -> None:
+async def test_skipping_ids_backwards_or_in_an_unknown_lane_is_refused(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
     with pytest.raises(Refused, match="give an id above that"):
         await skip_ids(store.database, lane.number, 31, "why", 0)
@@ -165,7 +165,7 @@ async def test_skipping_backwards_or_in_no_lane_is_refused(store: SqlStore) -> N
         await skip_ids(store.database, 999, 31, "why", 0)
 
 
-def test_ranges_of_ids() -> None:
+def test_id_ranges_are_merged_subtracted_and_searched_for_gaps() -> None:
     assert list(missing_ids([2, 3, 6], (1, 8))) == [(1, 2), (4, 6), (7, 8)]
     assert list(missing_ids([], (1, 3))) == [(1, 3)]
     assert subtract([(1, 10)], [(3, 5), (9, 12)]) == [(1, 3), (5, 9)]

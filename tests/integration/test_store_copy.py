@@ -1,4 +1,4 @@
-"""Topics are copied from store to store, whichever engines they have, and a copy that was interrupted goes on."""
+"""Copies of topics between log and SQL stores; an interrupted copy can be continued."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -44,7 +44,7 @@ TOKENS = [
 
 
 async def fill(store: Store) -> None:
-    """Two topics of users', one of the platform's, three of the broker's own; groups, offsets, tokens."""
+    """Store two user topics, a retry topic, system topics in a log store, groups, offsets and tokens."""
     await store.catalog.put_topic(Topic(name="orders", read_queues=2, write_queues=2, attributes={"kind": "test"}))
     await store.catalog.put_topic(
         Topic(name="urgent", write_queues=2, read_queues=2 * LANE_COUNT, sys_flag=LANES_SYS_FLAG)
@@ -90,7 +90,7 @@ async def contents(store: Store, queue: Queue) -> list[StoredMessage]:
 
 
 def said(message: StoredMessage) -> tuple[object, ...]:
-    """What its sender said."""
+    """Return the fields that the sender determined."""
     names = ("body", "properties", "flag", "sys_flag", "born_ms", "born_host", "reconsume_times")
     return tuple(getattr(message, name) for name in names)
 
@@ -131,7 +131,7 @@ async def into_log(source: Store, target: Store, **more: object) -> CopyReport:
 MIDDLE_ORDERS, MIDDLE_OTHERS = (Queue("orders", read_queue_id(part, Priority.MIDDLE)) for part in (0, 1))
 
 
-async def test_a_log_goes_into_a_database_and_back(
+async def test_a_log_store_is_copied_into_a_database_and_back(
     log: LogStore, database_store: SqlStore, other_log: LogStore
 ) -> None:
     await fill(log)
@@ -167,7 +167,7 @@ async def test_a_log_goes_into_a_database_and_back(
 
 
 def tokens_in(found: Mapping[str, Token]) -> set[tuple[object, ...]]:
-    """But for their numbers, which a database chooses."""
+    """Return the tokens without their ids, which a database assigns."""
     return {(token.name, token.kind, token.secret, token.revoked_ms) for token in found.values()}
 
 
@@ -183,7 +183,7 @@ def breaks_after(count: int) -> Callable[[int, int, str], None]:
     return progress
 
 
-async def test_an_interrupted_copy_goes_on_and_doubles_nothing(log: LogStore, database_store: SqlStore) -> None:
+async def test_an_interrupted_copy_continues_without_duplicates(log: LogStore, database_store: SqlStore) -> None:
     await fill(log)
     for count in (500, 1000, 1210):
         with pytest.raises(Interrupted):
@@ -199,7 +199,7 @@ async def test_an_interrupted_copy_goes_on_and_doubles_nothing(log: LogStore, da
 
 
 @pytest.mark.parametrize("to_log", [False, True])
-async def test_a_batch_that_arrived_before_its_mark_is_not_copied_again(
+async def test_a_batch_stored_before_its_mark_is_not_copied_again(
     log: LogStore, database_store: SqlStore, other_log: LogStore, monkeypatch: pytest.MonkeyPatch, to_log: bool
 ) -> None:
     await fill(log)
@@ -222,7 +222,7 @@ async def test_a_batch_that_arrived_before_its_mark_is_not_copied_again(
     await assert_same(log, ORDERS, target, queue)
 
 
-async def test_messages_of_others_in_the_target_are_refused(log: LogStore, database_store: SqlStore) -> None:
+async def test_foreign_messages_in_the_target_are_refused(log: LogStore, database_store: SqlStore) -> None:
     await fill(log)
     await database_store.catalog.put_topic(Topic(name="orders", write_queues=2, read_queues=2))
     await database_store.append(MIDDLE_ORDERS, [draft("mine")])
@@ -237,7 +237,7 @@ async def test_messages_of_others_in_the_target_are_refused(log: LogStore, datab
         await copy_store(log, database_store, source_name="another source", check_name=table_suffix)
 
 
-async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(
+async def test_a_copied_trimmed_queue_starts_at_0_and_its_offsets_are_shifted(
     database_store: SqlStore, other_log: LogStore
 ) -> None:
     await fill(database_store)
@@ -258,7 +258,9 @@ async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(
     assert set(await other_log.catalog.list_groups()) <= {"slow", "behind", "g"}
 
 
-async def test_retention_between_two_runs_is_said_and_survived(database_store: SqlStore, other_log: LogStore) -> None:
+async def test_retention_between_two_runs_is_reported_and_the_copy_continues(
+    database_store: SqlStore, other_log: LogStore
+) -> None:
     await fill(database_store)
     with pytest.raises(Interrupted):
         await into_log(database_store, other_log, chosen=["orders"], progress=breaks_after(500))
@@ -276,9 +278,7 @@ async def test_retention_between_two_runs_is_said_and_survived(database_store: S
     assert await other_log.offsets.committed("g", ORDERS) == 500
 
 
-async def test_names_that_a_database_cannot_have_are_refused_before_anything_is_copied(
-    log: LogStore, tmp_path: Path
-) -> None:
+async def test_illegal_table_names_are_refused_before_anything_is_copied(log: LogStore, tmp_path: Path) -> None:
     async with await SqlStore.open(f"sqlite:///{tmp_path}/x.db") as target:
         await fill(log)
         await log.catalog.put_topic(Topic(name="TestTopic", read_queues=1, write_queues=1))
@@ -298,7 +298,7 @@ async def test_names_that_a_database_cannot_have_are_refused_before_anything_is_
         assert (await contents(target, RETRY))[-1].properties == {"RETRY_TOPIC": "testtopic"}
 
 
-async def test_references_become_messages_of_their_own(log: LogStore, database_store: SqlStore) -> None:
+async def test_references_are_copied_as_full_messages(log: LogStore, database_store: SqlStore) -> None:
     await fill(log)
     found = await log.read(ORDERS, 17, count_max=1)
     assert isinstance(found, Slice)
@@ -319,9 +319,7 @@ async def test_references_become_messages_of_their_own(log: LogStore, database_s
     assert any("1 references in retry topics were replaced by copies" in note for note in done.notes)
 
 
-async def test_a_retry_of_a_message_that_is_stored_once_only_is_copied_too(
-    log: LogStore, database_store: SqlStore
-) -> None:
+async def test_a_retry_of_an_idempotent_message_is_copied(log: LogStore, database_store: SqlStore) -> None:
     for topic in ("orders", "%RETRY%g"):
         await log.catalog.put_topic(Topic(name=topic, read_queues=1, write_queues=1))
         once = draft("once")
@@ -331,7 +329,7 @@ async def test_a_retry_of_a_message_that_is_stored_once_only_is_copied_too(
     assert len(await contents(database_store, RETRY)) == 1
 
 
-async def test_what_cannot_be_read_is_passed_over_and_said(database_url: str, other_log: LogStore) -> None:
+async def test_missing_messages_are_skipped_and_reported(database_url: str, other_log: LogStore) -> None:
     async with await SqlStore.open(database_url, DATABASE) as store:
         await fill(store)
         await store.database.execute("DELETE FROM msg_high_orders WHERE id BETWEEN 11 AND 20")
@@ -377,7 +375,7 @@ async def test_the_command_line_copies_and_checks(database_url: str, tmp_path: P
     assert (code, "is checked whenever it is opened" in text) == (0, True), text
 
 
-def test_the_command_line_refuses_what_is_no_store(tmp_path: Path) -> None:
+def test_the_command_line_refuses_a_path_without_a_store(tmp_path: Path) -> None:
     code, text = run("check", f"sqlite:///{tmp_path}/nothing.db")
     assert (code, "does not exist" in text) == (2, True), text
     assert not (tmp_path / "nothing.db").exists()

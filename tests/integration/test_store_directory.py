@@ -1,4 +1,4 @@
-"""A store directory read in place says what the store itself says: open, closed, killed, Sparrow's or RocketMQ's."""
+"""Read-only access to a store directory equals the store: open, closed or killed, of Sparrow or of RocketMQ."""
 
 import json
 import random
@@ -30,7 +30,7 @@ HOUR_MS = 3_600_000
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A manual clock."""
 
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
@@ -53,7 +53,7 @@ async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[LogStore]:
 
 
 def fill(store: LogStore, clock: Clock, count: int, *, seed: int = 1) -> None:
-    """Messages of all kinds, in several queues, with a checkpoint now and then."""
+    """Append varied messages to several queues, with occasional checkpoints."""
     rng = random.Random(seed)
     for number in range(count):
         queue = Queue(rng.choice(["orders", "events", "%RETRY%group"]), rng.randrange(3))
@@ -80,7 +80,7 @@ def place_of(data: bytes) -> int:
 
 
 async def told(store: LogStore, queue: Queue, *, tags_codes: frozenset[int] | None = None) -> list[bytes]:
-    """What the store answers, one read after the other."""
+    """Return all records that the store reads from a queue."""
     found: list[bytes] = []
     at, end = await store.bounds(queue)
     while at < end:
@@ -92,7 +92,7 @@ async def told(store: LogStore, queue: Queue, *, tags_codes: frozenset[int] | No
 
 
 async def assert_same(store: LogStore, path: Path) -> None:
-    """The directory at `path` says what the store says, to the byte."""
+    """Assert that the directory at `path` returns the same bytes as the store."""
     directory = StoreDirectory(path)
     queues = {each.queue for each in store._queues if each.end}
     assert {Queue(topic, id) for topic in directory.topics() for id in directory.bounds(topic)} == queues
@@ -117,18 +117,20 @@ async def assert_same(store: LogStore, path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_an_open_store_reads_the_same(store: LogStore, clock: Clock, seed: int) -> None:
+async def test_a_directory_of_an_open_store_reads_the_same(store: LogStore, clock: Clock, seed: int) -> None:
     fill(store, clock, 200, seed=seed)
     await assert_same(store, store.path)
 
 
-async def test_a_killed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
+async def test_a_directory_of_a_killed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
     for number in range(5):
         fill(store, clock, 37, seed=number)
         await assert_same(store, crashed_copy(store, tmp_path / f"killed-{number}"))
 
 
-async def test_a_killed_store_without_queue_files_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
+async def test_a_killed_store_without_consume_queue_files_is_readable(
+    store: LogStore, clock: Clock, tmp_path: Path
+) -> None:
     fill(store, clock, 80)
     copy = crashed_copy(store, tmp_path / "killed")
     shutil.rmtree(copy / "consumequeue")
@@ -136,7 +138,7 @@ async def test_a_killed_store_without_queue_files_reads_the_same(store: LogStore
     await assert_same(store, copy)
 
 
-async def test_a_closed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
+async def test_a_directory_of_a_closed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
     fill(store, clock, 120)
     store.close_blocking()
     closed = shutil.copytree(store.path, tmp_path / "closed")
@@ -144,7 +146,7 @@ async def test_a_closed_store_reads_the_same(store: LogStore, clock: Clock, tmp_
         await assert_same(again, store.path)
 
 
-async def test_retention_moves_the_beginning(store: LogStore, clock: Clock) -> None:
+async def test_retention_moves_the_first_offset(store: LogStore, clock: Clock) -> None:
     fill(store, clock, 80)
     before = StoreDirectory(store.path)
     queue = next(Queue("orders", id) for id, bounds in before.bounds("orders").items() if bounds.end > 5)
@@ -166,7 +168,7 @@ async def test_retention_moves_the_beginning(store: LogStore, clock: Clock) -> N
 async def test_a_queue_emptied_by_retention_keeps_its_end(store: LogStore, clock: Clock) -> None:
     fill(store, clock, 80)
     ends = {id: bounds.end for id, bounds in StoreDirectory(store.path).bounds("orders").items()}
-    for _ in range(2):  # the segment with the last of them has younger ones, too
+    for _ in range(2):  # the segment of the last of them also holds younger messages
         clock.ms += 100 * HOUR_MS
         for _ in range(40):
             store.append_nowait(Queue("events", 0), [draft(bytes(200))])
@@ -180,7 +182,7 @@ async def test_a_queue_emptied_by_retention_keeps_its_end(store: LogStore, clock
         await assert_same(again, store.path)
 
 
-async def test_a_writer_at_work_is_followed_without_a_hole(store: LogStore, clock: Clock) -> None:
+async def test_a_directory_with_a_running_writer_is_read_without_gaps(store: LogStore, clock: Clock) -> None:
     done = threading.Event()
 
     def write() -> None:
@@ -209,8 +211,8 @@ async def test_a_writer_at_work_is_followed_without_a_hole(store: LogStore, cloc
 
 
 @pytest.mark.parametrize("body_bytes", [20, 900])
-async def test_a_group_is_seen_once_all_of_it_is_there(store: LogStore, tmp_path: Path, body_bytes: int) -> None:
-    """Cut before each of its records in turn, over one segment and over several, behind another that is whole."""
+async def test_an_atomic_append_is_visible_only_when_complete(store: LogStore, tmp_path: Path, body_bytes: int) -> None:
+    """Truncate before each of its records in turn, in one segment and across several, after a complete append."""
     store.append_nowait(Queue("orders", 0), [draft("before")])
     bodies = [bytes([number]) * body_bytes for number in range(12)]
     encoded = columns.encode(pa.array(bodies, pa.binary()), topic="orders")
@@ -237,7 +239,7 @@ async def test_a_group_is_seen_once_all_of_it_is_there(store: LogStore, tmp_path
     await assert_same(store, store.path)
 
 
-# -- RocketMQ's -------------------------------------------------------------------------------------------------------
+# -- directories of RocketMQ ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["clean", "crashed"])
@@ -246,7 +248,7 @@ def rocketmq(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "rocketmq"
 
 
-def test_a_directory_of_rocketmq_reads_as_the_official_client_read_it(rocketmq: Path) -> None:
+def test_a_directory_of_rocketmq_equals_what_the_official_client_read(rocketmq: Path) -> None:
     files = {path: path.stat().st_mtime_ns for path in rocketmq.rglob("*")}
     directory = StoreDirectory(rocketmq)
     for want in EXPECTED["queues"]:
@@ -262,7 +264,7 @@ def test_a_directory_of_rocketmq_reads_as_the_official_client_read_it(rocketmq: 
     assert {path: path.stat().st_mtime_ns for path in rocketmq.rglob("*")} == files
 
 
-async def test_a_directory_of_rocketmq_reads_as_the_store_that_opens_it(rocketmq: Path, tmp_path: Path) -> None:
+async def test_a_directory_of_rocketmq_equals_the_store_that_opens_it(rocketmq: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(rocketmq, tmp_path / "copy")
     async with LogStore(copy, LogSettings(index_slots=100, index_entries=200)) as store:
         directory = StoreDirectory(rocketmq)
@@ -277,8 +279,8 @@ async def test_a_directory_of_rocketmq_reads_as_the_store_that_opens_it(rocketmq
         await assert_same(store, copy)
 
 
-def test_queue_files_of_rocketmq_may_be_behind_its_log(rocketmq: Path) -> None:
-    """As a broker leaves them that was killed between appending and filing."""
+def test_consume_queue_files_of_rocketmq_may_lag_behind_its_commit_log(rocketmq: Path) -> None:
+    """A broker that is killed between append and dispatch leaves such files."""
     directory = StoreDirectory(rocketmq)
     whole = {topic: directory.bounds(topic) for topic in directory.topics()}
     places = [

@@ -1,4 +1,4 @@
-"""Tokens over real sockets: issued, listed, revoked, and asked for by a broker with `auth` on."""
+"""Tokens over real sockets: issuing, listing, revoking, and a broker with `auth` on that requires them."""
 
 import base64
 import os
@@ -66,7 +66,7 @@ def is_no_permission(error: BaseException) -> bool:
 # -- issuing ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_name_issued_twice_is_one_token(admin: Admin) -> None:
+async def test_issuing_a_name_twice_returns_the_same_token(admin: Admin) -> None:
     first = await admin.issue_token("billing", "c")
     assert await admin.issue_token("billing", "c") == first
     other = await admin.issue_token("shipping", "c")
@@ -77,33 +77,33 @@ async def test_a_name_issued_twice_is_one_token(admin: Admin) -> None:
     ]
 
 
-async def test_a_name_issued_again_for_another_kind_is_refused(admin: Admin, sender: Credentials) -> None:
+async def test_issuing_a_name_again_with_another_type_is_refused(admin: Admin, sender: Credentials) -> None:
     with pytest.raises(Refused, match="is a producer's"):
         await admin.issue_token(sender.access_key, "c")
     assert [token.type for token in await admin.tokens()] == ["p"]
 
 
-async def test_a_type_that_is_neither_p_nor_c_is_refused_with_a_sentence(admin: Admin) -> None:
+async def test_a_token_type_other_than_p_or_c_is_refused(admin: Admin) -> None:
     with pytest.raises(Refused, match="use p for producing, or c for consuming"):
         await admin.issue_token("billing", "x")  # type: ignore[arg-type]
     assert await admin.tokens() == []
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 200, "operator"])
-async def test_names_that_cannot_be_and_those_of_admins_are_refused(admin: Admin, name: str) -> None:
+async def test_illegal_token_names_and_names_of_admin_tokens_are_refused(admin: Admin, name: str) -> None:
     with pytest.raises(Refused):
         await admin.issue_token(name, "p")
     assert await admin.tokens() == []
 
 
-async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader: Credentials) -> None:
+async def test_a_token_list_contains_no_secrets(platform: Platform, admin: Admin, reader: Credentials) -> None:
     answer = await admin.session.invoke(str(platform.address), RequestCode.LIST_TOKENS)
     assert reader.access_key.encode() in bytes(answer.body)
     assert reader.secret_key.encode() not in bytes(answer.body)
     assert [token.secret_key for token in await admin.tokens()] == [None]
 
 
-async def test_a_body_that_makes_no_sense_is_refused(platform: Platform, admin: Admin) -> None:
+async def test_a_malformed_token_body_is_refused(platform: Platform, admin: Admin) -> None:
     for body in (b"", b"{", b'{"name":"a"}', b'{"name":"a","type":"p","secretKey":"short"}'):
         for code in (RequestCode.ISSUE_TOKEN, RequestCode.REVOKE_TOKEN):
             if body.endswith(b"}") and code == RequestCode.REVOKE_TOKEN:
@@ -129,7 +129,7 @@ async def test_tokens_survive_a_restart(tmp_path: Path) -> None:
             await producer.send(Message("orders", b"1"))
 
 
-async def test_brokers_share_one_secret_also_with_one_that_joins_later(tmp_path: Path) -> None:
+async def test_brokers_share_one_secret_even_if_one_joins_later(tmp_path: Path) -> None:
     async with running_platform(tmp_path / "a", name="a", **AUTH) as platform:
         async with Admin(platform.name_servers, credentials=ADMIN) as admin:
             first = await admin.issue_token("billing", "c")
@@ -145,7 +145,7 @@ async def test_brokers_share_one_secret_also_with_one_that_joins_later(tmp_path:
                 assert all([(await store.tokens.all())["shipping"].is_revoked for store in stores])
 
 
-async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> None:
+async def test_different_secrets_on_two_brokers_are_reported(tmp_path: Path) -> None:
     async with running_platform(tmp_path / "a", name="a", **AUTH) as platform:
         settings = BrokerSettings.model_validate(
             {"port": 0, "name": "b", "name_servers": platform.name_servers, **AUTH}
@@ -165,7 +165,7 @@ async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> 
 # -- with auth on -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_producer_and_a_consumer_with_their_tokens_work(
+async def test_a_producer_and_a_consumer_work_with_their_tokens(
     platform: Platform, sender: Credentials, reader: Credentials
 ) -> None:
     async with Producer(platform.name_servers, credentials=sender) as producer:
@@ -183,7 +183,9 @@ async def test_a_producer_and_a_consumer_with_their_tokens_work(
         assert await consumer.poll(timeout_ms=100) == [], "what was committed stays committed"
 
 
-async def test_transactions_end_with_a_token(platform: Platform, sender: Credentials, reader: Credentials) -> None:
+async def test_transactions_can_be_ended_with_a_producer_token(
+    platform: Platform, sender: Credentials, reader: Credentials
+) -> None:
     def listener(_message: object) -> TransactionState:
         return TransactionState.COMMIT
 
@@ -196,7 +198,7 @@ async def test_transactions_end_with_a_token(platform: Platform, sender: Credent
         assert (await anext(aiter(consumer))).body == b"tx"
 
 
-async def test_a_broker_that_asks_after_a_transaction_gets_a_signed_answer(tmp_path: Path) -> None:
+async def test_a_check_back_is_answered_with_a_signed_request(tmp_path: Path) -> None:
     patience = {"transaction_timeout_ms": 0, "transaction_check_interval_ms": 10, "transaction_scan_ms": 10}
     async with (
         running_platform(tmp_path, **AUTH, **patience) as platform,
@@ -214,9 +216,7 @@ async def test_a_broker_that_asks_after_a_transaction_gets_a_signed_answer(tmp_p
         assert (await anext(aiter(consumer))).body == b"asked after"
 
 
-async def test_popping_works_with_a_consumers_token(
-    platform: Platform, sender: Credentials, reader: Credentials
-) -> None:
+async def test_pop_works_with_a_consumer_token(platform: Platform, sender: Credentials, reader: Credentials) -> None:
     async with Producer(platform.name_servers, credentials=sender) as producer:
         await producer.send(Message("orders", "popped"))
     async with PopConsumer(platform.name_servers, group="group", credentials=reader) as consumer:
@@ -225,7 +225,7 @@ async def test_popping_works_with_a_consumers_token(
         assert receipt.message.body == b"popped"
 
 
-async def test_without_a_token_nothing_can_be_asked(platform: Platform) -> None:
+async def test_every_unsigned_request_is_refused(platform: Platform) -> None:
     async with channel_to(platform.address) as channel:
         refused = [await channel.request(code) for code in (*dispatch.HANDLERS, 424242)]
         refused += [await try_send(channel, "orders", b"1"), await try_pull(channel, "orders")]
@@ -234,7 +234,7 @@ async def test_without_a_token_nothing_can_be_asked(platform: Platform) -> None:
     assert "orders" not in await platform.broker.broker.store.catalog.list_topics()
 
 
-async def test_a_consumers_token_cannot_append(platform: Platform, admin: Admin, reader: Credentials) -> None:
+async def test_a_consumer_token_cannot_send(platform: Platform, admin: Admin, reader: Credentials) -> None:
     await admin.create_topic("orders")
     async with Producer(platform.name_servers, credentials=reader, retries=0) as producer:
         with pytest.raises(RemoteRefused, match="a consumer's") as caught:
@@ -243,7 +243,7 @@ async def test_a_consumers_token_cannot_append(platform: Platform, admin: Admin,
     assert sum(bounds.end for bounds in (await admin.topic_bounds("orders")).values()) == 0
 
 
-async def test_a_producers_token_cannot_read(platform: Platform, admin: Admin, sender: Credentials) -> None:
+async def test_a_producer_token_cannot_read(platform: Platform, admin: Admin, sender: Credentials) -> None:
     async with Producer(platform.name_servers, credentials=sender) as producer:
         sent = await producer.send(Message("orders", b"1", keys="k"))
     address = str(platform.address)
@@ -260,7 +260,7 @@ async def test_a_producers_token_cannot_read(platform: Platform, admin: Admin, s
 
 
 @pytest.mark.parametrize("kind", ["p", "c"])
-async def test_neither_kind_may_administer(platform: Platform, admin: Admin, kind: str) -> None:
+async def test_producer_and_consumer_tokens_cannot_administer(platform: Platform, admin: Admin, kind: str) -> None:
     own = await admin.issue_token("own", kind)  # type: ignore[arg-type]
     async with Admin(platform.name_servers, credentials=own) as wanting:
         for wish in (
@@ -275,8 +275,10 @@ async def test_neither_kind_may_administer(platform: Platform, admin: Admin, kin
     assert [token.name for token in await admin.tokens()] == ["own"]
 
 
-async def test_no_token_reads_the_secrets_in_the_log(platform: Platform, admin: Admin, reader: Credentials) -> None:
-    """They lie in a topic of the store's own."""
+async def test_a_consumer_token_cannot_read_the_secrets_in_the_log(
+    platform: Platform, admin: Admin, reader: Credentials
+) -> None:
+    """The secrets are stored in a system topic of the store."""
     store, topic = platform.broker.broker.store, "rmq_sys_SPARROW_STATE"
     found = await store.read(Queue(topic, 0), (await store.bounds(Queue(topic, 0))).end - 1)
     assert isinstance(found, Slice)
@@ -295,7 +297,7 @@ async def test_no_token_reads_the_secrets_in_the_log(platform: Platform, admin: 
             assert (answer.code == ResponseCode.SUCCESS, bytes(answer.body)) == (False, b""), code
 
 
-async def test_revoking_counts_from_the_next_request_on(
+async def test_revoking_takes_effect_with_the_next_request(
     platform: Platform, admin: Admin, sender: Credentials, reader: Credentials
 ) -> None:
     async with (
@@ -313,12 +315,12 @@ async def test_revoking_counts_from_the_next_request_on(
         await admin.issue_token(sender.access_key, "p")
     revoked = {token.name for token in await admin.tokens() if token.revoked_ms is not None}
     assert revoked == {sender.access_key}
-    await admin.revoke_token(sender.access_key)  # to make sure
+    await admin.revoke_token(sender.access_key)  # revoking again is harmless
     with pytest.raises(Refused, match="there is no token 'nobody'"):
         await admin.revoke_token("nobody")
 
 
-async def test_a_wrong_secret_and_an_unknown_name_are_told_apart_and_shown_to_nobody(
+async def test_a_wrong_secret_and_an_unknown_name_have_distinct_errors_without_secrets(
     platform: Platform, sender: Credentials
 ) -> None:
     wrong = {Credentials(sender.access_key, "guessed"): "signature", Credentials("nobody", "guessed"): "no token"}
@@ -331,7 +333,9 @@ async def test_a_wrong_secret_and_an_unknown_name_are_told_apart_and_shown_to_no
         assert sender.secret_key not in str(caught.value)
 
 
-async def test_a_request_changed_on_its_way_is_refused(platform: Platform, admin: Admin, sender: Credentials) -> None:
+async def test_a_request_modified_after_signing_is_refused(
+    platform: Platform, admin: Admin, sender: Credentials
+) -> None:
     await admin.create_topic("orders")
     header = headers.SendMessageV2("g", "orders", "TBW102", 4, 0, 0, 1, 0, "")
     ext = headers.write(sign(header, b"body", sender))
@@ -351,7 +355,7 @@ async def test_a_request_changed_on_its_way_is_refused(platform: Platform, admin
 # -- with auth off ----------------------------------------------------------------------------------------------------
 
 
-async def test_without_auth_nobody_is_asked_and_nothing_stands_between(tmp_path: Path) -> None:
+async def test_without_auth_requests_are_not_checked_and_use_the_plain_dispatcher(tmp_path: Path) -> None:
     async with running_platform(tmp_path) as platform:
         assert type(platform.broker._serving) is RequestDispatcher
         async with Producer(platform.name_servers, credentials=Credentials("nobody", "any")) as producer:
@@ -365,7 +369,7 @@ async def test_without_auth_nobody_is_asked_and_nothing_stands_between(tmp_path:
             assert (await anext(aiter(consumer))).body == b"signed all the same"
 
 
-def test_a_secret_too_short_is_no_setting_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_too_short_admin_secret_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARROW_BROKER__ADMIN_TOKENS__OPERATOR", "short")
     with pytest.raises(SettingsError) as caught:
         load_settings()
@@ -375,7 +379,7 @@ def test_a_secret_too_short_is_no_setting_and_is_not_shown(monkeypatch: pytest.M
     assert ADMIN.secret_key not in f"{settings} {settings!r} {settings.model_dump()}"
 
 
-# -- without an event loop, and from the command line -----------------------------------------------------------------
+# -- blocking client and command line ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -384,7 +388,7 @@ def running() -> Iterator[sparrow.testing.RunningPlatform]:
         yield platform
 
 
-def test_the_blocking_client_signs_too(running: sparrow.testing.RunningPlatform) -> None:
+def test_the_blocking_client_signs_requests(running: sparrow.testing.RunningPlatform) -> None:
     with client.Admin(running.name_servers, credentials=ADMIN) as admin:
         sender, reader = admin.issue_token("s", "p"), admin.issue_token("r", "c")
         with client.Producer(running.name_servers, credentials=sender) as producer:
@@ -398,7 +402,9 @@ def test_the_blocking_client_signs_too(running: sparrow.testing.RunningPlatform)
         assert [(token.name, token.revoked_ms is not None) for token in admin.tokens()] == [("r", False), ("s", True)]
 
 
-def test_the_command_line_issues_lists_and_revokes(running: sparrow.testing.RunningPlatform, tmp_path: Path) -> None:
+def test_the_command_line_issues_lists_and_revokes_tokens(
+    running: sparrow.testing.RunningPlatform, tmp_path: Path
+) -> None:
     keys = {"SPARROW_ACCESS_KEY": ADMIN.access_key, "SPARROW_SECRET_KEY": ADMIN.secret_key}
 
     def sparrow_token(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
