@@ -46,9 +46,9 @@ QUEUES = PARTS * LANE_COUNT
 BROKERS = 3
 LEASE_MS = 1_000
 GAP_S = LEASE_MS / 1000 + 1
-"""The longest time after a kill in which no send by way of the name server succeeds."""
+"""Upper limit of the time after a kill in which no send by way of the name server succeeds."""
 SEND_MS = 2_000
-"""The longest duration of a send."""
+"""The timeout of a send."""
 FORGIVEN_S = 1.0
 """Commits reach the database ten times a second; on a busy machine a little later."""
 WORDS = ("high", "middle", "low")
