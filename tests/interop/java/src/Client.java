@@ -13,7 +13,8 @@ import java.util.Map;
 
 /**
  * The official client as a process that executes commands: one JSON object per line on standard input, one answer per
- * line on standard output, {@code {"ok": ...}} or {@code {"error": "..."}}. One JVM serves many tests, as it starts slowly.
+ * line on standard output, {@code {"ok": ...}} or {@code {"error": "..."}}. A JVM starts slowly, so one serves many
+ * tests.
  *
  * <p>Compiles against 4.9 and 5.x; comments mark the places where their APIs differ.
  */
