@@ -232,7 +232,7 @@ def shares(total: int, count: int) -> list[int]:
 
 
 def deliver_twice(broker: str, first: int, count: int) -> None:
-    """Send rows that are already sent, like relays that died before they marked rows as sent."""
+    """Send each event twice, like relays that died before they marked rows as sent."""
 
     async def deliver() -> None:
         transport = SparrowTransport(broker)

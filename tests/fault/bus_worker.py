@@ -136,7 +136,7 @@ def writing_rows(job: Job, transport: Transport) -> EventBus:
         forbid_skip_locked(bus)
     rng = random.Random(job.seed)
     lease_s = job.settings.get("lease_s", bus.settings.lease_s)
-    keeps_others_out = bus.database.kind == "sqlite"  # while it has an open transaction: no lease can be taken
+    keeps_others_out = bus.database.kind == "sqlite"  # its open transaction blocks claims of other workers
     runs = os.open(job.runs, os.O_CREAT | os.O_APPEND | os.O_WRONLY) if job.runs else None
 
     @bus.subscribe(TOPIC)

@@ -69,7 +69,7 @@ def quiet(_: JobProgress) -> None:
 
 
 @pytest.mark.thorough
-def test_a_killed_archive_job_continues_without_duplicates_and_retention_keeps_unarchived_messages(
+def test_a_killed_archive_job_continues_without_duplicates_and_retention_keeps_the_unarchived(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     work = ArchiveJob(
