@@ -1,9 +1,9 @@
-"""Databases for benches, and the bare drivers that the SQL store is measured against.
+"""Databases for benches, and the bare drivers against which the SQL store is measured.
 
-The servers are the ones that the tests start, with more memory. Their files lie in /var/tmp, which is on a disk and
-open to every user: under root PostgreSQL runs as the user postgres, who may not enter a checkout in a home directory of
-mode 700. A bare driver inserts and selects the same rows in the same form as the store does (hex in the text, arrays,
-bound values, prepared queries), on one connection, and does nothing else.
+The servers are those of the tests, with more memory. Their files are in /var/tmp, which is on a disk and open to every
+user: under root PostgreSQL runs as user postgres, who cannot enter a checkout in a home directory of mode 700. A bare
+driver inserts and selects the same rows in the same form as the store (hex in the text, arrays, bound values, prepared
+queries), on one connection, and does nothing else.
 """
 
 from __future__ import annotations

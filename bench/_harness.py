@@ -1,4 +1,4 @@
-"""What every bench shares: the scale of a run, CPU time, and one way to report.
+"""Shared parts of all benches: the scale of a run, CPU time, and the report.
 
 A bench compares with a peer or a physical limit in the same run, so that its ratios hold on a busy or slow machine.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
-if {"-h", "--help"} & set(sys.argv[1:]):  # what a bench does, instead of minutes of it
+if {"-h", "--help"} & set(sys.argv[1:]):  # a short run of the bench instead of minutes
     print(
         sys.modules["__main__"].__doc__,
         "\n`--smoke` runs for seconds; SPARROW_BENCH_RESULT=FILE keeps the figures as JSON.",

@@ -1,7 +1,7 @@
 """Spark's own Kafka connector, fetched once with Maven.
 
-The jars lie beside those of the official brokers in build/, in a folder named after the pom they came from. Where
-Java, Maven or the registry is missing, `NoConnector` says which.
+The jars are stored beside those of the official brokers in build/, in a folder named after their pom. If Java, Maven
+or the registry is missing, `NoConnector` names the missing one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def kafka_connector() -> list[Path]:
         raise NoConnector("no java on the path")
     folder = official.BUILD / f"spark-kafka-{CONNECTOR_VERSION}"
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:  # two runs may want the same jars
+    with open(folder / "lock", "w") as lock:  # two runs may need the same jars
         fcntl.flock(lock, fcntl.LOCK_EX)
         pom = folder / "pom.xml"
         pom.write_text(POM.format(scala=SCALA, version=CONNECTOR_VERSION, tokens_version=TOKENS_VERSION))

@@ -1,6 +1,6 @@
-"""What a broker costs a message: its own CPU time, so that the load on the machine matters little.
+"""The broker's cost per message, in CPU time of its process, so that the load on the machine matters little.
 
-The broker runs in a process of its own; this one is the load. Frames are made beforehand and answers only counted.
+The broker runs in a separate process; this process is the load. Frames are built beforehand and responses only counted.
 """
 
 from __future__ import annotations
@@ -125,14 +125,14 @@ def main() -> None:
     with folder_on_disk() as folder, broker(folder) as (pid, port, _):
         load = Load(port)
         sends = [send_frame(number) for number in range(count)]
-        load.round(sends[:1])  # makes the topic
+        load.round(sends[:1])  # creates the topic
         load.round(sends[:1000])
         pipelined = cost_us(pid, load, sends, IN_FLIGHT, rounds)
         alone = cost_us(pid, load, sends[: count // 4], 1, rounds)
         old = [pull_frame(number, number % 200) for number in range(count // 10)]
         assert len(load.round(old[:1])) > 32 * 200, "a pull of 32 was meant"
         pulled_old = cost_us(pid, load, old, 1, rounds)
-        load.round(sends)  # whoever reads near the end reads what has just come
+        load.round(sends)  # a consumer near the end of the queue reads new messages
         ends = [end_of(load, queue) for queue in range(4)]
         pulls = [pull_frame(number, ends[number % 4] - 400 + number % 300) for number in range(count // 10)]
         assert len(load.round(pulls[:1])) > 32 * 200, "a pull of 32 was meant"

@@ -1,13 +1,13 @@
-"""The event bus against the database under it: MariaDB, PostgreSQL (started here) and SQLite.
+"""The event bus against its database: MariaDB, PostgreSQL (started here) and SQLite.
 
-What is compared takes turns in one run; ratios are medians over the rounds, of what was measured side by side.
+The compared operations alternate in one run; ratios are medians over the rounds, of adjacent measurements.
 
 1. A transaction that writes one business row and publishes one event, against the same transaction with a bare INSERT
-   of the Published row instead. Blocking drivers; asyncio ones beside them.
+   of the Published row instead. Blocking drivers, and asyncio drivers beside them.
 2. `publish_many(1000)` against a bare bulk insert of the same Published rows.
 3. The relay: committed events to a Sparrow broker, one worker.
 4. The executor: a handler that writes one row in its own session, one worker.
-5. The same two with 10^4 to 10^6 finished rows in the wide tables, 10^7 with SPARROW_SCALE=huge.
+5. Relay and executor with 10^4 to 10^6 finished rows in the wide tables, 10^7 with SPARROW_SCALE=huge.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ async def executing(url: str, **options: Any) -> float:
     """Messages a second, from Received to Successed, with a handler that writes a row."""
     store = bus_on(url, Waiting("bench.handled", HANDLED), runs_handlers=True, **options)
     store.subscriptions.add("bench.handled", _writes_a_row, group="bench")
-    # First they are all stored; an executor of another process would find them like this.
+    # First store all messages; an executor of another process would find them in this state.
     await store.prepare()
     store.check()
     from sparrow.bus.receive.receiver import EventReceiver
@@ -275,7 +275,7 @@ def fill(bus: EventBus, count: int) -> None:
         step = min(have, count - have, 250_000)
         bus.database.run_blocking(lambda db, have=have, step=step: more(db, have, step))
         have += step
-    if bus.database.kind == "postgresql":  # now, and not in the background of what is measured
+    if bus.database.kind == "postgresql":  # now, not in the background of a measurement
         with bus.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("VACUUM ANALYZE")
             connection.exec_driver_sql("CHECKPOINT")
@@ -285,7 +285,7 @@ _COLUMNS = '"Id", "Name", "Content", "Added", "ExpiresAt", "StatusName"'
 _HAVE = 'SELECT MAX("Id") FROM {bus.core.context.sql.names.received} WHERE "Name" = \'bench.old\''
 
 
-# -- all of it -------------------------------------------------------------------------------------------------------
+# -- main ------------------------------------------------------------------------------------------------------------
 
 
 async def measure(kind: str, url: str, name_server: str) -> list[Row]:

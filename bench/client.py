@@ -1,6 +1,6 @@
-"""Sparrow's client against a broker in another process: messages a second, latency, and thousands that only wait.
+"""Sparrow's client against a broker in another process: messages per second, latency, and thousands of idle clients.
 
-Throughput is limited by two cores here, one for each side; each row says what one side can do with the other.
+Two cores limit the throughput, one for each side; each row shows the rate of one side together with the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def produce(name_servers: str, topic: str, count: int) -> float:
                 except Busy:
                     await asyncio.sleep(0)
             if not number % 512:
-                await asyncio.sleep(0)  # let answers in: a producer that never yields only fills its buffers
+                await asyncio.sleep(0)  # read responses: a producer that never yields only fills its buffers
         await producer.flush()
         assert last is not None
         assert last.result().is_ok
@@ -123,7 +123,7 @@ def idle(pid: int, port: int, connections: int, seconds: float) -> tuple[float, 
         for _ in range(connections):
             sockets.append(socket.create_connection(("127.0.0.1", port)))
             sockets[-1].sendall(frame)
-        time.sleep(1.0)  # the last ones are being parked
+        time.sleep(1.0)  # the last requests are being parked
         begun = cpu_of(pid)
         time.sleep(seconds)
         return rss_mb(pid), (cpu_of(pid) - begun) / seconds * 100
@@ -159,7 +159,7 @@ def main() -> None:
         low, high = uvloop.run(latency(name_servers, "bench-latency", 50 if is_smoke() else 2_000))
         produced = uvloop.run(produce(name_servers, "bench-one", count))
         consumed = uvloop.run(consume(name_servers, "bench-one", count))
-        # The best of some rounds: the first ones pay for memory that the machine has not touched before.
+        # The best of several rounds: the first ones pay for memory that the machine has not touched before.
         rounds = [
             uvloop.run(tables(name_servers, f"bench-table-{number}", count * 5))
             for number in range(1 if is_smoke() else 3)

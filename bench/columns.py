@@ -1,11 +1,11 @@
 """The columnar codec against loops with `struct`, and against copying the same bytes.
 
-The columnar side works through batches of 8192 records. The goals are set against a decode loop that keeps the rows it
-made, as one does who wants them; shown besides is one that drops its rows after each batch, which spares the garbage
-collector. The goal for encoding is set without the checksum: that is one C call a body on both sides.
+The columnar side processes batches of 8192 records. The goals refer to a decode loop that keeps its rows, as a program
+that needs them does; the report also shows a loop that drops its rows after each batch, which spares the garbage
+collector. The goal for encoding excludes the checksum, which is one C call per body on both sides.
 
-Batches (request 320) are compared with the loop of `wire/batch` and what a sender or a broker does around it. Their
-bodies are all of one size, as often; "mixed sizes" has those of the rest of this bench.
+Batches (request 320) are compared with the loop of `wire/batch` and the surrounding work of a sender or a broker. Their
+bodies have one size, which is common; "mixed sizes" has the bodies of the rest of this bench.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Messages that wait: how late they come when many are due, with a million others waiting, and what those cost.
+"""Delayed messages: their lateness when many are due while a million others wait, and the cost of waiting ones.
 
-The broker runs in a process of its own. Lateness is taken where it counts: at a consumer that waits for the messages.
+The broker runs in a separate process. Lateness is measured at a consumer that waits for the messages.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ def main() -> None:
             send(load, "instant", [due_ms] * burst)
             late_of_burst = lateness(port, "instant", burst, within_s=60)
 
-            # In any order, and all there before the first is due. What is sent is twice as quick as this.
+            # In random order, and all stored before the first is due. Sending is twice as fast as this rate.
             begin_ms = now_ms() + (1_000 if smoke else due_soon // 8)
             send(load, "minute", [begin_ms + rng.randrange(window_ms) for _ in range(due_soon)])
             assert now_ms() < begin_ms, "sending took longer than was thought: what is measured is not what is said"
             late = lateness(port, "minute", due_soon, within_s=window_ms / 1000 + 60)
-            # Sent before the restart and due after it: nothing of them is in the new process's memory.
+            # Sent before the restart and due after it: the new process has none of them in memory.
             cold_ms = now_ms() + (8_000 if smoke else 20_000) + burst // 8
             send(load, "cold", [cold_ms] * burst)
         begun = time.perf_counter()

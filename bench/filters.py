@@ -1,4 +1,4 @@
-"""What a SQL92 selector costs a message: one property string at a time, and a column of them."""
+"""The cost of a SQL92 selector per message: one property string at a time, and a column of them."""
 
 from __future__ import annotations
 

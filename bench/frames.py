@@ -1,4 +1,4 @@
-"""What one frame costs: a send request decoded and typed, its response encoded, beside plain json doing the same."""
+"""The cost of one frame: decode and type a send request, encode its response, compared with plain json."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Receiving and acknowledging by pop: one Python consumer, batches of 32, against a broker in a process of its own.
+"""Receiving and acknowledging by pop: one Python consumer, batches of 32, a broker in a separate process.
 
-The consumer does all a client must: it decodes the messages and makes the acknowledgements. The peer in the same run is
-a consumer that pulls and decodes the same messages. What a message costs the broker stands
-beside it, in CPU time.
+The consumer does all work of a client: it decodes the messages and builds the acknowledgements. The peer in the same
+run is a consumer that pulls and decodes the same messages. The report also shows the broker's CPU time per message.
 """
 
 from __future__ import annotations

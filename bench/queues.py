@@ -1,4 +1,4 @@
-"""What 10,000 queues cost: memory for a few messages in each, and the time to open them again."""
+"""The cost of 10,000 queues: memory for a few messages in each, and the time to open them again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fill(store: LogStore, queues: list[Queue]) -> float:
     begun = time.perf_counter()
     with store._maintenance_thread.paused():
         store._maintenance.checkpoint()
-        # Twice more: a queue that did not grow between two looks is idle, and keeps nothing in memory.
+        # Two more rounds: a queue that did not grow between two rounds is idle and keeps nothing in memory.
         store._maintenance.flush_queues()
         store._maintenance.flush_queues()
     return time.perf_counter() - begun
@@ -45,7 +45,7 @@ def measure(path: Path, count: int, *, has_goals: bool) -> list[Row]:
             asyncio.run(
                 store.catalog.put_topic(Topic(name=topic, read_queues=QUEUES_A_TOPIC, write_queues=QUEUES_A_TOPIC))
             )
-        fill(store, queues[:1])  # what a first append, a first checkpoint and a first index bring with them
+        fill(store, queues[:1])  # excludes the cost of the first append, checkpoint and index
         before = memory_mb()
         checkpoint_s = fill(store, queues)
         after = memory_mb()

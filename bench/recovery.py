@@ -1,9 +1,9 @@
-"""How long a killed store takes to open again, and how much memory.
+"""Time and memory that a killed store needs to open again.
 
 A child process fills a log with 1 KB messages and is killed: once right after a checkpoint, and once as far after one
-as the settings allow. Then another child opens it, first with the views as they were, then with all views deleted, so
-that every record is read, checked and filed again. (The page cache is warm: an ordinary user cannot drop it. From a
-cold disk, opening costs this plus reading the part of the log after the checkpoint, or all of it.)
+as the settings allow. Then another child opens it, first with the existing views, then with all views deleted, so that
+every record is read, verified and indexed again. (The page cache is warm: an ordinary user cannot drop it. From a cold
+disk, add the time to read the log after the checkpoint, or all of it.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Opened(NamedTuple):
     """By how much memory grew while the store was being opened, at the highest."""
 
 
-# -- the children -----------------------------------------------------------------------------------------------------
+# -- child processes --------------------------------------------------------------------------------------------------
 
 
 def build(path: Path, total_bytes: int, tail_bytes: int) -> None:
@@ -105,7 +105,7 @@ def open_again(path: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)  # leave the folder as a crash would
 
 
-# -- the measurement --------------------------------------------------------------------------------------------------
+# -- measurement ------------------------------------------------------------------------------------------------------
 
 
 def start(*args: object) -> subprocess.Popen[str]:

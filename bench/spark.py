@@ -1,8 +1,8 @@
-"""Spark on topics: ratios to Parquet, to a reader of tuples, and between our own ways, all in one run.
+"""Spark on topics: ratios to Parquet, to a reader of tuples, and between Sparrow's own ways of access, in one run.
 
-Five million messages of 100 bytes in eight queues that take turns in the log; two cores for Spark, broker and Python
-together. Each time is the quickest of three rounds, the rivals in turn. `--keep FOLDER` keeps the data for another run,
-`--rows N` takes fewer, `--only reading` measures one part.
+Five million messages of 100 bytes in eight queues that alternate in the log; two cores for Spark, broker and Python
+together. Each time is the best of three rounds in which the competitors alternate. `--keep FOLDER` keeps the data for
+another run, `--rows N` uses fewer messages, `--only reading` measures one part.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAP = pa.map_(pa.string(), pa.string())
 SLIM = "body binary, keys string, tags string, queue_id int, queue_offset bigint, store_timestamp timestamp"
 
 
-# -- what is measured against -----------------------------------------------------------------------------------------
+# -- competitors ------------------------------------------------------------------------------------------------------
 
 
 class TupleSource(DataSource):
@@ -120,7 +120,7 @@ class DropWriter(DataSourceArrowWriter):
         return WriterCommitMessage()
 
 
-# -- the lab ----------------------------------------------------------------------------------------------------------
+# -- setup ------------------------------------------------------------------------------------------------------------
 
 
 def fill(name_servers: str, topic: str, rows: int) -> None:
@@ -284,7 +284,7 @@ def _batch_ms(writer: Any, folder: Path, batches: int, send: Callable[[], object
             for progress in query.recentProgress:
                 if progress.numInputRows:
                     seen[progress.batchId] = progress.batchDuration
-        times = [seen[number] for number in sorted(seen)[2:]]  # the first ones start processes
+        times = [seen[number] for number in sorted(seen)[2:]]  # the first batches start processes
         return statistics.median(times)
     finally:
         query.stop()

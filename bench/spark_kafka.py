@@ -1,12 +1,12 @@
 """Batch scans of a topic against Spark's own Kafka connector on a real Kafka: same messages, machine and run.
 
-Two million messages of 100 bytes with a key in eight queues. Spark's Kafka sink copies them from our topic, so that
-each partition has what our queue has, in batches as large as the lots our topic was filled in; Kafka's JVM gets the
-flags that its own start script gives it. Two cores for Spark, the services and Python together; a service that is not
-scanned is idle. Each time is the quicker of two rounds, the rivals in turn, after one that is not counted. Our messages
-carry a tag and an id besides, which Kafka's do not.
+Two million messages of 100 bytes with a key in eight queues. Spark's Kafka sink copies them from Sparrow's topic, so
+that each partition has the messages of the same queue, in batches as large as the lots that filled the topic; Kafka's
+JVM gets the flags of its own start script. Two cores for Spark, the servers and Python together; a server that is not
+scanned is idle. Each time is the better of two rounds in which the competitors alternate, after a warm-up round.
+Sparrow's messages also carry a tag and an id, which Kafka's do not.
 
-At smoke scale, and where Java, Maven or its registry is missing, only our own figures are made.
+At smoke scale, and if Java, Maven or its registry is missing, the bench measures Sparrow only.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def main() -> None:
                 try:
                     with quick_kafka(scratch) as kafka:
                         rows = against(lab, kafka)
-                except pytest.skip.Exception as reason:  # how the tests say that Kafka itself cannot be had
+                except pytest.skip.Exception as reason:  # how the tests report that Kafka is not available
                     _tell(f"without Kafka, only our own figures: {reason}")
             rows = rows or alone(lab)
         finally:

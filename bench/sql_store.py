@@ -1,11 +1,11 @@
-"""The SQL store against the databases and drivers under it: MariaDB, PostgreSQL (started here) and SQLite.
+"""The SQL store against its databases and drivers: MariaDB, PostgreSQL (started here) and SQLite.
 
-What is compared takes turns in one run; ratios are medians over the rounds, of what was measured side by side.
+The compared operations alternate in one run; ratios are medians over the rounds, of adjacent measurements.
 
-1. Appends of batches by one sender, against a bare INSERT of the same rows into a table that is made the same way.
+1. Appends of batches by one sender, against a bare INSERT of the same rows into a table with the same definition.
 2. Senders of single messages on one lane, 32 against one.
-3. Reads of 100 messages from the database, against a bare SELECT, and from the tail that the store keeps in memory.
-4. From an append's return to the news at another store on the same database, while somebody waits there.
+3. Reads of 100 messages from the database, against a bare SELECT, and from the tail in the store's memory.
+4. From an append's return to the notification of a waiting reader at another store on the same database.
 5. Offsets of many groups saved together, against one by one.
 6. The cost of an append and of a read in tables of 10^4 to 10^6 messages, 10^7 with SPARROW_SCALE=huge.
 """
@@ -212,7 +212,7 @@ class Bench:
         self.row(f"{name} from the tail, the first time / from the database", ratio(first, stored), "times", 3)
         self.row(f"{name} from the tail, again / from the database", ratio(again, stored), "times")
 
-    # -- news ---------------------------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------------------------
 
     async def wake_ups(self) -> None:
         queue = await self.queue("ours", Priority.LOW)

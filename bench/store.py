@@ -1,11 +1,11 @@
-"""The log store against what its disk and memory can do.
+"""The log store against the limits of its disk and memory.
 
-1. Bulk appends of encoded batches, queues and key index included, against a plain sequential `os.write` of the same
-   bytes to a file beside it. Both end in the page cache; the two take turns, and the quickest of each counts.
-2. A single append: CPU time of the thread that appends, and of all threads with the keys filed too.
+1. Bulk appends of encoded batches, including queues and key index, against a plain sequential `os.write` of the same
+   bytes to a file beside it. Both end in the page cache; the two alternate, and the best of each counts.
+2. A single append: CPU time of the appending thread, and of all threads including the key index.
 3. Synchronous flush with 64 appenders, against as many bare `pwrite` + `fdatasync` of the same bytes.
-4. Reads: hot ones as the broker does them; cold ones checked, from a store just opened. (The page cache stays warm: an
-   ordinary user cannot drop it. A cold read costs this plus the disk.)
+4. Reads: hot reads as the broker does them; cold reads with verification, from a store just opened. (The page cache
+   stays warm: an ordinary user cannot drop it. A really cold read costs this plus the disk.)
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def bulk(body_bytes: int, total_bytes: int, rounds: int, goal: float | None) -> 
     ]
 
 
-# -- one by one -------------------------------------------------------------------------------------------------------
+# -- single appends ---------------------------------------------------------------------------------------------------
 
 
 def draft() -> Draft:
@@ -247,7 +247,7 @@ def bare_groups(path: Path, size: int, groups: list[int], delay_s: float = 0.0) 
         os.close(fd)
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reads ------------------------------------------------------------------------------------------------------------
 
 
 def reads(total_bytes: int, times: int) -> list[Row]:

@@ -1,6 +1,6 @@
-"""Transactions a second, end to end: half message, answer, commit, and the message at a consumer, 64 in flight.
+"""Transactions per second, end to end: half message, response, commit, and the message at a consumer, 64 in flight.
 
-The broker runs in a process of its own; this one is the load and speaks plain frames. Commits want no answer, as all
+The broker runs in a separate process; this process is the load and sends plain frames. Commits are one-way, as all
 clients send them. A transaction counts as in flight until a waiting consumer has its message.
 """
 
@@ -104,14 +104,15 @@ def main() -> None:
     count = 2_000 if is_smoke() else 60_000
     frames = [half_frame(number) for number in range(count)]
     with folder_on_disk() as folder, broker(folder) as (pid, port, _):
-        Load(port).round([half_frame(count)])  # makes the topic, and is never committed
+        Load(port).round([half_frame(count)])  # creates the topic, and is never committed
         work = Run(port, frames)
         cpu = cpu_of(pid)
         work.run()
         cpu = cpu_of(pid) - cpu
     assert work.in_flight_max == IN_FLIGHT, "what is measured is what is said"
     took_s = float(work.came[-1] - work.begun[0])
-    # One connection's transactions are committed in the order they were begun, so the nth to come is the nth begun.
+    # Transactions of one connection are committed in the order of their begin, so the nth message belongs to the nth
+    # begin.
     latency_ms = (work.came - work.begun) * 1000
     in_flight = float((work.came - work.begun).sum()) / took_s
     assert in_flight <= IN_FLIGHT, "no more of them were open at a time, on average either"

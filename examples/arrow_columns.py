@@ -1,4 +1,4 @@
-"""A table becomes records, the records become a table again: no loop over messages on either way."""
+"""Encode an Arrow table as message records and decode the records into a table, without a loop over messages."""
 
 import pyarrow as pa
 
@@ -23,6 +23,6 @@ print(f"{len(encoded.sizes)} records, {encoded.data.size} bytes, in RocketMQ's o
 batch = columns.decode(encoded.data, sizes=encoded.sizes, columns=["keys", "tags", "body"])
 print(batch.to_pylist())
 
-# The same bytes, one message at a time: one format, two codecs.
+# The record codec reads the same bytes message by message: both codecs share one format.
 for message in record.decode_all(encoded.data.to_pybytes()):
     print(message.keys, message.tags, message.body)

@@ -1,4 +1,4 @@
-"""The same for asyncio: messages that travel together, and a handler that takes them as they come."""
+"""Send and consume with asyncio: the producer sends messages in batches, the consumer calls an async handler."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Every consumer gets every message. Each keeps its own progress, here in a file."""
+"""Broadcast: every consumer receives every message. Each consumer keeps its own offsets, here in a file."""
 
 import tempfile
 from pathlib import Path

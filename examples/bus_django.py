@@ -1,4 +1,7 @@
-"""Django in one file: events are rows that `atomic()` commits or does not. The broker runs in this very process."""
+"""Event bus with Django: publish events inside `transaction.atomic()`, so that they commit or roll back with its rows.
+
+Project and broker run in this one process.
+"""
 
 import tempfile
 import threading
@@ -19,7 +22,7 @@ handled = threading.Semaphore(0)
 
 
 def configure(folder: str, name_servers: str) -> None:
-    """What settings.py says."""
+    """Configure Django; in a project, these lines stand in settings.py."""
     settings.configure(
         ALLOWED_HOSTS=["*"],
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{folder}/shop.db"}},
@@ -29,7 +32,7 @@ def configure(folder: str, name_servers: str) -> None:
         SPARROW_BUS={"broker": f"sparrow://{name_servers}", "app": "shop"},
     )
     django.setup()
-    call_command("migrate", verbosity=0)  # makes the tables of the bus
+    call_command("migrate", verbosity=0)  # creates the tables of the bus
 
 
 def create(request: HttpRequest, number: int) -> HttpResponse:
@@ -39,7 +42,7 @@ def create(request: HttpRequest, number: int) -> HttpResponse:
         cursor.execute("INSERT INTO orders VALUES (%s)", [number])
         publisher.publish("order.created", {"number": number})
         if number == 13:
-            transaction.set_rollback(True)  # there is no order, and no event
+            transaction.set_rollback(True)  # stores neither the order nor the event
     return HttpResponse("never mind" if number == 13 else "thanks")
 
 
@@ -49,14 +52,14 @@ urlpatterns = [path("orders/<int:number>", create)]
 def main() -> None:
     from sparrow.bus.integrations.django import bus, publisher
 
-    @bus.subscribe("order.created", group="billing")  # in a project: in the module `events` of an application
+    @bus.subscribe("order.created", group="billing")  # in a project: in the `events` module of an application
     def bill(order: dict) -> None:
         print("billing:", order)
         handled.release()
 
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE orders (number INTEGER)")
-    bus.install(get_wsgi_application())  # or nothing of this, and `manage.py bus_worker`
+    bus.install(get_wsgi_application())  # alternative: run `manage.py bus_worker`
     client = Client()
     for number in (12, 13, 14):
         print("shop:", number, client.get(f"/orders/{number}").content.decode())

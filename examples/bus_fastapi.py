@@ -1,4 +1,4 @@
-"""FastAPI: an order and the event that announces it are one commit. The broker runs in this very process."""
+"""Event bus with FastAPI: store an order and publish its event in one transaction. The broker runs in this process."""
 
 import asyncio
 import tempfile
@@ -36,7 +36,7 @@ class Order(BaseModel):
 
 def shop(bus: EventBus, billed: asyncio.Event) -> FastAPI:
     app = FastAPI()
-    bus.install(app)  # starts and stops with the application
+    bus.install(app)  # the bus starts and stops with the application
 
     async def get_session() -> AsyncIterator[AsyncSession]:
         async with AsyncSession(bus.database.async_engine) as session, session.begin():
@@ -53,7 +53,7 @@ def shop(bus: EventBus, billed: asyncio.Event) -> FastAPI:
 
     @bus.subscribe("order.created", group="billing")
     async def bill(order: Order, session: AsyncSession) -> None:
-        session.add(BillRow(order_number=order.number))  # committed together with the end of the message
+        session.add(BillRow(order_number=order.number))  # commits with the completion of the event
         print("billing:", order)
         billed.set()
 
@@ -66,7 +66,7 @@ async def main(folder: str, name_servers: str) -> None:
     app = shop(bus, billed)
     await bus.database.run(Base.metadata.create_all)
     async with (
-        app.router.lifespan_context(app),  # what a server does around the requests
+        app.router.lifespan_context(app),  # a server runs the lifespan around the requests
         AsyncClient(transport=ASGITransport(app), base_url="http://shop") as client,
     ):
         for order in (Order(number=1, book="out of print"), Order(number=2, book="Walden")):

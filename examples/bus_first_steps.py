@@ -1,7 +1,7 @@
-"""An event that is published in the application's own transaction, and handled once.
+"""Publish an event in the application's own transaction and handle it exactly once.
 
-Everything is in this one process: a SQLite file and a broker in memory. Exchange the two URLs for a real database
-(`postgresql://…`, `mysql://…`) and a real broker (`sparrow://127.0.0.1:9876`), and nothing else changes.
+Everything runs in this process: a SQLite file and an in-memory broker. Replace the two URLs with a real database
+(`postgresql://…`, `mysql://…`) and a real broker (`sparrow://127.0.0.1:9876`); nothing else changes.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ async def main(folder: Path) -> None:
 
     @bus.subscribe("order.created")
     async def charge(order: Order, headers: Headers, session: AsyncSession) -> None:
-        # This row and "the event is handled" are one commit: whatever dies, and however often the event is delivered,
-        # there is one charge.
+        # The bus marks the event as handled in the transaction that inserts this row. A crash or a repeated delivery
+        # therefore never charges an order twice.
         charge = {"order": order.number, "euros": order.euros}
         await session.execute(text("INSERT INTO charges VALUES (:order, :euros)"), charge)
         print(f"order {order.number}: charged {order.euros} euros (event {headers.id})")

@@ -1,5 +1,7 @@
-"""Flask: views publish in the session of their request. The bus starts with the first one; `flask bus worker` would
-be a worker of its own. The broker runs in this very process."""
+"""Event bus with Flask: views publish in the database session of their request.
+
+The bus starts with the first request; `flask bus worker` runs a separate worker. The broker runs in this process.
+"""
 
 import tempfile
 import threading
@@ -25,7 +27,7 @@ def shop(bus: EventBus) -> Flask:
         db.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number})
         publisher.publish("order.created", {"number": number})
         if number == 13:
-            return "never mind"  # without a commit: there is no order, and no event
+            return "never mind"  # no commit: stores neither the order nor the event
         db.commit()
         return "thanks"
 

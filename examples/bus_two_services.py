@@ -1,11 +1,11 @@
-"""Two services, two databases, one broker: every order is paid, and none of them twice.
+"""Two services with one database each and one broker: every order is paid exactly once.
 
     orders:   INSERT order    + publish order.placed  ── one commit ──►  broker
     billing:  INSERT payment  + publish payment.done  ── one commit ──►  broker
     orders:   UPDATE order                            ── one commit
 
-Each service writes only its own database. Kill one of them wherever you like and start it again: what was committed is
-delivered, and what was handled is not handled again.
+Each service writes only to its own database. Kill a service at any point and restart it: committed events are still
+delivered, and handled events are not handled again.
 
     python bus_two_services.py
     python bus_two_services.py --orders mysql://… --billing postgresql://… --broker sparrow://127.0.0.1:9876
@@ -47,7 +47,7 @@ payments_table = Table(
     "payments",
     billing_schema,
     Column("id", Integer, primary_key=True),
-    # Not unique: nothing here but the bus keeps an order from being paid twice.
+    # Not unique on purpose: only the bus prevents a second payment of an order.
     Column("order_number", Integer, nullable=False),
     Column("cents", Integer, nullable=False),
 )
@@ -71,7 +71,7 @@ def orders_service(database: str, broker: str | Transport) -> EventBus:
 
 
 async def place_order(bus: EventBus, order: Order) -> None:
-    """The order and the news of it: both or neither."""
+    """Store the order and publish its event in one transaction."""
     async with AsyncSession(bus.database.async_engine) as session, session.begin():
         await session.execute(insert(orders_table).values(number=order.number, cents=order.cents))
         await bus.publish("order.placed", order, session=session)
@@ -85,7 +85,7 @@ def billing_service(database: str, broker: str | Transport) -> EventBus:
 
     @bus.subscribe("order.placed")
     async def take_money(order: Order, session: AsyncSession) -> None:
-        # The session is the one in which the bus notes that this message is done.
+        # The bus commits this session together with the completion of the event.
         await session.execute(insert(payments_table).values(order_number=order.number, cents=order.cents))
         await bus.publish("payment.done", order, session=session)
 
@@ -102,14 +102,14 @@ async def create_tables(bus: EventBus, schema: MetaData) -> None:
 
 @dataclass
 class Books:
-    """What the two databases say."""
+    """Totals of both databases."""
 
     orders: int
     ordered_cents: int
     orders_paid: int
     paid_cents: int
     payments_max: int
-    """Of one order, as the orders know it."""
+    """The highest number of payments that the orders service counted for one order."""
     payments: int
     payment_cents: int
 

@@ -1,4 +1,4 @@
-"""A handler that wants some messages later and some not at all; and an operator who sends the latter again."""
+"""Retry a message later, dead-letter another one, and redrive the dead letter after the repair."""
 
 import threading
 
@@ -14,9 +14,9 @@ handled: list[str] = []
 def handle(message: StoredMessage) -> None:
     text = message.body.decode()
     if text == "too early" and message.reconsume_times == 0:
-        raise RetryLater(1)  # in a second
+        raise RetryLater(1)  # deliver again after one second
     if text == "broken" and not is_repaired.is_set():
-        raise DeadLetter  # no use in trying again
+        raise DeadLetter  # a retry would not help
     handled.append(text)
     if len(handled) == 3:
         all_handled.set()

@@ -1,4 +1,4 @@
-"""Messages for later: after a while, at a time, after one of RocketMQ's levels; and one that is taken back."""
+"""Delayed messages: after a duration, at a time, by a RocketMQ delay level; and recall one before its delivery."""
 
 import time
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Consume only what you want: by tags, or by a condition on properties (SQL92) that the broker evaluates."""
+"""Filter messages at the broker: by tags, or by a SQL92 condition on properties."""
 
 import sparrow.testing
 from sparrow import Consumer, Message, Producer

@@ -1,4 +1,4 @@
-"""Send some messages and receive them. The broker runs in this very process; `sparrow up` starts one that stays."""
+"""Send messages and receive them. The broker runs in this process; `sparrow up` starts a permanent one."""
 
 import sparrow.testing
 from sparrow import Consumer, Message, Producer

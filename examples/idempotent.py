@@ -1,4 +1,4 @@
-"""A send whose answer got lost is made again, and stored once."""
+"""Idempotent producer: a send that is repeated after a lost response is stored once."""
 
 import sparrow.testing
 from sparrow import Admin, Message, Producer
@@ -9,7 +9,7 @@ with sparrow.testing.run_platform() as platform, Admin(platform.name_servers) as
     stored = admin.find_by_id(sent.offset_id)
     print("the producer wrote on it:", stored.properties["__PID"], stored.properties["__SEQ"])
 
-    # Had the answer been lost, the producer would have sent the same bytes once more. So does this one:
+    # After a lost response, an idempotent producer sends the same bytes again. This producer simulates that repeat:
     with Producer(platform.name_servers) as repeater:
         again = repeater.send(Message(topic="orders", body=stored.body, properties=stored.properties))
     print("first: ", sent.queue_id, sent.queue_offset)

@@ -1,4 +1,4 @@
-"""Keep messages in a log store, read them back one by one and as Arrow columns. No broker is needed."""
+"""Append messages to a log store and read them, one by one and as Arrow columns. No broker is needed."""
 
 import asyncio
 import tempfile

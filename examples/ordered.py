@@ -1,4 +1,4 @@
-"""Messages of one order stay in order: they share a queue, and a queue is handled one message after the other."""
+"""Ordered messages: messages of one order share a queue, and the consumer handles each queue sequentially."""
 
 import threading
 from collections import defaultdict
@@ -22,7 +22,7 @@ with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         for step in STEPS:
             for number in range(10):
-                # What has the same sharding key goes to the same queue.
+                # Messages with the same sharding key go to the same queue.
                 producer.send(Message("orders", step, properties={PROPERTY_SHARDING_KEY: f"order-{number}"}))
 
     with Consumer(platform.name_servers, group="billing") as consumer:

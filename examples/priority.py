@@ -1,4 +1,4 @@
-"""Priorities: what is urgent overtakes what waits. And a look at what comes from now on, without a group."""
+"""Priorities: urgent messages overtake waiting ones. A consumer without a group reads new messages only."""
 
 import sparrow.testing
 from sparrow import Admin, Consumer, Message, Producer
@@ -8,7 +8,7 @@ with sparrow.testing.run_platform() as platform:
         admin.create_topic("jobs", queues=1, has_lanes=True)
     with Producer(platform.name_servers) as producer, Consumer(platform.name_servers, group=None) as onlooker:
         producer.send(Message("jobs", "tidy up", priority="low"))
-        producer.send(Message("jobs", "write the report"))  # middle, unless it says otherwise
+        producer.send(Message("jobs", "write the report"))  # the default priority is middle
         onlooker.subscribe("jobs")
         producer.send(Message("jobs", "put out the fire", priority="high"))
 

@@ -1,4 +1,4 @@
-"""What Hermes was for, on both stores: urgent messages first, and some of the past once more, for one group alone."""
+"""Priority lanes and resend, on both stores: urgent messages first, then a range of old messages for one group."""
 
 import tempfile
 
@@ -9,7 +9,7 @@ JOBS = (("low", "tidy up"), ("middle", "write the report"), ("high", "put out th
 
 
 def read(platform, group, count):
-    """What the group reads next, in the order in which it is handed out."""
+    """Return the next messages of the group, in order of delivery."""
     with Consumer(platform.name_servers, group=group) as consumer:
         consumer.subscribe("jobs")
         found = []
@@ -28,7 +28,7 @@ def show(store):
         for group in ("workers", "auditors"):
             print(f"{group}:", ", ".join(read(platform, group, len(JOBS))))
 
-        # The first two urgent jobs again, for the workers. Nothing is copied: the range is recorded.
+        # Resend the first two urgent jobs to the workers. The broker records the range and copies no message.
         resent = admin.resend("jobs", group="workers", priority="high", begin=0, end=1)
         print("again:", ", ".join(read(platform, "workers", resent.count)))
 

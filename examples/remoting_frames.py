@@ -1,4 +1,4 @@
-"""RocketMQ's remoting protocol without a socket: a request as bytes, and as typed values again."""
+"""RocketMQ's remoting protocol without a socket: encode a request to bytes and decode it to typed values."""
 
 from sparrow.wire import frame, headers
 from sparrow.wire.codes import RequestCode
@@ -9,7 +9,7 @@ request = frame.RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, opaque=7, ext
 data = frame.encode(request)
 print(len(data), "bytes:", data[:60], "...")
 
-# A connection is fed whatever a socket gives, in any pieces, and gives whole commands.
+# A connection accepts the bytes of a socket in chunks of any size and returns complete commands.
 connection = Connection()
 (command,) = connection.feed(data[:10]) + connection.feed(data[10:])
 print(headers.read(headers.request_header_type(command.code), command.ext))

@@ -1,4 +1,4 @@
-"""Send a group back: it gets the messages again that came after a time."""
+"""Reset the offsets of a group, so that it reads stored messages again."""
 
 import sparrow.testing
 from sparrow import Admin, Consumer, Message, Producer

@@ -1,4 +1,4 @@
-"""A question and its answer, both as messages."""
+"""Request and reply, both sent as messages."""
 
 import asyncio
 

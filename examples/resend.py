@@ -1,4 +1,4 @@
-"""A handler was wrong for a while: its group gets the messages of that time once more, and only those."""
+"""Resend the messages of a time range, or of a key, to a group. The group reads only these again."""
 
 import time
 
@@ -7,7 +7,7 @@ from sparrow import Admin, Consumer, Message, Producer
 
 
 def now_ms():
-    """A moment apart from whatever was stored before and will be stored after."""
+    """Return a time that differs from the store times of all earlier and later messages."""
     time.sleep(0.01)
     now = time.time() * 1000
     time.sleep(0.01)
@@ -20,7 +20,7 @@ def send(producer, *names):
 
 
 def read(platform, count):
-    """What the group reads next."""
+    """Return the next messages that the group reads."""
     with Consumer(platform.name_servers, group="billing") as consumer:
         consumer.subscribe("orders")
         found = [next(consumer) for _ in range(count)]
@@ -37,11 +37,11 @@ with sparrow.testing.run_platform() as platform, Admin(platform.name_servers) as
         send(producer, "order-6")
     print("read:", read(platform, 6))
 
-    # By time, and first only counted.
+    # Resend by time; the dry run only counts.
     print("dry run:", admin.resend("orders", group="billing", from_ms=from_ms, to_ms=to_ms, dry_run=True))
     resent = admin.resend("orders", group="billing", from_ms=from_ms, to_ms=to_ms)
     print("again:", read(platform, resent.count))
 
-    # By key, to every group that reads the topic.
+    # Resend by key, to every group that reads the topic.
     print("by key:", admin.resend("orders", keys="order-6"))
     print("again:", read(platform, 1))

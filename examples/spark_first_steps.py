@@ -1,7 +1,7 @@
-"""A topic as a Spark table and as a stream: show it, query it, and aggregate it into another topic, exactly once.
+"""Read a topic as a Spark table and as a stream, query it, and aggregate it into another topic exactly once.
 
-`pip install 'sparrowmq[spark]'` installs all it needs: Spark, and a Java if the machine has none. `spark_session` finds
-that Java; `format("sparrow")` works in any other session of the same Python environment, too.
+`pip install 'sparrowmq[spark]'` installs Spark, and a Java runtime for machines that have none. `spark_session` finds
+that Java; `format("sparrow")` also works in any other Spark session of the same Python environment.
 """
 
 import json
@@ -41,7 +41,7 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
         FROM orders GROUP BY city ORDER BY city
     """).show()
 
-    # It is a stream as well. The query commits its progress to the group `groupId`, so that its lag is visible.
+    # The topic is also a stream. The query commits its progress to the group `groupId`, so that its lag is visible.
     reader = spark.readStream.format("sparrow").schema(columns)
     stream = reader.options(**connection, subscribe="orders", startingOffsets="earliest", groupId="revenue").load()
     windows = (
@@ -53,11 +53,11 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
     )
 
     def publish(batch: DataFrame, number: int) -> None:
-        """Write results that change with foreachBatch. Brokers record query and batch, so none is written twice."""
+        """Write the updated results of one batch. Brokers record query and batch, so no batch is written twice."""
         batch.write.format("sparrow").mode("append").options(**connection, topic="revenue").save()
 
     def catch_up() -> None:
-        """Process what exists, then end. `.trigger(processingTime="2 seconds")` would run until stopped."""
+        """Process the existing messages, then end. `.trigger(processingTime="2 seconds")` would run until stopped."""
         writer = windows.writeStream.queryName("revenue").outputMode("update").trigger(availableNow=True)
         writer.option("checkpointLocation", checkpoint).foreachBatch(publish).start().awaitTermination()
 
@@ -69,7 +69,7 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
     show_lag("after the first run")
     send_orders(platform.name_servers, 30)
     show_lag("30 orders later")
-    catch_up()  # continues from the checkpoint: adds the 30 orders to the sums
+    catch_up()  # continues from the checkpoint and adds the 30 orders to the sums
     show_lag("after the second run")
 
     print("The window of every city, after the first and after the second run:")

@@ -1,6 +1,6 @@
 """Run a pipeline file from Python, as `sparrow pipeline run examples/pipeline_orders.toml` does.
 
-The file defines sources, SQL and sinks. Here it gets another name server and another checkpoint folder.
+The file defines sources, SQL and sinks. This program overrides its name server and its checkpoint folder.
 """
 
 import json
@@ -26,7 +26,7 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
             body = json.dumps({"cents": 100 + number})
             producer.send(Message("demo_orders", body, tags=("Berlin", "Lagos", "Lima")[number % 3]))
 
-    done = run_pipeline(spark, pipeline, on_progress=lambda done: None)  # is called with the progress
+    done = run_pipeline(spark, pipeline, on_progress=lambda done: None)  # called with the progress of each batch
     print(f"{done.rows} orders read")
     done = run_pipeline(spark, pipeline, on_progress=lambda done: None)
     print(f"{done.rows} orders read by the second run, which continues where the first one ended")

@@ -1,4 +1,4 @@
-"""A broker that asks who is there: tokens for a producer and a consumer, and one that is taken back."""
+"""Authentication: issue tokens for a producer and a consumer, then revoke one."""
 
 import sparrow.testing
 from sparrow import Admin, Consumer, Credentials, Message, Producer

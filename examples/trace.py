@@ -1,4 +1,4 @@
-"""Message trace: who sent what, when, and who consumed it, in RocketMQ's own format."""
+"""Message trace: record when a message was sent and consumed, and by which clients, in RocketMQ's format."""
 
 import sparrow.testing
 from sparrow import Consumer, Message, Producer

@@ -1,4 +1,4 @@
-"""A message that is delivered if, and only if, the database has committed."""
+"""Transactional message: deliver a message if, and only if, the database transaction commits."""
 
 import sqlite3
 
@@ -11,14 +11,14 @@ database.execute("create table orders (id text primary key)")
 
 
 def is_there(message: StoredMessage) -> TransactionState:
-    """What the broker asks if it never heard how a transaction ended, because we crashed, say."""
+    """Answer a check-back: the broker asks for a transaction whose result it did not receive, e.g. after a crash."""
     found = database.execute("select 1 from orders where id = ?", message.keys).fetchone()
     return TransactionState.COMMIT if found else TransactionState.ROLLBACK
 
 
 with (
     sparrow.testing.run_platform() as platform,
-    # Brokers ask any producer of the group, so the group is the application's own.
+    # The broker sends check-backs to any producer of the group, so the group must belong to this application alone.
     Producer(platform.name_servers, group="shop", transaction_checker=is_there) as producer,
 ):
     with producer.transaction(Message("paid", "a book", keys="order-1")), database:

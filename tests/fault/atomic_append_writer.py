@@ -1,6 +1,6 @@
-"""The child of `test_atomic_append`: appends groups, and messages in between, until it is killed.
+"""The child process of `test_atomic_append`: makes atomic appends and single appends until it is killed.
 
-It says "open" once the store is open, then the number of every group that was acknowledged.
+It prints "open" when the store is open, then the number of each acknowledged atomic append.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def settings() -> LogSettings:
         index_slots=997,
         index_entries=20_000,
         flush="sync",
-        # Short, so that a kill meets every chore at work.
+        # Short intervals, so that kills interrupt every background task.
         checkpoint_interval_ms=30,
         offset_flush_interval_ms=10,
         flush_timeout_ms=60_000,
@@ -40,7 +40,7 @@ def settings() -> LogSettings:
 
 
 def bodies_of(number: int) -> list[tuple[Queue, list[bytes]]]:
-    """What group `number` holds, portion by portion."""
+    """Return the bodies of atomic append `number`, by queue batch."""
     rng = random.Random(number)
     return [
         (rng.choice(QUEUES), [b"%d.%d.%d" % (number, part, n) + bytes(rng.randrange(60)) for n in range(size)])

@@ -1,4 +1,4 @@
-"""Workers of the bus in processes of their own, and what they did: to the tables, and to the broker."""
+"""Bus workers in separate processes, and checks of their effects on the tables and on the broker."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ PATIENCE_S = 60.0
 LOOK_S = 0.02
 BATCH = 40
 LEASE_S = 1.0
-"""For tests that kill: what a dead worker held is due again after it."""
+"""Short leases for tests that kill workers: rows of a dead worker are due again soon."""
 CALM_LEASE_S = 60.0
 POLL_MAX_S = 0.1
 CRASHES_MAX = 1_000
-"""Our workers die of us, not of a message."""
+"""High, because the tests kill the workers: no event is to fail because of its crash count."""
 EFFECTS = {
     "sqlite": "id INTEGER PRIMARY KEY AUTOINCREMENT",
     "mysql": "id bigint AUTO_INCREMENT PRIMARY KEY",
@@ -50,7 +50,7 @@ EFFECTS = {
 
 
 def until(claim: Callable[[], object], *, within_s: float = PATIENCE_S, look_s: float = LOOK_S) -> None:
-    """As `wait_until`, for claims that ask a database: it has other work to do."""
+    """Like `wait_until`, with a longer interval, because each check is a database query."""
     deadline = time.monotonic() + within_s
     while not claim():
         assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
@@ -58,7 +58,7 @@ def until(claim: Callable[[], object], *, within_s: float = PATIENCE_S, look_s: 
 
 
 class Crew:
-    """Hires workers, and kills them."""
+    """Starts workers and kills them."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -74,7 +74,7 @@ class Crew:
             (self._pids if word == "started" else self._ended)[int(one)] = int(other)
 
     def hire(self, job: Job) -> int:
-        """Its process id; it may take a moment until it works."""
+        """Start a worker and return its process id; the worker needs a moment to begin."""
         assert self._process.stdin is not None
         number = next(self._numbers)
         self._process.stdin.write(b"%d %s\n" % (number, msgspec.json.encode(job)))
@@ -88,12 +88,12 @@ class Crew:
         assert self.status(pid) == (-number if number == signal.SIGKILL else 0)
 
     def status(self, pid: int, *, within_s: float = PATIENCE_S) -> int:
-        """Once it has ended."""
+        """Return the exit status after the worker has ended."""
         wait_until(lambda: pid in self._ended, within_s=within_s)
         return self._ended[pid]
 
     def dismiss(self) -> None:
-        """Kill all that are left. Nobody may have ended but by a kill or as asked."""
+        """Kill all remaining workers. Fail if a worker ended other than by a kill or by request."""
         for pid in self._pids.values():
             if pid not in self._ended:
                 os.kill(pid, signal.SIGKILL)
@@ -105,7 +105,7 @@ class Crew:
 
 @contextmanager
 def crew() -> Iterator[Crew]:
-    """Ready when entered; when left, all are killed."""
+    """Yield a crew that is ready; kill all its workers on exit."""
     process = subprocess.Popen(
         [sys.executable, str(Path(bus_worker.__file__))],
         stdin=subprocess.PIPE,
@@ -128,7 +128,7 @@ class Effect(NamedTuple):
 
 
 class Tables:
-    """A database as a test sees it, and a bus on it that only publishes."""
+    """A database as seen by a test, and a bus on it that only publishes."""
 
     def __init__(self, url: str, broker: str) -> None:
         self.url, self.broker = url, broker
@@ -141,7 +141,7 @@ class Tables:
         return self.bus.database.run_blocking(work)
 
     def publish(self, first: int, count: int, *, keys: int = 0) -> None:
-        """Numbered events, in one transaction."""
+        """Publish numbered events in one transaction."""
         self.bus.publish_many([self._event(number, keys) for number in range(first, first + count)])
 
     @staticmethod
@@ -151,7 +151,7 @@ class Tables:
         key = f"key-{number % keys}"
         return TOPIC, {"n": number, "key": key}, key
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def count(self, condition: str, table: str = "queue", **values: Any) -> int:
         name = getattr(self._sql.names, table)
@@ -171,7 +171,7 @@ class Tables:
         return self.count("\"StatusName\" = 'Successed'", table)
 
     def effects(self) -> list[Effect]:
-        """In the order they were written."""
+        """Return the effects in the order of their insertion."""
         found = self.run(
             lambda db: db.execute(text("SELECT message, n, order_key, grp FROM effects ORDER BY id")).all()
         )
@@ -182,7 +182,7 @@ class Tables:
 
     @property
     def _sql(self) -> Any:
-        # Blocking drivers mark values in their own way; none of these statements has any.
+        # Blocking drivers use their own parameter style; these statements have no parameters.
         return self.bus.core.context.sql_for(self.bus.database.kind, self.bus.database.engine.dialect.paramstyle)
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class Tables:
 
 
 class Place(NamedTuple):
-    """Where a test runs, and with whom."""
+    """The database, broker and crew of one test."""
 
     name: str
     tables: Tables
@@ -198,7 +198,7 @@ class Place(NamedTuple):
     seed: int
 
     def job(self, number: int, **more: Any) -> Job:
-        """For a worker; no two of a test have the same number."""
+        """Return a job for a worker; each worker of a test gets its own number."""
         settings = {"lease_s": LEASE_S, "relay_batch": BATCH, "crashes_max": CRASHES_MAX, "poll_max_s": POLL_MAX_S}
         return Job(
             database=self.tables.url,
@@ -224,7 +224,7 @@ def placed(name: str, url: str, broker: str, workers: Crew) -> Iterator[Place]:
 
 
 def shares(total: int, count: int) -> list[int]:
-    """The total, in so many parts."""
+    """Split the total into this many parts."""
     return [total * (part + 1) // count - total * part // count for part in range(count)]
 
 
@@ -232,7 +232,7 @@ def shares(total: int, count: int) -> list[int]:
 
 
 def deliver_twice(broker: str, first: int, count: int) -> None:
-    """As relays do that died before they could mark what they had sent."""
+    """Send each event twice, like relays that died before they marked rows as sent."""
 
     async def deliver() -> None:
         transport = SparrowTransport(broker)
@@ -257,7 +257,7 @@ def deliver_twice(broker: str, first: int, count: int) -> None:
 
 
 class Sent(NamedTuple):
-    """A message that lies in the broker."""
+    """A message stored in the broker."""
 
     queue: int
     offset: int
@@ -270,7 +270,7 @@ def place_in_queue(one: Sent) -> tuple[int, int]:
 
 
 def sent_messages(broker: str) -> list[Sent]:
-    """All that the broker stored of the topic, repeats too, queue by queue in its order."""
+    """Return all stored messages of the topic, including repeats, queue by queue in offset order."""
 
     async def read() -> list[Sent]:
         transport = SparrowTransport(broker)
@@ -299,7 +299,7 @@ def sent_messages(broker: str) -> list[Sent]:
 
 
 def sent_out_of_order(sent: Iterable[Sent]) -> int:
-    """A repeat of what was sent before is in no order; receivers drop it."""
+    """Return messages that were sent out of order. Repeats are ignored: receivers drop them."""
     firsts = {one.id: one for one in sorted(sent, key=place_in_queue, reverse=True)}
     return _out_of_order((one.value["key"], one.value["n"]) for one in sorted(firsts.values(), key=place_in_queue))
 

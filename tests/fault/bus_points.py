@@ -1,6 +1,6 @@
-"""Where a worker of the bus can be killed: between any two steps of a message's way, and inside each transaction.
+"""Kill points of a bus worker: between any two steps of a message's life cycle, and inside each transaction.
 
-The product knows nothing of this: what it calls is wrapped here, in a child process, and the wrapper kills it.
+The product code has no hooks for this: the child process wraps the functions of the product, and the wrapper kills it.
 
 | step | points |
 | --- | --- |
@@ -24,24 +24,24 @@ from sparrow.bus.relay import relay as relay_module
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope, Transport, TransportConsumer
 
 POINTS = (
-    "claimed",  # Processing, and nothing sent
+    "claimed",  # status Processing, nothing sent
     "half_sent",
-    "sent",  # the broker has it, the table does not say so
+    "sent",  # stored in the broker, not marked in the table
     "marking",  # marked, not committed
     "marked",
-    "delivered",  # in hand, not stored
+    "delivered",  # received, not stored
     "storing",  # stored, not committed
-    "stored",  # committed, the broker does not know
+    "stored",  # committed, not acknowledged to the broker
     "acknowledged",
-    "taken",  # Processing, the handler not called
-    "handled",  # its rows written, the message not ended
+    "taken",  # status Processing, handler not called
+    "handled",  # handler's rows written, message not ended
     "ending",  # all written, not committed
     "ended",
 )
 
 
 PUBLISHING = ("written", "committed")
-"""Points of one that publishes, in a transaction of its own or in a handler's: the second is `die` after it."""
+"""Kill points of a publisher, in its own transaction or in a handler's; the second one is a call of `die` after it."""
 
 
 def die() -> None:
@@ -49,7 +49,7 @@ def die() -> None:
 
 
 def arm(bus: EventBus, point: str) -> None:
-    """The process kills itself the first time it comes there."""
+    """Make the process kill itself when it first reaches the point."""
     assert point in POINTS + PUBLISHING, point
     transport = bus.core.context.transport
     if point == "written":
@@ -109,7 +109,7 @@ def _after_async(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _arm_count(bus: EventBus, counter: str) -> None:
-    """When something is counted: right after the commit that makes it true."""
+    """Kill when a counter is incremented: right after the commit that it counts."""
     probe = bus.core.context.probe
     real = probe.count
 
@@ -128,7 +128,7 @@ def _arm_send(transport: Transport, point: str) -> None:
         if point != "claimed":
             outcomes = await real(envelopes if point == "sent" else envelopes[: max(1, len(envelopes) // 2)])
             if any(error is not None for error in outcomes):
-                return await real(envelopes)  # not there yet: the broker is not reached
+                return await real(envelopes)  # too early: no broker is reached yet
         die()
         raise AssertionError("unreachable")
 

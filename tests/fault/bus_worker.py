@@ -1,12 +1,12 @@
-"""The children of the bus's fault tests: workers that share tables and a broker, and are killed.
+"""Child processes of the bus's fault tests: workers that share tables and a broker and are killed.
 
-Run as a program it reads jobs, a JSON line each, from its standard input, and forks a worker for each of them: an
-interpreter takes longer to start than a worker is given to live. It writes
+As a program it reads jobs from standard input, one JSON line each, and forks a worker for each job. It forks because
+an interpreter needs more time to start than a worker has to live. It writes
 
     started NUMBER PID
     ended PID STATUS
 
-and when its input ends, it kills all that are left.
+and at the end of its input it kills all remaining workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
-# The drivers too: before the forks, not after each.
+# Import the drivers once before the forks, not in each worker.
 import aiosqlite  # noqa: F401
 import asyncmy  # noqa: F401
 import asyncpg  # noqa: F401
@@ -52,34 +52,35 @@ QUICK = Retry(max=15, backoff=fixed(0.05))
 
 
 class Job(msgspec.Struct, kw_only=True):
-    """What a worker is to be."""
+    """The description of a worker."""
 
     database: str
     broker: str
-    """Name servers."""
+    """Addresses of the name servers."""
     seed: int = 0
     settings: dict[str, Any] = {}
-    """Those of `BusSettings`."""
+    """Fields of `BusSettings`."""
     skips_locked: bool = True
-    """False: as if the database could not."""
+    """False: behave as if the database had no SKIP LOCKED."""
     sends_fail: float = 0.0
-    """The chance of a send to be refused."""
+    """The probability that a send is refused."""
     handlers_fail: float = 0.0
     outlive: float = 0.0
-    """The chance of a handler to take longer than its lease; such workers renew none."""
+    """The probability that a handler runs longer than its lease; such workers do not renew leases."""
     runs: str = ""
-    """A file to note each call of a handler in."""
+    """The path of a file that records each call of a handler."""
     dies_at: str | None = None
-    """One of `bus_points`."""
+    """One of the kill points in `bus_points`."""
     publishes: list[int] | None = None
-    """Numbers of events that it publishes, and then dies; it does nothing else."""
+    """Numbers of the events that the worker publishes before it dies; it does nothing else."""
     clock_off_s: float = 0.0
     service: str | None = None
-    """One of `examples/bus_two_services.py`, "orders" or "billing"; None: one that writes a row for each event."""
+    """A service of `examples/bus_two_services.py`, "orders" or "billing"; None: a service that writes a row per event.
+    """
 
 
 def forbid_skip_locked(bus: EventBus) -> None:
-    """As with MySQL 5.7, which has no SKIP LOCKED."""
+    """Behave as with MySQL 5.7, which has no SKIP LOCKED."""
     real = bus.core.prepare
 
     async def prepare() -> None:
@@ -93,7 +94,7 @@ def forbid_skip_locked(bus: EventBus) -> None:
 
 
 async def work(job: Job) -> None:
-    """Until it is killed, or asked to end."""
+    """Run a worker until it is killed or asked to end."""
     if job.clock_off_s:
         put_clock_off(job.clock_off_s)
     transport = SparrowTransport(job.broker, commit_interval_ms=200)
@@ -129,13 +130,13 @@ def service(name: str, database: str, transport: Transport) -> EventBus:
 
 
 def writing_rows(job: Job, transport: Transport) -> EventBus:
-    """Each event leaves a row in `effects`; a handler that ran twice would leave two."""
+    """Insert a row into `effects` for each event; a handler that runs twice inserts two."""
     bus = EventBus(job.database, transport, app="fault")
     if not job.skips_locked:
         forbid_skip_locked(bus)
     rng = random.Random(job.seed)
     lease_s = job.settings.get("lease_s", bus.settings.lease_s)
-    keeps_others_out = bus.database.kind == "sqlite"  # an open transaction does: nobody could take its lease
+    keeps_others_out = bus.database.kind == "sqlite"  # its open transaction blocks claims of other workers
     runs = os.open(job.runs, os.O_CREAT | os.O_APPEND | os.O_WRONLY) if job.runs else None
 
     @bus.subscribe(TOPIC)
@@ -159,7 +160,7 @@ def writing_rows(job: Job, transport: Transport) -> EventBus:
 
 @functools.cache
 def two_services() -> Any:
-    """The example, as a module."""
+    """Import the example as a module."""
     spec = importlib.util.spec_from_file_location("bus_two_services", ROOT / "examples" / "bus_two_services.py")
     assert spec is not None
     assert spec.loader is not None
@@ -183,13 +184,13 @@ async def no_heartbeat(_: BusMaintenance) -> None: ...
 
 
 def put_clock_off(seconds: float) -> None:
-    """What this process takes for the time of day is wrong; the database's clock is not."""
+    """Shift the wall clock of this process; the database's clock stays right."""
     real_s, real_ns = time.time, time.time_ns
     time.time = lambda: real_s() + seconds
     time.time_ns = lambda: real_ns() + int(seconds * 1e9)
 
     class Kind(type):
-        """All but `now` is the real one's, and so are the moments it makes."""
+        """Delegates everything but `now` to the real class, including instance checks."""
 
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, datetime)
@@ -210,7 +211,7 @@ def put_clock_off(seconds: float) -> None:
             module.datetime = Off  # type: ignore[attr-defined]
 
 
-# -- all of them ------------------------------------------------------------------------------------------------------
+# -- the parent of all workers ----------------------------------------------------------------------------------------
 
 
 def main() -> None:

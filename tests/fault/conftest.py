@@ -1,4 +1,4 @@
-"""What the tests of the bus share."""
+"""Fixtures of the bus's fault tests."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,6 @@ from tests.fault.bus_crew import Crew, crew
 
 @pytest.fixture(scope="session")
 def bus_crew() -> Iterator[Crew]:
-    """For all tests: what its workers import takes longer than most of them live."""
+    """Share one crew among all tests: its imports take longer than most workers live."""
     with crew() as workers:
         yield workers

@@ -1,4 +1,4 @@
-"""What a store serves, message by message, and what its log holds: shared by the tests that hurt one."""
+"""Served messages and log records of a store, for tests that damage one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = LogSettings(
     index_slots=61,
     index_entries=4096,
     warm_bytes=0,
-    # Nothing happens behind a test's back: it says itself when there is a checkpoint, or none.
+    # No background work: a test decides itself when a checkpoint is written.
     checkpoint_interval_ms=HOUR_MS,
     offset_flush_interval_ms=HOUR_MS,
 )
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """A record that was appended: where it lies, and its bytes."""
+    """An appended record: its location and its bytes."""
 
     place: Place
     physical_offset: int
@@ -49,12 +49,12 @@ class Laid(NamedTuple):
 
 
 def opened(path: Path, settings: LogSettings = SMALL) -> LogStore:
-    """The store, on a disk that is never full."""
+    """Open the store, with the disk-space check disabled."""
     return LogStore(path, settings, disk_ratio=lambda _: 0.1)
 
 
 async def served(store: LogStore, queues: Iterable[Queue]) -> dict[Place, bytes]:
-    """Every record a reader of these queues gets, by the place it was read at. Each read must get the reader on."""
+    """Return every record of these queues by the place at which it was read. Each read must make progress."""
     found: dict[Place, bytes] = {}
     for queue in queues:
         offset = 0
@@ -72,7 +72,7 @@ async def served(store: LogStore, queues: Iterable[Queue]) -> dict[Place, bytes]
                     found[Place(queue, offset)] = data
                     offset += 1
             else:
-                # Something is missing here: one by one, so that each record's place is what was asked for.
+                # A record is missing here: read one by one, so that each record's place is the requested one.
                 for each in range(offset, result.next_offset):
                     one = await store.read(queue, each, count_max=1)
                     assert isinstance(one, Slice)
@@ -91,7 +91,7 @@ def _cut(result: Slice) -> Iterator[bytes]:
 
 
 def claimed(data: bytes) -> Place | None:
-    """The place a record's own bytes claim, if they can be read at all."""
+    """Return the place that a record's own bytes state, or None for an unreadable record."""
     try:
         message = record.decode(data, expand=False)
     except ProtocolError:
@@ -100,15 +100,15 @@ def claimed(data: bytes) -> Place | None:
 
 
 def assert_right(found: dict[Place, bytes], *, except_at: Iterable[Place] = ()) -> None:
-    """What is served can be decoded, and says itself that it belongs where it was read."""
+    """Assert that each served record can be decoded and states the place at which it was read."""
     for place in found.keys() - set(except_at):
         assert claimed(found[place]) == place, f"what is served at {place} is something else"
 
 
 def assert_same(found: dict[Place, bytes], expected: dict[Place, bytes], *, except_at: Iterable[Place] = ()) -> None:
-    """Just these records are served, byte for byte; what happens at some places is another matter.
+    """Assert that exactly these records are served, byte for byte, except at the places to be ignored.
 
-    The store may have said more about its state when it was opened.
+    The store may have appended state records when it was opened.
     """
     if found == expected:
         return
@@ -123,7 +123,7 @@ def assert_same(found: dict[Place, bytes], expected: dict[Place, bytes], *, exce
 
 @contextmanager
 def folder_in_memory() -> Iterator[Path]:
-    """A folder that costs no disk: a test of this kind opens thousands of stores."""
+    """A folder in memory: a test of this kind opens thousands of stores."""
     memory = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(prefix="sparrow-", dir=memory if memory.is_dir() else None))
     try:

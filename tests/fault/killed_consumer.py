@@ -1,7 +1,7 @@
-"""The child of `test_rebalance`: a consumer that writes down what it is given, until it is killed or told to leave.
+"""The child process of `test_rebalance`: a consumer that records its messages until it is killed or asked to leave.
 
-It appends lines to a file, each whole or not at all, and a kill takes back none of them: `shares queue ...` each time
-it works out which queues are its own, and `given queue offset` for each message its handler is called with.
+It appends lines to a file, each one atomically, and a kill loses none of them: `shares queue ...` for each computed
+allocation of its queues, and `given queue offset` for each message passed to its handler.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The child of `test_sigkill`: appends as fast as it can, and tells what was acknowledged, until it is killed.
+"""The child process of `test_sigkill`: appends at full speed and reports acknowledged appends until it is killed.
 
-It writes lines to standard output, each whole or not at all: "open" once the store is open, then for every append that
-was acknowledged `topic queue offset count seed`, and for every topic that was created `topic`. What a seed's messages
-look like, both sides know from `drafts_of`.
+It writes lines to standard output, each one atomically: "open" when the store is open, then `topic queue offset count
+seed` for each acknowledged append, and `topic` for each created topic. Both processes derive a seed's messages with
+`drafts_of`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def settings(visible_after: str) -> LogSettings:
         index_entries=20_000,
         flush="sync",
         visible_after=visible_after,  # type: ignore[arg-type]
-        # Short, so that a kill meets every chore at work.
+        # Short intervals, so that kills interrupt every background task.
         checkpoint_interval_ms=30,
         offset_flush_interval_ms=10,
         flush_timeout_ms=60_000,

@@ -1,7 +1,7 @@
-"""The child of `test_spark_exactly_once`: a driver that runs streaming queries, topic to topic, until it is killed.
+"""The child process of `test_spark_exactly_once`: a driver that runs streaming queries until it is killed.
 
-What each query writes is a function of what it reads: the body says which queue and offset a row came from, the key
-stays. Where a query was is in its checkpoint, and nowhere else.
+The output of each query is a function of its input: the body states the queue and offset of the source row, the key
+stays. The progress of a query is in its checkpoint and nowhere else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 from sparrow.spark.runtime.session import spark_session
 
 ROWS_A_BATCH = 2_000
-"""A driver that was away for long catches up in several batches."""
+"""Limits a batch, so that a driver that was down for long catches up in several batches."""
 TRIGGER = "50 milliseconds"
 START_S = 60.0
 
@@ -29,7 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     broker: str
-    """The one that has both topics."""
+    """The name server of the broker that has both topics."""
     source: str
     target: str
     checkpoint: str
@@ -38,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a driver is told, in a file."""
+    """The parameters of a driver, read from a file."""
 
     name_servers: str
     plans: list[Plan]
@@ -52,7 +52,7 @@ def start(spark: SparkSession, name_servers: str, plan: Plan) -> StreamingQuery:
         .option("subscribe", plan.source)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(ROWS_A_BATCH))
-        .option("targetRowsPerTask", "0")  # each queue is a task, so that a shuffle has something to mix
+        .option("targetRowsPerTask", "0")  # one task per queue, so that the shuffle has rows to mix
         .load()
     )
     rows: DataFrame = source.repartition(2, "keys") if plan.is_shuffled else source
@@ -71,7 +71,7 @@ def start(spark: SparkSession, name_servers: str, plan: Plan) -> StreamingQuery:
 
 
 def has_begun(query: StreamingQuery) -> bool:
-    """Its source's process is there; or it has failed."""
+    """Return whether the source's process has started, or the query has failed."""
     return not query.isActive or not query.status["message"].startswith("Initializing")
 
 
@@ -80,7 +80,8 @@ def main(path: str) -> None:
     spark = spark_session("exactly-once", master=LOCAL, options=SMALL, quick_start=True)
     for plan in orders.plans:
         query = start(spark, orders.name_servers, plan)
-        # One after the other: Spark gives a source's process ten seconds to start, and they all start others.
+        # Start the queries one after the other: each starts several processes, and Spark waits only ten seconds for a
+        # source.
         wait_until(lambda query=query: has_begun(query), within_s=START_S)
     spark.streams.awaitAnyTermination()
 

@@ -1,4 +1,4 @@
-"""What a test needs to kill Spark and to know what it was doing: drivers with all their processes, and checkpoints."""
+"""Drivers with all their processes, and checkpoints: tools to kill Spark at chosen moments."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from sparrow.spark.source.offsets import SourceOffsets
 
 DAEMON = "pyspark.daemon"
 TASKS, COMMITS = "pyspark.worker", "pyspark.sql.worker.python_streaming_sink_runner"
-"""Modules that daemons run: in tasks, and in the driver when a batch is committed."""
+"""Modules run by Spark's Python daemons: in tasks, and in the driver when a batch is committed."""
 GONE_S = 60.0
 
 
 class Checkpoint:
-    """What Spark has written down about a query."""
+    """Spark's checkpoint of a query."""
 
     def __init__(self, plan: Plan) -> None:
         self._folder = Path(plan.checkpoint)
 
     @property
     def planned(self) -> int:
-        """The number of the last batch that was begun; -1: none."""
+        """Return the number of the last planned batch; -1: none."""
         return _last(self._folder / "offsets")
 
     @property
     def committed(self) -> int:
-        """The number of the last batch that Spark knows to be done; -1: none."""
+        """Return the number of the last batch that Spark recorded as committed; -1: none."""
         return _last(self._folder / "commits")
 
     @property
     def query_id(self) -> str | None:
         try:
             return str(json.loads((self._folder / "metadata").read_text())["id"])
-        except (FileNotFoundError, ValueError):  # not yet, or not yet all of it
+        except (FileNotFoundError, ValueError):  # not written yet, or only partly
             return None
 
     @property
     def took_s(self) -> float:
-        """From the plan to the end of the last batch that is done."""
+        """Return the time from the plan to the commit of the last committed batch."""
         number = str(self.committed)
         try:
             first_offsets, done = (os.stat(self._folder / name / number).st_mtime for name in ("offsets", "commits"))
@@ -57,7 +57,7 @@ class Checkpoint:
         return done - first_offsets
 
     def read_until(self) -> dict[int, int]:
-        """By queue, the first offset that no committed batch has read; without queues that were empty."""
+        """Return, by queue, the first offset that no committed batch has read; empty queues are left out."""
         if self.committed < 0:
             return {}
         _version, _settings, offsets = (self._folder / "offsets" / str(self.committed)).read_text().splitlines()
@@ -107,10 +107,10 @@ class Driver:
         return self._log.read_text(errors="replace")[-6_000:] if self.runs else ""
 
     async def kill(self, *, orphans: bool = False) -> None:
-        """All of it at once; or the script and the JVM only, and the Python processes find out by themselves.
+        """Kill all processes at once, or only the script and the JVM.
 
-        Those are in process groups of their own, so a group's kill leaves them behind, as the kernel's would that is
-        out of memory. Some may still be talking to the broker when the next driver begins.
+        The Python processes have their own process groups, so killing one group leaves them behind, as the kernel's
+        out-of-memory killer does. Some may still send requests to the broker when the next driver begins.
         """
         assert self._process is not None
         for pid in [self._process.pid] if orphans else self._pids(self._sessions[-1:]):
@@ -118,7 +118,7 @@ class Driver:
         await self._process.wait()
 
     def workers(self, module: str = TASKS) -> list[int]:
-        """Python processes that run tasks, or what else Spark has daemons for."""
+        """Return the ids of Python processes that run tasks, or other work of Spark's daemons."""
         found = []
         for pid in self._pids(self._sessions[-1:]):
             try:
@@ -132,7 +132,7 @@ class Driver:
         return found
 
     async def stop(self) -> None:
-        """Nothing is left of any driver."""
+        """Kill every remaining process of all drivers."""
         for pid in self._pids(self._sessions):
             kill(pid)
         if self._process is not None:
@@ -153,7 +153,7 @@ class Driver:
 
 
 def kill(pid: int, *, whole_group: bool = False) -> None:
-    """If it is still there."""
+    """Kill the process if it still exists."""
     try:
         (os.killpg if whole_group else os.kill)(pid, signal.SIGKILL)
     except ProcessLookupError:

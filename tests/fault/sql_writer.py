@@ -1,15 +1,15 @@
-"""The child of `test_sql_dense`: writers that append to one lane of a database as fast as they can, and are killed.
+"""The child process of `test_sql_dense`: writers that append to one lane of a database at full speed and are killed.
 
-It forks a number of writers, and ten times a second kills one and forks another in its place, until its standard input
-ends. Forked, because an interpreter takes longer to start than a writer is given to live.
+It forks a number of writers; ten times a second it kills one and forks a replacement, until its standard input ends.
+It forks because an interpreter needs more time to start than a writer has to live.
 
-All of them write lines to standard output, each whole or not at all:
+All of them write lines to standard output, each one atomically:
 
-    stored OFFSET COUNT SEED    a batch was acknowledged; what a seed's messages look like, `drafts_of` says
-    again OFFSET COUNT SEED     a message was sent once more, and that is where it lies
-    rolled                      a transaction that had taken ids was rolled back on purpose
-    unsure                      the database was away for too long: stored or not, nobody knows
-    killed                      a writer was
+    stored OFFSET COUNT SEED    a batch was acknowledged; `drafts_of` derives the messages from the seed
+    again OFFSET COUNT SEED     a message was sent again; the offset is that of the first copy
+    rolled                      a transaction that had assigned ids was rolled back on purpose
+    unsure                      the database was unreachable for too long: the result is unknown
+    killed                      a writer was killed
     died STATUS                 a writer ended by itself
 """
 
@@ -40,7 +40,7 @@ LANE = Queue("dense", Priority.HIGH)
 BATCH_MAX = 50
 KILL_S = 0.1
 REPEATS, ROLLBACKS = 0.05, 0.05
-"""Of ten transactions one is rolled back: half of these because a message in it was stored before."""
+"""One transaction in ten is rolled back, half of them because they contain a stored message."""
 
 
 class _OnPurpose(Exception):
@@ -85,7 +85,7 @@ async def opened(url: str) -> SqlStore:
     while True:
         try:
             return await SqlStore.open(url)
-        except (SparrowError, LockConflict, DuplicateKey):  # the server is being started
+        except (SparrowError, LockConflict, DuplicateKey):  # the server is starting
             await asyncio.sleep(0.05)
 
 
@@ -95,7 +95,7 @@ async def append(store: SqlStore, seed: int, count: int, word: str = "stored") -
 
 
 async def repeat(store: SqlStore, rng: random.Random) -> None:
-    """A message that was stored, once more and together with others: the first try of them all comes to nothing."""
+    """Append a stored message again, together with new ones: the first attempt for all of them is rolled back."""
     seed = rng.getrandbits(48)
     await append(store, seed, 1)
     await asyncio.gather(
@@ -115,7 +115,7 @@ async def roll_back(store: SqlStore, rng: random.Random) -> None:
         tell("rolled")
 
 
-# -- all of them ------------------------------------------------------------------------------------------------------
+# -- the parent of all writers ----------------------------------------------------------------------------------------
 
 
 def forked(url: str, seed: int) -> int:
@@ -125,7 +125,7 @@ def forked(url: str, seed: int) -> int:
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         asyncio.run(write_for_ever(url, random.Random(seed)))
-    except BrokenPipeError:  # nobody listens any more
+    except BrokenPipeError:  # the parent reads no more
         pass
     except BaseException:
         traceback.print_exc()
@@ -148,7 +148,7 @@ def main(url: str, writers: int, seed: int) -> None:
 
 
 def kill(child: int) -> None:
-    os.kill(child, signal.SIGKILL)  # its number is not given to another before we wait for it
+    os.kill(child, signal.SIGKILL)  # the kernel reuses no process id before the parent waits for it
     _, status = os.waitpid(child, 0)
     tell("killed" if os.WIFSIGNALED(status) else f"died {os.waitstatus_to_exitcode(status)}")
 

@@ -1,4 +1,4 @@
-"""A group that was interrupted, wherever that was: nothing of it is there, everything before it is, and it goes on."""
+"""An interrupted atomic append: recovery removes all of it, keeps earlier records, and the store accepts appends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def opened(path: Path, **changes: object) -> LogStore:
 
 
 def group() -> list[QueueRecords]:
-    """Over three queues and, with 4 KiB each, over four segments; one portion is larger than a segment."""
+    """Return queue batches over three queues and, with 4 KiB each, over four segments; one exceeds a segment."""
     return [
         portion(Q0, *(f"a{n}" for n in range(5)), keys="k"),
         portion(OTHER, *(f"x{n}" + "." * 350 for n in range(25)), tags="T"),
@@ -76,7 +76,7 @@ async def contents(store: LogStore) -> dict[Queue, list[bytes]]:
 
 
 def records_in(store: LogStore, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where records of the log start and end."""
+    """Return the start and end of each record in the log."""
     at = start
     while at < end:
         size = store._log.size_at(at)
@@ -89,7 +89,7 @@ def records_in(store: LogStore, start: int, end: int) -> Iterator[tuple[int, int
 
 
 def cut_log(path: Path, end: int) -> None:
-    """Zeros from there on, as if nothing had been written yet."""
+    """Overwrite the log with zeros from this position, as if nothing had been written there."""
     for file in sorted((path / "commitlog").iterdir()):
         base = int(file.name)
         keep = min(max(end - base, 0), SEGMENT_BYTES)
@@ -97,7 +97,8 @@ def cut_log(path: Path, end: int) -> None:
 
 
 async def assert_never_was(path: Path, *, written: int | None = None, goes_on: bool = True) -> None:
-    """Nothing of the group is there; it can be appended; and all that stays so."""
+    """Assert that no record of the atomic append is visible, that it can be appended now, and that a restart keeps
+    this."""
     store = opened(path)
     try:
         assert await contents(store) == BEFORE
@@ -123,14 +124,14 @@ async def assert_never_was(path: Path, *, written: int | None = None, goes_on: b
 
 @pytest.fixture
 async def interrupted(tmp_path: Path) -> tuple[Path, int, list[tuple[int, int]]]:
-    """What a kill leaves behind a group, where the group began, and its records."""
+    """Return a store killed after an atomic append, the start of the append, and its records."""
     store = await begun_store(tmp_path / "store")
     begun = store.written
     assert await store.append_atomically("query", 0, group())
     assert store.written - begun > 3 * SEGMENT_BYTES
     records = list(records_in(store, begun, store.written))
     assert len(records) == 2 + sum(len(each.sizes) for each in group())
-    with store._maintenance_thread.paused():  # queues and index have gone to disk before the log's end, as may be
+    with store._maintenance_thread.paused():  # queues and index may reach the disk before the end of the log
         store._maintenance.flush_queues()
         store._maintenance.catch_up_key_index()
     path = crashed_copy(store, tmp_path / "crashed")
@@ -139,7 +140,7 @@ async def interrupted(tmp_path: Path) -> tuple[Path, int, list[tuple[int, int]]]
 
 
 @pytest.mark.timeout(300)
-async def test_a_log_that_ends_anywhere_inside_a_group_is_cut_where_it_began(interrupted, tmp_path):
+async def test_a_log_that_ends_inside_an_atomic_append_is_truncated_to_its_start(interrupted, tmp_path):
     path, begun, records = interrupted
     rng = random.Random(7)
     ends = [start for start, _ in records] + [end for _, end in records[:-1]]
@@ -154,7 +155,7 @@ async def test_a_log_that_ends_anywhere_inside_a_group_is_cut_where_it_began(int
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("lost", [("sparrow.checkpoint",), ("consumequeue", "index"), ("sparrow.checkpoint", "index")])
-async def test_it_is_cut_without_the_views_and_without_a_checkpoint_too(interrupted, tmp_path, lost):
+async def test_a_partial_atomic_append_is_truncated_without_views_or_checkpoint(interrupted, tmp_path, lost):
     path, begun, records = interrupted
     for _, end in records[:-1:5]:
         copy = tmp_path / "copy"
@@ -166,7 +167,7 @@ async def test_it_is_cut_without_the_views_and_without_a_checkpoint_too(interrup
         shutil.rmtree(copy)
 
 
-async def test_a_whole_group_survives_a_kill(interrupted):
+async def test_a_complete_atomic_append_survives_a_kill(interrupted):
     path, _, records = interrupted
     store = opened(path)
     try:
@@ -176,8 +177,9 @@ async def test_a_whole_group_survives_a_kill(interrupted):
         store.close_blocking()
 
 
-async def test_a_group_that_lost_a_record_before_it_was_safe_never_was(interrupted, tmp_path):
-    """The machine lost power: pages reach the disk in any order, and the end of a group may be there without a part."""
+async def test_an_atomic_append_that_lost_a_record_before_its_flush_is_removed(interrupted, tmp_path):
+    """After a power loss, pages may have reached the disk in any order: the end of an append may exist without a
+    middle."""
     path, begun, records = interrupted
     for start, _ in (records[0], records[3], records[-2], records[-1]):
         copy = tmp_path / "copy"
@@ -188,17 +190,17 @@ async def test_a_group_that_lost_a_record_before_it_was_safe_never_was(interrupt
         shutil.rmtree(copy)
 
 
-async def test_damage_in_a_group_that_was_safe_costs_the_damaged_record_alone(tmp_path):
+async def test_damage_in_a_flushed_atomic_append_loses_only_the_damaged_record(tmp_path):
     store = await begun_store(tmp_path / "store")
     begun = store.written
     await store.append_atomically("query", 0, group())
     records = list(records_in(store, begun, store.written))
     await store.append(Q1, [draft("behind")])
-    store.close_blocking()  # with a checkpoint behind the group
+    store.close_blocking()  # with a checkpoint after the atomic append
     for start, _ in (records[3], records[-1]):
         damage(tmp_path / "store", start + 89, SEGMENT_BYTES)
     (tmp_path / "store" / "sparrow.state").unlink()
-    shutil.rmtree(tmp_path / "store" / "consumequeue")  # so that everything is read again
+    shutil.rmtree(tmp_path / "store" / "consumequeue")  # forces a full scan
     store = opened(tmp_path / "store")
     try:
         wanted = {**BODIES, Q1: [b"c", b"behind"], Q0: [body for body in BODIES[Q0] if body != b"a2"]}
@@ -207,7 +209,7 @@ async def test_damage_in_a_group_that_was_safe_costs_the_damaged_record_alone(tm
         store.close_blocking()
 
 
-async def test_a_log_that_lost_its_end_inside_a_group_that_was_safe_is_cut_where_the_group_began(tmp_path):
+async def test_a_log_that_lost_its_end_inside_a_flushed_atomic_append_is_truncated_to_the_appends_start(tmp_path):
     store = await begun_store(tmp_path / "store")
     begun = store.written
     await store.append_atomically("query", 0, group())
@@ -225,8 +227,8 @@ async def test_a_log_that_lost_its_end_inside_a_group_that_was_safe_is_cut_where
         store.close_blocking()
 
 
-async def test_reading_may_start_amid_a_group_that_is_whole(tmp_path):
-    """Retention took its beginning, and the views are lost."""
+async def test_a_scan_may_start_inside_a_complete_atomic_append(tmp_path):
+    """Retention removed its first segment, and the views are lost."""
     store = await begun_store(tmp_path / "store")
     begun = store.written
     await store.append_atomically("query", 0, group())
@@ -245,7 +247,7 @@ async def test_reading_may_start_amid_a_group_that_is_whole(tmp_path):
         store.close_blocking()
 
 
-async def test_a_topic_deleted_behind_a_group_that_never_was_is_back_with_its_messages(tmp_path):
+async def test_a_topic_deleted_after_an_incomplete_atomic_append_is_restored_with_its_messages(tmp_path):
     store = await begun_store(tmp_path / "store")
     with store._maintenance_thread.paused():
         store._maintenance.checkpoint()
@@ -255,13 +257,13 @@ async def test_a_topic_deleted_behind_a_group_that_never_was_is_back_with_its_me
     await store.catalog.delete_topic("other")
     path = crashed_copy(store, tmp_path / "crashed")
     store.close_blocking()
-    shutil.copy(tmp_path / "sparrow.checkpoint", path)  # as if the kill had come before the next one
+    shutil.copy(tmp_path / "sparrow.checkpoint", path)  # as if the kill had come before the next record
     damage(path, begun + 89, SEGMENT_BYTES)
     await assert_never_was(path, written=begun)
 
 
 @pytest.mark.parametrize("inside", [1, 5, -2, -1])
-async def test_cutting_into_a_group_takes_all_of_it(tmp_path, inside):
+async def test_truncation_inside_an_atomic_append_removes_the_whole_append(tmp_path, inside):
     store = await begun_store(tmp_path / "store")
     try:
         begun = store.written
@@ -278,10 +280,10 @@ async def test_cutting_into_a_group_takes_all_of_it(tmp_path, inside):
         store.close_blocking()
 
 
-# -- failures while a group is appended -------------------------------------------------------------------------------
+# -- failures during an atomic append ---------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_refuses_a_group_before_it_begins(tmp_path, monkeypatch):
+async def test_a_full_disk_refuses_an_atomic_append_before_its_first_record(tmp_path, monkeypatch):
     store = await begun_store(tmp_path / "store")
     try:
         create, made, begun = Segment.create, [], store.written
@@ -304,7 +306,9 @@ async def test_a_full_disk_refuses_a_group_before_it_begins(tmp_path, monkeypatc
         store.close_blocking()
 
 
-async def test_a_store_that_fails_amid_a_group_takes_nothing_more_and_the_next_start_cuts(tmp_path, monkeypatch):
+async def test_a_store_that_fails_inside_an_atomic_append_refuses_writes_until_a_restart_truncates_it(
+    tmp_path, monkeypatch
+):
     store = await begun_store(tmp_path / "store", checkpoint_interval_ms=1)
     begun, advance, count = store.written, CommitLog.advance, []
 
@@ -332,7 +336,7 @@ async def test_a_store_that_fails_amid_a_group_takes_nothing_more_and_the_next_s
 # -- the ledger -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_ledger_outlives_the_segments_it_was_told_in_until_it_is_too_old(tmp_path):
+async def test_the_ledger_outlives_the_segments_of_its_records_until_it_expires(tmp_path):
     now_ms = 1_700_000_000_000
     day_ms = 86_400_000
 
@@ -374,7 +378,7 @@ async def test_the_ledger_outlives_the_segments_it_was_told_in_until_it_is_too_o
     store.close_blocking()
 
 
-async def test_what_is_appended_is_visible_by_policy_and_not_by_its_place_either(tmp_path):
+async def test_an_atomic_append_becomes_visible_as_a_whole_when_the_visibility_policy_allows(tmp_path):
     store = await begun_store(tmp_path / "store", visible_after="replicated")
     try:
         begun = store.written
@@ -394,7 +398,7 @@ async def test_what_is_appended_is_visible_by_policy_and_not_by_its_place_either
 
 
 def run_and_kill(path: Path, rng: random.Random) -> int:
-    """The number of the last group that a writer said was there, before it was killed at some moment."""
+    """Kill a writer at a random moment; return the number of its last acknowledged atomic append."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, str(Path(atomic_append_writer.__file__)), str(path), str(rng.getrandbits(32))]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, bufsize=0)
@@ -420,7 +424,7 @@ def run_and_kill(path: Path, rng: random.Random) -> int:
 
 
 async def assert_whole(path: Path, told: int) -> int:
-    """Every group up to what the ledger says is there once, and nothing of any other; how far that is."""
+    """Assert that exactly the atomic appends up to the ledger's number are stored, once each; return the number."""
     store = LogStore(path, atomic_append_writer.settings())
     try:
         assert store.damage == []
@@ -445,7 +449,7 @@ async def assert_whole(path: Path, told: int) -> int:
 
 
 @pytest.mark.timeout(1800)
-def test_a_killed_writer_leaves_whole_groups(tmp_path: Path, scale: str) -> None:
+def test_a_killed_writer_leaves_only_complete_atomic_appends(tmp_path: Path, scale: str) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     rng, told = random.Random(seed), -1
     rounds = 6 if scale == "smoke" else 100

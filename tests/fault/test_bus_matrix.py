@@ -1,7 +1,7 @@
-"""The bus under kills: nothing committed is lost, no effect is doubled, and messages with one key keep their order.
+"""The bus under kills: no committed event is lost, no effect happens twice, and messages with one key keep their order.
 
-Each test runs on PostgreSQL, on MariaDB, on a MariaDB that cannot skip locked rows, and on SQLite, with a real broker,
-and workers in processes of their own. It prints what it reached.
+Each test runs on PostgreSQL, on MariaDB, on MariaDB without SKIP LOCKED, and on SQLite, with a real broker and with
+workers in separate processes. It prints its counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.one_database]
 WORKERS = 4
 DONE_S = 120.0
 AMID_S = 0.001
-"""How closely it is watched where a kill is to come in the middle of something."""
+"""The polling interval of tests that must kill in the middle of an operation."""
 ONLY_RELAY = {"runs_handlers": False}
 ONLY_EXECUTOR = {"runs_relay": False}
 Scale = Literal["smoke", "full"]
@@ -60,7 +60,7 @@ def place(tables_name: str, database_url: str, platform: RunningPlatform, bus_cr
 # -- relays -----------------------------------------------------------------------------------------------------------
 
 
-def test_relays_that_live_send_each_message_once(place: Place, scale: Scale) -> None:
+def test_live_relays_send_each_message_once(place: Place, scale: Scale) -> None:
     count = 4_000 if scale == "full" else 400
     for number in range(WORKERS):
         place.crew.hire(place.job(number, settings=ONLY_RELAY | {"lease_s": CALM_LEASE_S}))
@@ -74,10 +74,11 @@ def test_relays_that_live_send_each_message_once(place: Place, scale: Scale) -> 
     assert place.tables.successed("published") == count
 
 
-def test_killed_relays_lose_nothing_and_repeat_at_most_a_batch_each(place: Place, scale: Scale) -> None:
+def test_killed_relays_lose_nothing_and_repeat_at_most_one_batch_each(place: Place, scale: Scale) -> None:
     count, kills = (8_000, 12) if scale == "full" else (800, 4)
     rng = random.Random(place.seed)
-    # Long enough for a slow machine: a relay that is only late may repeat a batch too, and this is about dead ones.
+    # Long enough for a slow machine: a relay that is only slow may repeat a batch too, but this test is about dead
+    # relays.
     how = ONLY_RELAY | {"lease_s": 2.0}
     living = [place.crew.hire(place.job(number, settings=how)) for number in range(WORKERS)]
     published = 0
@@ -102,7 +103,7 @@ def test_killed_relays_lose_nothing_and_repeat_at_most_a_batch_each(place: Place
 # -- executors --------------------------------------------------------------------------------------------------------
 
 
-def test_killed_and_late_executors_have_each_effect_once(place: Place, scale: Scale, tmp_path: Path) -> None:
+def test_killed_and_late_executors_apply_each_effect_once(place: Place, scale: Scale, tmp_path: Path) -> None:
     count, kills, late = (1_500, 10, 0.02) if scale == "full" else (150, 3, 0.1)
     rng = random.Random(place.seed)
     runs = tmp_path / "runs"

@@ -1,5 +1,6 @@
-"""What else befalls a bus: death at each single step, no broker yet, a database that restarts, wrong clocks, and two
-versions of an application on the same tables."""
+"""Other failures of a bus: death at each single step, a missing broker, a database restart, wrong clocks, and two
+versions of an application on the same tables.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def place(database: str, database_url: str, platform: RunningPlatform, bus_crew:
 
 
 def wait_for_all(place: Place, count: int, *, groups: int = 1) -> None:
-    """Until so many are published, and every group has handled each."""
+    """Wait until this many events are published and every group has handled each."""
     tables = place.tables
     until(
         lambda: tables.successed("received") == count * groups and tables.open_count() == 0,
@@ -61,7 +62,7 @@ def wait_for_all(place: Place, count: int, *, groups: int = 1) -> None:
     assert Counter(effect.n for effect in tables.effects()) == Counter(dict.fromkeys(range(count), groups))
 
 
-def test_a_worker_may_die_between_any_two_steps(place: Place, scale: Scale) -> None:
+def test_a_worker_that_dies_between_any_two_steps_loses_no_event(place: Place, scale: Scale) -> None:
     each, rounds = (5, 1) if scale == "smoke" else (50, 3)
     published = 0
     for number, point in enumerate(POINTS * rounds):
@@ -75,7 +76,7 @@ def test_a_worker_may_die_between_any_two_steps(place: Place, scale: Scale) -> N
     place.say(deaths=len(POINTS) * rounds, published=published, sent=sent, effects=place.tables.effect_count())
 
 
-def test_a_publisher_that_dies_has_published_what_it_committed_and_nothing_else(place: Place) -> None:
+def test_a_publisher_that_dies_publishes_exactly_what_it_committed(place: Place) -> None:
     place.crew.hire(place.job(0))
     for number, point in enumerate(PUBLISHING, 1):
         numbers = list(range(10)) if point == "committed" else [1_000]
@@ -84,7 +85,7 @@ def test_a_publisher_that_dies_has_published_what_it_committed_and_nothing_else(
     wait_for_all(place, 10)
 
 
-def test_a_bus_that_starts_without_a_broker_catches_up_when_there_is_one(
+def test_a_bus_that_starts_without_a_broker_catches_up_when_the_broker_starts(
     database: str, database_url: str, tmp_path: Path, bus_crew: Crew
 ) -> None:
     count, port = 50, _free_port()
@@ -100,7 +101,7 @@ def test_a_bus_that_starts_without_a_broker_catches_up_when_there_is_one(
 
 @contextmanager
 def platform_at(port: int, folder: Path) -> Iterator[None]:
-    """Its name server is on this port."""
+    """Run a platform whose name server listens on this port."""
     loop = LoopThread("late platform")
     platform = Platform(
         folder / "late",
@@ -117,7 +118,7 @@ def platform_at(port: int, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("database", ["mariadb", "postgresql"])
-def test_a_database_may_be_killed_and_come_back(
+def test_the_bus_continues_after_a_database_is_killed_and_restarted(
     database: str, database_servers, database_url: str, place: Place, scale: Scale
 ) -> None:
     server, share = database_servers(database), 100 if scale == "smoke" else 1_000
@@ -137,7 +138,7 @@ def test_a_database_may_be_killed_and_come_back(
 
 
 @pytest.mark.parametrize("database", ["mariadb"])
-def test_without_skip_locked_a_worker_that_was_overtaken_while_it_claimed_can_end_what_it_has(
+def test_without_skip_locked_a_worker_that_lost_a_claim_race_can_end_its_own_messages(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = EventBus(database_url, "memory://overtaken")
@@ -147,7 +148,7 @@ def test_without_skip_locked_a_worker_that_was_overtaken_while_it_claimed_can_en
     sql = replace(bus.core.context.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
 
     def change(self: SqlDialect, db: Connection, statement: str, *values: object) -> int:
-        """Between the look and the claim another one has the message, fails, and it is due again."""
+        """Between select and claim, another worker claims the message and fails, and the message is due again."""
         if '"LockToken"' in statement and overtakers:
             owner = overtakers.pop()
             (theirs,) = run(lambda db: claim_due(db, sql, PUBLISHED_SIDE, "", 1, owner=owner, lease_s=CALM_LEASE_S))
@@ -161,7 +162,7 @@ def test_without_skip_locked_a_worker_that_was_overtaken_while_it_claimed_can_en
     bus.database.engine.dispose()
 
 
-def test_clocks_of_hosts_need_not_be_right(place: Place, scale: Scale) -> None:
+def test_wrong_clocks_of_hosts_do_not_disturb_delivery(place: Place, scale: Scale) -> None:
     count = 200 if scale == "smoke" else 2_000
     hour_s = 3_600.0
     for number, off_s in enumerate((0.0, hour_s, -hour_s)):
@@ -185,14 +186,14 @@ def test_two_versions_on_the_same_tables_do_not_take_each_others_messages(place:
     new = place.crew.hire(place.job(2, settings=only_executor | {"version": "v2"}))
     tables.publish(0, share)
     wait_for_all(place, share, groups=2)
-    # What the dead one is to handle waits for one of its own.
+    # Messages for the killed version wait for a worker of that version.
     place.crew.end(new)
     tables.publish(share, share)
     until(lambda: len(handled_by(place, "v1")) == 2 * share, within_s=DONE_S)
     place.crew.end(old)
     place.crew.hire(place.job(3, settings=only_executor | {"version": "v2"}))
     wait_for_all(place, 2 * share, groups=2)
-    # What the new one publishes waits for a relay of its own.
+    # Events published by the new version wait for a relay of that version.
     numbers = list(range(2 * share, 3 * share))
     publisher = place.crew.hire(place.job(4, settings={"version": "v2"}, publishes=numbers, dies_at="committed"))
     assert place.crew.status(publisher) == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""The example's two services, killed at every step of a message's way: each order is paid, and none of them twice."""
+"""The example's two services, killed at every step of a message's life cycle: each order is paid exactly once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = {"lease_s": LEASE_S, "poll_max_s": POLL_MAX_S, "crashes_max": CRASHES
 
 
 class Town:
-    """The two services with their databases; ours publish, and run nothing."""
+    """The two services with their databases; the buses of this process only publish."""
 
     def __init__(self, urls: dict[str, str], broker: str, workers: Crew, loop: LoopThread) -> None:
         self.placed: list[int] = []
@@ -46,7 +46,7 @@ class Town:
             self.placed.append(number)
 
     def publisher_dies(self, point: str, count: int) -> None:
-        """In the midst of placing orders, which are placed or not as it comes to its commits."""
+        """Kill the publisher while it places orders; the commits before the kill decide which orders exist."""
         numbers = self._numbers(count)
         assert self.crew.status(self.hire("orders", dies_at=point, publishes=numbers)) == -signal.SIGKILL
         self.placed += numbers if point == "committed" else []
@@ -67,7 +67,7 @@ class Town:
         return sum(self._loop.run(bus.database.run(lambda db, bus=bus: _open(db, bus))) for bus in self._buses.values())
 
     def payments(self) -> Counter[int]:
-        """How many each order has, as the billing knows it."""
+        """Return the number of payments of each order, from the billing database."""
         column = self._example.payments_table.c.order_number
         database = self._buses["billing"].database
         return Counter(self._loop.run(database.run(lambda db: list(db.execute(select(column)).scalars()))))
@@ -103,7 +103,7 @@ def town(
         loop.stop()
 
 
-def test_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
+def test_services_killed_at_every_step_lose_no_order_and_pay_none_twice(
     town: Town, scale: Literal["smoke", "full"]
 ) -> None:
     each, rounds = (3, 1) if scale == "smoke" else (30, 5)
@@ -111,7 +111,7 @@ def test_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
     for _ in range(rounds):
         for victim, other in (SERVICES, SERVICES[::-1]):
             companion = town.hire(other)
-            # The one that publishes inside its handler may die there too.
+            # The service that publishes inside its handler can also die there.
             for point in POINTS if victim == "orders" else (*POINTS, "written"):
                 town.place_orders(each)
                 assert town.crew.status(town.hire(victim, dies_at=point)) == -signal.SIGKILL, (victim, point)

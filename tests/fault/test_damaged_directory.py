@@ -1,4 +1,6 @@
-"""A store's folder with files missing, cut, overwritten or strange: it opens with what is sound, and says so."""
+"""A store folder with missing, truncated, overwritten or foreign files: the store serves the intact records and logs
+the damage.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ MESSAGES = 600
 
 
 class Left(NamedTuple):
-    """A store that was closed in order, and what it serves."""
+    """A store that was closed in order, and its served records."""
 
     path: Path
     contents: dict[Place, bytes]
@@ -41,7 +43,7 @@ class Left(NamedTuple):
         return sorted((self.path / "index").iterdir())
 
     def outside(self, start: int, end: int) -> dict[Place, bytes]:
-        """What lies outside a range of the log."""
+        """Return the records outside a range of the log."""
         return {place: data for place, data in self.contents.items() if not start <= physical_offset_of(data) < end}
 
 
@@ -77,7 +79,7 @@ def left(made: Left, tmp_path: Path) -> Left:
 
 
 async def look(left: Left, expected: dict[Place, bytes]) -> LogStore:
-    """Open; see that what is expected is served, that appends work, and that all that is there on the next start."""
+    """Open the store; assert that it serves the expected records, accepts appends, and keeps both at the next start."""
     store = opened(left.path)
     found = await served(store, QUEUES)
     assert_same(found, expected)
@@ -100,7 +102,7 @@ async def look(left: Left, expected: dict[Place, bytes]) -> LogStore:
 
 
 async def found_by_key(store: LogStore, contents: dict[Place, bytes]) -> int:
-    """How many messages are found by their key; whatever is found is right."""
+    """Return the number of messages found by key; assert that each found message is right."""
     count = 0
     for place, data in contents.items():
         key = record.decode(data).properties["KEYS"]
@@ -114,11 +116,11 @@ def garbage(count: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(count)
 
 
-# -- the log ----------------------------------------------------------------------------------------------------------
+# -- the commit log ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("views", ["with views", "without views"])
-async def test_a_missing_segment_costs_its_own_messages(
+async def test_a_missing_segment_loses_only_its_own_messages(
     left: Left, views: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     left.segments()[1].unlink()
@@ -131,7 +133,9 @@ async def test_a_missing_segment_costs_its_own_messages(
 
 
 @pytest.mark.parametrize("at", [1, -1])
-async def test_an_emptied_segment_costs_its_own_messages(left: Left, at: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_emptied_segment_loses_only_its_own_messages(
+    left: Left, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
     segment = left.segments()[at]
     os.truncate(segment, 0)
     base = int(segment.name)
@@ -140,7 +144,7 @@ async def test_an_emptied_segment_costs_its_own_messages(left: Left, at: int, ca
     assert any(str(segment) == getattr(line, "path", "") for line in caplog.records)
 
 
-async def test_the_oldest_segment_missing_is_like_retention(left: Left) -> None:
+async def test_a_missing_oldest_segment_is_like_retention(left: Left) -> None:
     left.segments()[0].unlink()
     store = opened(left.path)
     try:
@@ -151,14 +155,14 @@ async def test_the_oldest_segment_missing_is_like_retention(left: Left) -> None:
         store.close_blocking()
 
 
-async def test_the_newest_segments_missing_cuts_the_log(left: Left) -> None:
+async def test_missing_newest_segments_truncate_the_log(left: Left) -> None:
     for segment in left.segments()[2:]:
         segment.unlink()
     await look(left, left.outside(2 * SEGMENT, 1 << 62))
 
 
 @pytest.mark.parametrize("views", ["with views", "without views"])
-async def test_garbage_in_the_middle_of_a_segment_costs_what_it_covers(left: Left, views: str) -> None:
+async def test_garbage_inside_a_segment_loses_only_the_overwritten_records(left: Left, views: str) -> None:
     start, end = SEGMENT + 3000, SEGMENT + 5000
     with open(left.segments()[1], "r+b") as file:
         file.seek(start - SEGMENT)
@@ -176,8 +180,8 @@ async def test_garbage_in_the_middle_of_a_segment_costs_what_it_covers(left: Lef
 
 
 @pytest.mark.parametrize("views", ["with views", "without views"])
-async def test_a_page_of_zeros_in_the_last_segment_costs_what_it_covers(left: Left, views: str) -> None:
-    """What is left when the machine lost power before one page reached the disk, and later ones did."""
+async def test_a_page_of_zeros_in_the_last_segment_loses_only_the_overwritten_records(left: Left, views: str) -> None:
+    """After a power loss, one page may be missing on the disk although later ones were written."""
     base = int(left.segments()[-1].name)
     start, end = 1024, 2048
     with open(left.segments()[-1], "r+b") as file:
@@ -194,8 +198,8 @@ async def test_a_page_of_zeros_in_the_last_segment_costs_what_it_covers(left: Le
     await look(left, {place: data for place, data in left.contents.items() if place not in hit})
 
 
-async def test_the_newest_record_damaged_is_not_served_though_newer_ones_follow_the_checkpoint(tmp_path: Path) -> None:
-    """The queues know of a record that is no longer sound, and the log goes on behind it."""
+async def test_a_damaged_newest_record_is_not_served_when_newer_records_follow_the_checkpoint(tmp_path: Path) -> None:
+    """The consume queues point to a record that is damaged, and the log continues after it."""
     store = opened(tmp_path / "living")
     await store.catalog.put_topic(Topic(name="orders"))
     queue = Queue("orders", 0)
@@ -219,7 +223,7 @@ async def test_the_newest_record_damaged_is_not_served_though_newer_ones_follow_
         store.close_blocking()
 
 
-# -- the queues -------------------------------------------------------------------------------------------------------
+# -- the consume queues -----------------------------------------------------------------------------------------------
 
 
 def overwritten(path: Path) -> None:
@@ -248,8 +252,9 @@ DAMAGES = [overwritten, halved, emptied, zeroed, removed]
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_damaged_queue_file_breaks_nothing(left: Left, damage: Callable[[Path], None], which: int) -> None:
-    """Queues are a view. The newest files are looked at when the store opens, and all is built again if they are wrong;
-    damage in an older one shows when it is read: then messages may be missing until the queues are built again."""
+    """Consume queues are a view. The store checks the newest files when it opens, and rebuilds all of them if one is
+    wrong. Damage in an older file shows at the read: messages may then be missing until the queues are rebuilt.
+    """
     damage(left.queue_files(QUEUES[0])[which])
     store = opened(left.path)
     try:
@@ -266,21 +271,21 @@ async def test_a_damaged_queue_file_breaks_nothing(left: Left, damage: Callable[
     await look(left, left.contents)
 
 
-async def test_lost_queues_are_built_again(left: Left) -> None:
+async def test_lost_queues_are_rebuilt(left: Left) -> None:
     shutil.rmtree(left.path / "consumequeue")
     await look(left, left.contents)
 
 
-async def test_a_lost_queue_is_built_again(left: Left) -> None:
+async def test_a_lost_queue_is_rebuilt(left: Left) -> None:
     shutil.rmtree(left.path / "consumequeue" / "orders" / "1")
     await look(left, left.contents)
 
 
-# -- the index --------------------------------------------------------------------------------------------------------
+# -- the key index ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_a_damaged_index_finds_nothing_wrong(left: Left, damage: Callable[[Path], None]) -> None:
+async def test_a_damaged_index_returns_no_wrong_message(left: Left, damage: Callable[[Path], None]) -> None:
     damage(left.index_files()[-1])
     store = opened(left.path)
     try:
@@ -299,7 +304,7 @@ async def contents_now(left: Left) -> dict[Place, bytes]:
         return await served(store, QUEUES)
 
 
-async def test_a_lost_index_is_built_again(left: Left) -> None:
+async def test_a_lost_index_is_rebuilt(left: Left) -> None:
     shutil.rmtree(left.path / "index")
     with opened(left.path) as store:
         assert await found_by_key(store, left.contents) == len(left.contents)
@@ -311,7 +316,7 @@ async def test_a_lost_index_is_built_again(left: Left) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["sparrow.checkpoint", "sparrow.state", "sparrow.layout", "checkpoint", "lock"])
-async def test_a_damaged_small_file_costs_nothing(
+async def test_a_damaged_small_file_loses_no_message(
     left: Left, name: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(left.path / name)
@@ -327,8 +332,8 @@ async def test_a_damaged_small_file_costs_nothing(
     await look(left, left.contents)
 
 
-async def test_a_checkpoint_of_the_future_is_not_believed(left: Left) -> None:
-    """The log is older than its views: somebody restored a part of a backup."""
+async def test_a_checkpoint_beyond_the_end_of_the_log_is_ignored(left: Left) -> None:
+    """The log is older than its views, e.g. after a partial restore of a backup."""
     kept = (left.path / "sparrow.checkpoint").read_bytes()
     for segment in left.segments()[3:]:
         segment.unlink()
@@ -337,10 +342,10 @@ async def test_a_checkpoint_of_the_future_is_not_believed(left: Left) -> None:
     await look(left, left.outside(3 * SEGMENT, 1 << 62))
 
 
-# -- what does not belong there ---------------------------------------------------------------------------------------
+# -- foreign files ----------------------------------------------------------------------------------------------------
 
 
-async def test_strange_files_are_left_alone(left: Left) -> None:
+async def test_foreign_files_are_left_alone(left: Left) -> None:
     strangers = [
         "commitlog/.DS_Store",
         "commitlog/00000000000000000000.bak",
@@ -363,8 +368,8 @@ async def test_strange_files_are_left_alone(left: Left) -> None:
             assert (left.path / name).read_bytes() == garbage(100), f"{name} is not ours to touch"
 
 
-async def test_a_strange_queue_holds_nothing(left: Left) -> None:
-    """Entries of a queue that the log knows nothing of point to no message of it."""
+async def test_a_foreign_queue_holds_no_messages(left: Left) -> None:
+    """Entries of a queue that the log does not contain point to no message of that queue."""
     stranger = Queue("strange", 7)
     folder = left.path / "consumequeue" / "strange" / "7"
     folder.mkdir(parents=True)

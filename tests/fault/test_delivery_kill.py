@@ -1,7 +1,7 @@
-"""A broker killed at any moment while messages wait for their time, their retry or their producer's word.
+"""A broker killed at random moments while it holds delayed messages, retries and half messages.
 
-What it acknowledged comes, nothing comes early, late is only what the outage made late, and no transaction is seen
-that was not committed. Some come twice: those of the round that the kill cut off.
+Acknowledged messages are delivered, none early, and late only by the outage; no uncommitted transaction becomes
+visible. Messages of the delivery round that the kill interrupted may be delivered twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LATE, TRIED, PAID = "Late", "Tried", "Paid"
 RETRY = "%RETRY%g"
 COMMIT, ROLL_BACK = 8, 12
 SLACK_MS = 1_000
-"""What a busy machine may add; a kill adds its outage."""
+"""The delay that a busy machine may add; a kill adds its outage."""
 
 
 def now_ms() -> int:
@@ -38,14 +38,14 @@ def now_ms() -> int:
 
 @dataclass
 class Told:
-    """What the brokers so far acknowledged."""
+    """The acknowledged requests of all brokers so far."""
 
     due_ms: dict[bytes, int] = field(default_factory=dict)
-    """Delayed and retried messages, and the earliest they may come."""
+    """Delayed and retried messages, with their earliest delivery time."""
     due_ms_at_latest: dict[bytes, int] = field(default_factory=dict)
     committed: set[bytes] = field(default_factory=set)
     perhaps_committed: set[bytes] = field(default_factory=set)
-    """The word was said, and no answer came."""
+    """Transactions whose end request got no response."""
     outages: list[tuple[int, int]] = field(default_factory=list)
     count: int = 0
 
@@ -54,7 +54,8 @@ class Told:
         return f"{kind} {self.count}".encode()
 
     def may_come_until(self, due_ms: int) -> int:
-        """Whoever is due in an outage, or so shortly before that the kill came first, comes when it is over."""
+        """Return the latest delivery time: a message that is due during an outage, or shortly before it, is delivered
+        after it."""
         for down_ms, up_ms in self.outages:
             if down_ms - SLACK_MS <= due_ms <= up_ms:
                 due_ms = up_ms
@@ -91,7 +92,7 @@ async def transactions(channel: Channel, told: Told, rng: random.Random) -> None
         sent = await send(channel, PAID, body, 0, named(TRAN_MSG="true", PGROUP="p"), sys_flag=4)
         chance = rng.random()
         if chance < 0.2:
-            continue  # its producer forgot about it
+            continue  # its producer never ends the transaction
         verdict = COMMIT if chance < 0.8 else ROLL_BACK
         if verdict == COMMIT:
             told.perhaps_committed.add(body)
@@ -103,7 +104,7 @@ async def transactions(channel: Channel, told: Told, rng: random.Random) -> None
 
 
 async def load(address: Address, told: Told, rng: random.Random) -> None:
-    """Until the broker is gone."""
+    """Send until the broker is down."""
 
     async def one(work, number: int) -> None:
         try:
@@ -127,7 +128,7 @@ async def everything(channel: Channel, topic: str, queues: int) -> list[StoredMe
 
 
 def assert_right(told: Told, messages: list[StoredMessage]) -> int:
-    """How many came more than once."""
+    """Assert the promises of this module; return the number of messages delivered more than once."""
     arrived: dict[bytes, int] = {}
     for message in messages:
         arrived.setdefault(message.body, message.store_ms)

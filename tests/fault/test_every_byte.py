@@ -1,15 +1,15 @@
-"""Any byte of the log's tail cut off or changed: what is sound is served as it was, what is broken never.
+"""Any byte of the log's tail truncated or changed: intact records are served unchanged, broken records never.
 
-RocketMQ's format protects of a record its size, magic, place in the log, body (by a checksum) and the lengths of its
-parts. It does not protect the rest, so there only this is promised:
+RocketMQ's format protects the size, magic, physical offset and body (by a checksum) of a record and the lengths of its
+parts. It does not protect the other fields, so the guarantees are:
 
-1. A record that `wire.record.decode` cannot read is not served. (Bodies are not expanded: what the compression bits of
-   the sys flag say about a body is between sender and consumer.)
-2. Where the queues are whole, a record is served only at its own place: in the queue and at the offset it says itself.
-3. Where the queues are built again, a record lies where its own bytes say, for the log is the truth. Damage may so move
-   it to another place, and then the record that was really there may be left out; no other ever is.
-4. Flag, times, hosts, times consumed, the half message's offset and the text of the properties may be served changed
-   (a text that is cut off comes back as zeros); the body never.
+1. A record that `wire.record.decode` cannot read is not served. (Bodies are not decompressed: only sender and consumer
+   use the compression bits of the sys flag.)
+2. With intact consume queues, a record is served only at its own place: at the queue and offset that its bytes state.
+3. With rebuilt consume queues, a record is at the place that its bytes state, because the log is the source of truth.
+   Damage may move a record to another place and hide the record that was there; it hides no other record.
+4. Flag, times, hosts, reconsume times, the half message's offset and the text of the properties may be served changed
+   (truncated bytes come back as zeros); the body never.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ BILLS = [Queue("bills", n) for n in range(2)]
 QUEUES = [*ORDERS, *BILLS, STATE_QUEUE]
 
 Views = Literal["closed", "abandoned", "rebuilt"]
-"""How the store was left: in order; killed, with a checkpoint from before the tail; or in order, and all views lost."""
+"""How the store ended: closed; killed, with a checkpoint before the tail; or closed, and then all views lost."""
 
 
 class Log(NamedTuple):
-    """A store that was left, and every record in it."""
+    """A store that has ended, and every record in it."""
 
     path: Path
     views: Views
@@ -61,11 +61,11 @@ class Log(NamedTuple):
         return max(os.listdir(self.path / "commitlog"))
 
 
-# -- a log with something of everything -------------------------------------------------------------------------------
+# -- a log with records of every kind ---------------------------------------------------------------------------------
 
 
 def drafts_of(number: int) -> list[Draft]:
-    """One append: mostly a message, now and then a batch; bodies and properties of many shapes."""
+    """Return the drafts of one append: usually one message, sometimes a batch; bodies and properties of many shapes."""
     properties = f"UNIQ_KEY\x01U{number:04d}\x02TAGS\x01t{number % 3}\x02KEYS\x01k{number} all\x02"
     if number % 7 == 3:
         properties += "name\x01Grüße 你好\x02"
@@ -94,7 +94,7 @@ async def fill(store: LogStore, appends: int, *, checkpoint_at: int | None) -> N
             await store.offsets.commit("group-9", queue, number)
         if number == checkpoint_at:
             store._maintenance.checkpoint()
-    store._state.flush_offsets()  # else closing would add a record that the test does not know of
+    store._state.flush_offsets()  # otherwise closing would append a record unknown to the test
 
 
 async def records_in(store: LogStore) -> list[Laid]:
@@ -122,7 +122,7 @@ def made(folder: Path, views: Views, appends: int, tail: int) -> Log:
 
     records = asyncio.run(make())
     if views == "abandoned":
-        shutil.copytree(living, left)  # what a kill leaves: all that was written, and nothing put in order
+        shutil.copytree(living, left)  # copy the files as a kill leaves them: everything written, nothing closed
         store.close_blocking()
     else:
         store.close_blocking()
@@ -136,7 +136,7 @@ def made(folder: Path, views: Views, appends: int, tail: int) -> Log:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Thousands of damaged stores have thousands of things to say."""
+    """Silence the log: thousands of damaged stores write thousands of warnings."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -144,7 +144,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(params=["closed", "abandoned", "rebuilt"])
 def log(request: pytest.FixtureRequest, scale: str) -> Iterator[Log]:
-    # So many that the records to be hurt lie in the last segment, and that a batch and a word on state are among them.
+    # Enough records that the damaged ones lie in the last segment and include a batch and a state record.
     appends = 83 if scale == "smoke" else 260
     with folder_in_memory() as folder:
         yield made(folder, request.param, appends, tail=4 if scale == "smoke" else 20)
@@ -155,11 +155,11 @@ def tail_records(scale: str) -> int:
     return 2 if scale == "smoke" else 20
 
 
-# -- hurting a copy of it ---------------------------------------------------------------------------------------------
+# -- damage to a copy -------------------------------------------------------------------------------------------------
 
 
 def hurt_copy(log: Log, hurt: Callable[[Path], None]) -> Path:
-    """A copy with its last segment hurt."""
+    """Return a copy with a damaged last segment."""
     copy = log.path.with_name("hurt")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(log.path, copy)
@@ -175,11 +175,11 @@ def tail_of(log: Log, count: int) -> list[Laid]:
 
 
 async def assert_goes_on(store: LogStore, found: dict[Place, bytes]) -> dict[Place, bytes]:
-    """Appends work, and get offsets nobody has seen a message at."""
+    """Assert that appends work and get offsets at which no message was served."""
     added: dict[Place, bytes] = {}
     topics = await store.catalog.list_topics()
     for queue in (ORDERS[0], BILLS[1]):
-        if queue.topic not in topics:  # its word was hurt
+        if queue.topic not in topics:  # its state record was damaged
             await store.catalog.put_topic(Topic(name=queue.topic))
         appended = await store.append(queue, [Draft(body=b"after"), Draft(body=b"the damage")])
         place = Place(queue, appended.offset)
@@ -196,7 +196,7 @@ async def assert_goes_on(store: LogStore, found: dict[Place, bytes]) -> dict[Pla
 
 
 async def assert_stays(path: Path, found: dict[Place, bytes]) -> None:
-    """The next start has the same."""
+    """Assert that the next start serves the same records."""
     store = opened(path)
     try:
         again = await served(store, QUEUES)
@@ -206,7 +206,7 @@ async def assert_stays(path: Path, found: dict[Place, bytes]) -> None:
 
 
 async def look(path: Path, expect: Callable[[dict[Place, bytes]], None], queues: list[Queue], *, at: int) -> None:
-    """Open the store and see what it serves; at every eighth place also whether it goes on, and lasts."""
+    """Open the store and check its served records; at every eighth position also check appends and a restart."""
     store = opened(path)
     try:
         found = await served(store, queues)
@@ -219,11 +219,11 @@ async def look(path: Path, expect: Callable[[dict[Place, bytes]], None], queues:
         await assert_stays(path, found)
 
 
-# -- the claims -------------------------------------------------------------------------------------------------------
+# -- the tests --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(1800)
-def test_a_log_cut_at_any_byte_keeps_every_record_before_the_cut(log: Log, tail_records: int) -> None:
+def test_a_log_truncated_at_any_byte_keeps_every_record_before_the_cut(log: Log, tail_records: int) -> None:
     tail = tail_of(log, tail_records)
     base = int(log.last_segment)
     with asyncio.Runner() as runner:
@@ -250,13 +250,13 @@ def test_a_log_cut_at_any_byte_keeps_every_record_before_the_cut(log: Log, tail_
 
 
 def survives(laid: Laid, cut: int) -> bool:
-    """A lost end comes back as zeros, which may be just what stood there."""
+    """Return whether a record is intact: a truncated end comes back as zeros, which may equal the original bytes."""
     kept = laid.data[: max(0, cut - laid.physical_offset)]
     return kept.ljust(len(laid.data), b"\0") == laid.data
 
 
 def field_at(data: bytes, at: int) -> str:
-    """Which field of a record its byte `at` belongs to."""
+    """Return the field of a record to which byte `at` belongs."""
     sys_flag = int.from_bytes(data[36:40], "big")
     born, stored = (20 if sys_flag & bit else 8 for bit in (record.BORN_HOST_IPV6_FLAG, record.STORE_HOST_IPV6_FLAG))
     body_bytes = record.FIXED_HEADER_BYTES + born + stored - 16
@@ -281,19 +281,19 @@ PROTECTED = {
 
 
 def is_harmless_crc(data: bytes, at: int, mask: int) -> bool:
-    """The checksum has 31 bits, and that of an empty body is not looked at."""
+    """Return whether the change has no effect: the checksum has 31 bits, and that of an empty body is not verified."""
     return (at == 8 and mask == 0x80) or record.decode(data, expand=False).body == b""
 
 
 def masks_at(at: int, scale: str) -> list[int]:
-    """Which bits of a byte to change: one of the eight, or (full scale) the two ends and all of them."""
-    if at == record.SYS_FLAG_POSITION + 3:  # every bit has a meaning of its own
+    """Return the bits of a byte to change: one of the eight, or (at full scale) the first, the last and all of them."""
+    if at == record.SYS_FLAG_POSITION + 3:  # every bit has its own meaning
         return [1 << bit for bit in range(8)]
     return [1 << at % 8] if scale == "smoke" else [0x01, 0x80, 0xFF]
 
 
 @pytest.mark.timeout(3600)
-def test_a_changed_byte_costs_no_more_than_its_own_record(log: Log, tail_records: int, scale: str) -> None:
+def test_a_changed_byte_loses_at_most_its_own_record(log: Log, tail_records: int, scale: str) -> None:
     base = int(log.last_segment)
     expected = {laid.place: laid.data for laid in log.records}
     failures: list[str] = []
@@ -323,7 +323,7 @@ def test_a_changed_byte_costs_no_more_than_its_own_record(log: Log, tail_records
                         assert len(mine) <= 1, "one record is served twice"
                         for each in moved - set(mine) - {laid.place}:
                             assert found.get(each) in (None, expected.get(each)), f"{each} is served wrong"
-                        if laid.place.queue != STATE_QUEUE:  # there, what was lost may have been said again
+                        if laid.place.queue != STATE_QUEUE:  # a lost state record may have been appended again there
                             assert found.get(laid.place) in (None, changed), "neither the record nor what became of it"
                         is_hurt = name in PROTECTED and not (name == "crc" and is_harmless_crc(laid.data, at, mask))
                         assert not (mine and is_hurt), "a broken record is served"

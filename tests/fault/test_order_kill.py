@@ -1,7 +1,7 @@
-"""A broker killed at any moment while messages are consumed in order, and while members come and go.
+"""A broker killed at random moments while messages are consumed in order and members join and leave.
 
-Each key's messages are handled for the first time in the order they were sent, and none that was acknowledged is
-missing. Repeats are allowed: what was handled and not committed comes again.
+The first handling of each key's messages follows their send order, and no acknowledged message is missing. Repeats are
+allowed: a message that was handled and not committed is delivered again.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from sparrow.settings import NameServerSettings
 
 GROUP, TOPIC = "history", "steps"
 QUEUES = 6
-"""Not as many as a topic gets that a send creates: a key whose route is forgotten for a moment must not move."""
+"""Not the number of an auto-created topic: so the test detects a key that moves while its route is unknown."""
 KEYS_A_PRODUCER, PRODUCERS = 4, 2
 MEMBERS_MAX = 4
 HANDLING_S_MAX = 0.004
-"""Each message takes another time: handled side by side, they would not be done in order."""
+"""Handling times vary, so that concurrent handling would break the order."""
 PAUSE_S = 0.005
-"""After a send. As fast as it goes, a backlog would grow that the test only waits for in the end."""
+"""A pause after each send: at full speed the backlog would only prolong the end of the test."""
 PATIENCE_S = 120.0
-"""A queue whose member left at a bad moment waits until its lock has run out, 60 s; then others look every 20 s."""
+"""Locks of a member that left uncleanly expire after 60 s; other members look for free queues every 20 s."""
 
 
 class History:
-    """What the handlers of all members have done."""
+    """The handled messages of all members."""
 
     def __init__(self) -> None:
         self.newest: dict[str, int] = {}
-        """Of each key; messages are numbered from 1 on, and all below were done before."""
+        """The last number of each key; messages are numbered from 1, and all lower numbers were handled before."""
         self.too_early: list[str] = []
         self.queues: dict[str, set[int]] = {}
         self.repeats = 0
         self.readers: dict[int, set[str]] = {}
-        """Who had a message of a queue in hand at some time."""
+        """Members that have held messages of each queue."""
         self.in_two_hands = 0
         self._in_hand: Counter[int] = Counter()
 
@@ -75,7 +75,7 @@ class History:
 
 
 class Members:
-    """The consumers of the group. There is always one."""
+    """The consumers of the group, at least one at any time."""
 
     def __init__(self, name_servers: str, history: History) -> None:
         self._name_servers, self._history = name_servers, history
@@ -95,7 +95,7 @@ class Members:
         await self._present.pop(name).close()
 
     async def come_and_go(self, rng: random.Random, enough: asyncio.Event) -> None:
-        while not enough.is_set():  # nobody is stopped half-way out: it would keep its queues and read them no more
+        while not enough.is_set():  # not cancelled: a half-stopped member would keep its queues
             await asyncio.sleep(rng.uniform(0.2, 1.0))
             if len(self._present) == 1 or (len(self._present) < MEMBERS_MAX and rng.random() < 0.5):
                 await self.join()
@@ -108,7 +108,7 @@ class Members:
 
 
 async def sends(producer: Producer, key: str, told: dict[str, int]) -> None:
-    """One after the other; each is tried until it is answered."""
+    """Send sequentially; repeat each send until it is answered."""
     number = 0
     while True:
         number += 1

@@ -1,6 +1,6 @@
-"""A broker killed at any moment while messages are popped, and while an idempotent producer tries again.
+"""A broker killed at random moments while messages are popped and an idempotent producer repeats sends.
 
-Everything sent is popped at least once, and everything the producer was told is stored lies in the log exactly once.
+Every sent message is popped at least once, and every acknowledged message is in the log exactly once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INVISIBLE_MS = 2_000
 
 
 async def sends(producer: Producer, told: set[str], name: str) -> None:
-    """One after the other; each is tried until it is answered."""
+    """Send sequentially; repeat each send until it is answered."""
     number = 0
     while True:
         number += 1
@@ -41,7 +41,7 @@ async def pops(consumer: PopConsumer, seen: Counter[str]) -> None:
             seen.update(receipt.message.body.decode() for receipt in receipts)
             if receipts:
                 await consumer.ack(receipts)
-        except SparrowError:  # the broker is away, or took them back meanwhile
+        except SparrowError:  # the broker is down, or has revived the messages
             await asyncio.sleep(0.05)
 
 

@@ -1,6 +1,6 @@
-"""Consumers killed, sent away and added in the middle of it: every message is given to somebody.
+"""Consumers killed, stopped and added under load: every message is delivered to a consumer.
 
-Some come twice, and the test says which: only those that the consumer before had been given and had not committed.
+Some messages are delivered twice: only those that the previous consumer had received and not committed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from tests.support.waiting import eventually
 QUEUES = 8
 TRICKLE = 20
 GIVEN_AND_NOT_COMMITTED = APPETITE.count_max + APPETITE.pull_count_max + WORKERS
-"""Of one queue, at worst: what is in hand when a pull commits, what that pull brings, what is finished out of turn."""
+"""The most repeats of one queue: messages in progress at a pull's commit, messages of that pull, and messages
+finished out of order.
+"""
 
 
 class Child:
-    """A consumer in a process of its own, and what it wrote down so far."""
+    """A consumer in its own process, and its records so far."""
 
     def __init__(self, name_servers: str, path: Path) -> None:
         self._words = (name_servers, str(path))
@@ -52,7 +54,7 @@ class Child:
         self.look()
 
     def look(self) -> None:
-        """Read what is new in its file."""
+        """Read the new lines of its file."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -69,19 +71,19 @@ class Child:
 
     @property
     def queues_taken_over(self) -> int:
-        """How often it was given a queue it did not have."""
+        """Return how often the consumer got a queue that it did not have before."""
         pairs = zip([[], *self.shares], self.shares, strict=False)
         return sum(len(set(after) - set(before)) for before, after in pairs)
 
 
 class Group:
-    """All children that ever were, and what was sent."""
+    """All children, dead or alive, and the sent messages."""
 
     def __init__(self, stand: Stand, folder: Path) -> None:
         self._stand, self._folder = stand, folder
         self.children: list[Child] = []
         self.sent = 0
-        """Messages in each queue."""
+        """The number of messages in each queue."""
 
     @property
     def living(self) -> list[Child]:
@@ -93,7 +95,7 @@ class Group:
         self.children.append(child)
 
     async def add_amid(self) -> None:
-        """The newcomer finds the others at work."""
+        """Add a consumer while the others are working."""
         await self.add()
         while not self.children[-1].shares:
             before = self.sent
@@ -122,13 +124,14 @@ class Group:
         return len(set(self.everything_given())) == QUEUES * self.sent
 
     def is_settled(self) -> bool:
-        """Every queue has one reader, and no message is left."""
+        """Return whether every queue has one reader and no message is left."""
         self.look()
         shares = [child.shares[-1] if child.shares else [] for child in self.living]
         return all(shares) and sorted(chain(*shares)) == list(range(QUEUES)) and self.has_seen_everything()
 
     def is_amid(self, before: int) -> bool:
-        """Whether each queue has begun with what came after `before`: whatever comes twice has come by then."""
+        """Return whether each queue has delivered a message sent after `before`; all repeats have been delivered by
+        then."""
         self.look()
         return len({queue_id for queue_id, offset in self.everything_given() if offset >= before}) == QUEUES
 
@@ -150,7 +153,7 @@ async def some_join(group: Group) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_no_message_is_lost_and_only_uncommitted_ones_come_twice(tmp_path, scale):
+async def test_a_rebalance_loses_no_message_and_repeats_only_uncommitted_ones(tmp_path, scale):
     events = [some_kill, some_leave, some_join] * (1 if scale == "smoke" else 3)
     each = (10_000 if scale == "smoke" else 100_000) // QUEUES // len(events)
     async with standing(tmp_path / "platform") as stand, AsyncExitStack() as stack:
@@ -166,7 +169,7 @@ async def test_no_message_is_lost_and_only_uncommitted_ones_come_twice(tmp_path,
             await group.send(each)
             await eventually(lambda before=before: group.is_amid(before), within_s=30)
             committed = await group.committed()
-            group.look()  # in this order: what was committed has been given, and is on paper
+            group.look()  # in this order: a committed message has been delivered and recorded
             marks, repeats_before = [len(child.given) for child in group.children], group.repeats
             await event(group)
             await eventually(group.is_settled, within_s=60)

@@ -1,4 +1,4 @@
-"""A writer killed at any moment: what it acknowledged is there, at its offset and with its bytes."""
+"""A writer killed at random moments: every acknowledged message is stored, with its offset and its bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUEUES = [Queue(topic, n) for topic in killed_writer.TOPICS for n in range(kille
 
 @dataclass
 class Told:
-    """What all children so far said was acknowledged."""
+    """All appends that any child reported as acknowledged."""
 
     bodies: dict[Place, bytes] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Told:
 
 
 def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Told) -> int:
-    """Start a writer, kill it at some moment, and hear what it had to say; how many appends were acknowledged."""
+    """Start a writer, kill it at a random moment, and read its output; return the number of acknowledged appends."""
     visible_after = rng.choice(("written", "durable"))
     command = [sys.executable, str(Path(killed_writer.__file__)), str(path)]
     command += [str(rng.getrandbits(32)), str(rng.randrange(16, 65)), visible_after]
@@ -55,7 +55,7 @@ def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Told
         said = b""
         deadline = time.monotonic() + 60
         if in_opening:
-            # The lock is the first thing an opening store touches, so it tells when the opening begins.
+            # A store takes its lock first when it opens, so the lock shows when the opening begins.
             wait_for_lock(child, path)
             deadline = time.monotonic() + rng.uniform(0.0, 0.02)
         while time.monotonic() < deadline and child.poll() is None:
@@ -64,7 +64,7 @@ def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Told
                 said += os.read(child.stdout.fileno(), 1 << 16)
                 if not in_opening and said.startswith(b"open\n"):
                     deadline = min(deadline, time.monotonic() + rng.uniform(0.0, 0.4))
-                    in_opening = True  # from here on only the clock counts
+                    in_opening = True  # from here on the clock decides
         died = child.poll()
         child.kill()
         rest, complaint = child.communicate()
@@ -80,14 +80,14 @@ def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Told
 
 
 def wait_for_lock(child: subprocess.Popen[bytes], path: Path) -> None:
-    """Until the child has the store's files open."""
+    """Wait until the child has the store's files open."""
     wanted = str((path / "lock").resolve())
     while child.poll() is None:
         try:
             for fd in os.scandir(f"/proc/{child.pid}/fd"):
                 if os.readlink(fd.path) == wanted:
                     return
-        except FileNotFoundError:  # closed while we looked
+        except FileNotFoundError:  # closed during the check
             pass
 
 
@@ -116,16 +116,16 @@ ROUNDS_A_STORE = 20
 
 
 @pytest.mark.timeout(1800)
-def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path, scale: str) -> None:
+def test_a_killed_writer_loses_no_acknowledged_message(tmp_path: Path, scale: str) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     rng, acknowledged = random.Random(seed), 0
     rounds = 10 if scale == "smoke" else 200
     for number in range(rounds):
         try:
-            if number % ROUNDS_A_STORE == 0:  # everything is read after each kill: a new store before that takes long
+            if number % ROUNDS_A_STORE == 0:  # each check reads the whole store: keep it small
                 path, told = tmp_path / str(number), Told()
             acknowledged += run_and_kill(path, rng, in_opening=number % 4 == 3, told=told)
-            # Now and then the next writer finds the store as the kill left it, not as our look at it did.
+            # Sometimes the next writer opens the store as the kill left it, without a check in between.
             if number % 3 or (number + 1) % ROUNDS_A_STORE == 0:
                 asyncio.run(assert_nothing_lost(path, told))
         except BaseException as cause:

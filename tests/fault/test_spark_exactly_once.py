@@ -1,9 +1,9 @@
-"""Topic to Spark to topic, while everything is killed: each message that went in comes out exactly once.
+"""Topic to Spark to topic under kills: each input message appears in the output exactly once.
 
-Queries read topics that grow all the time, with and without a shuffle, on a log store and on a SQL store, and write
-what they read to other topics. Drivers, Python workers and brokers are killed at random moments, drivers also at the
-worst one: when the broker has published a batch and Spark has not noted it. Then the topics are compared: none missing,
-none twice, the messages of a key in their order.
+Queries read growing topics, with and without a shuffle, on a log store and on a SQL store, and write to other topics.
+Drivers, Python workers and brokers are killed at random moments, drivers also at the worst one: after the broker has
+published a batch and before Spark has recorded it. Then the topics are compared: no message is missing, none is
+doubled, and the messages of a key are in order.
 """
 
 from __future__ import annotations
@@ -37,45 +37,45 @@ from sparrow.settings import NameServerSettings
 from sparrow.wire.bodies import QueueRef
 
 LOG, SQL = "log", "sql"
-"""Brokers, by what they keep messages in."""
+"""Brokers, by their kind of store."""
 QUEUES = 2
 KEYS_A_QUEUE = 5
 FEED_S, FEED_ROWS = 0.05, 10
 PATIENCE_S = 400.0
-"""For a driver to start, and for what it has missed: a busy machine takes ten times as long as an idle one."""
+"""Time for a driver to start and to catch up: a busy machine takes ten times as long as an idle one."""
 DELAY_MAX_S = 5.0
 LEASE_MS = 3_000
 LOOK_S = 0.005
 SPARK_GAVE_UP = "Python worker failed to connect back"
-"""Within ten seconds, which no setting changes: a machine may be busier than that. The next driver has better luck."""
+"""Spark's error when a process does not start within ten seconds, a fixed limit. The next driver tries again."""
 GIVEN_UP_MAX = 5
 BATCHES_MIN = 3
-"""Of each query: with fewer, the kills would mean little."""
+"""Minimum number of batches of each query: with fewer, kills would prove little."""
 
 
 class Blow(StrEnum):
-    """What is killed."""
+    """The process to kill."""
 
     DRIVER = "driver"
-    """JVM and Python, at any moment."""
+    """JVM and Python processes, at a random moment."""
     ORPHANS = "driver but not its workers"
-    """They find out, some later than others."""
+    """The Python processes notice the JVM's death later, at different times."""
     PUBLISHED = "driver between publishing and noting it"
     WORKER = "worker"
-    """Of a task, which is tried again."""
+    """The worker of a task; Spark repeats the task."""
     COMMITTER = "commit process"
-    """If it had something to do, the query fails, and the driver leaves."""
+    """A daemon: if it was busy, the query fails and the driver ends."""
     LOG_BROKER = "broker on a log"
     SQL_BROKER = "broker on a database"
 
 
 BROKER_OF = {Blow.LOG_BROKER: LOG, Blow.SQL_BROKER: SQL}
 SMOKE = (Blow.PUBLISHED, Blow.WORKER)
-"""And one of the brokers."""
+"""The kills at smoke scale, besides the kill of one broker."""
 
 
 def blows(rng: random.Random, scale: str) -> list[Blow]:
-    """Each kind at least once (at smoke scale: the main ones), in any order."""
+    """Return each kind at least once (at smoke scale: the main kinds), in random order."""
     if scale == "smoke":
         chosen = [*SMOKE, rng.choice(list(BROKER_OF))]
     else:
@@ -94,12 +94,12 @@ class Broker(BrokerProcess):
         return f"127.0.0.1:{self._port}"
 
 
-# -- the stage --------------------------------------------------------------------------------------------------------
+# -- setup ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Stage:
-    """Brokers, queries, and whoever sends to them."""
+    """Brokers, queries and the producers of their input."""
 
     name_servers: str
     brokers: dict[str, Broker]
@@ -110,16 +110,16 @@ class Stage:
     is_fed: bool = True
     blows: Counter[Blow] = field(default_factory=Counter)
     replayed: int = 0
-    """Batches that Spark had begun and not noted when its driver died."""
+    """Batches that Spark had begun and not recorded when its driver died."""
     refused: int = 0
-    """Those among them that the broker had published: it must refuse them when they come again."""
+    """Those batches of them that the broker had published: it must refuse their repeats."""
     given_up: int = 0
-    """How often Spark left because the machine was busy."""
+    """How often Spark gave up because the machine was busy."""
     failed: int = 0
-    """How often a query failed because the process that commits was killed."""
+    """How often a query failed because the committing process was killed."""
 
     async def until(self, claim: Callable[[], object]) -> None:
-        """The driver must live to see it."""
+        """Wait for a condition; the driver must stay alive meanwhile."""
         deadline = time.monotonic() + PATIENCE_S
         while not claim():
             assert time.monotonic() < deadline, f"it did not come true within {PATIENCE_S} s:\n{self.driver.said}"
@@ -127,7 +127,7 @@ class Stage:
             await asyncio.sleep(LOOK_S)
 
     async def check_driver(self) -> None:
-        """Whatever is killed around it, a driver goes on, unless Spark itself cannot start its processes in time."""
+        """Assert that the driver still runs, unless Spark could not start its processes in time."""
         if self.driver.is_running:
             return
         said = self.driver.said
@@ -144,7 +144,7 @@ class Stage:
         await self.driver.start()
 
     async def ledger(self, plan: Plan) -> int:
-        """The last batch that is published; -1: none."""
+        """Return the last published batch; -1: none."""
         query_id = Checkpoint(plan).query_id
         if query_id is None or plan.delivery != "exactlyOnce":
             return -1
@@ -179,7 +179,7 @@ async def staged(folder: Path, rng: random.Random, scale: str) -> AsyncIterator[
         orders.write_bytes(msgspec.json.encode(Orders(name_servers, plans)))
         driver = Driver(folder, orders)
         stack.push_async_callback(driver.stop)
-        # It asks brokers by their address alone: tended, it would hang up where no route leads.
+        # The session uses broker addresses without routes; its maintenance would close such connections.
         session = await stack.enter_async_context(ClientSession(name_servers, maintenance_interval_ms=3_600_000))
         yield Stage(name_servers, brokers, plans, driver, session, rng)
 
@@ -197,7 +197,7 @@ def planned(folder: Path, scale: str) -> list[Plan]:
 
 
 async def feed(stage: Stage, topic: str, broker: str) -> None:
-    """Whatever arrives counts: what was sent twice, because no answer came, is two messages."""
+    """Send messages and count each stored one: a send repeated without an answer may store two messages."""
     number = 0
     async with Producer(stage.name_servers, timeout_ms=1_000) as producer:
         while stage.is_fed:
@@ -207,12 +207,12 @@ async def feed(stage: Stage, topic: str, broker: str) -> None:
             messages = [Message(topic, b"", keys=key)] * FEED_ROWS
             try:
                 await producer.send_batch(messages, queue=QueueRef(topic, broker, queue_id))
-            except SparrowError:  # its broker is away
+            except SparrowError:  # the broker is down
                 pass
-            await asyncio.sleep(FEED_S)  # so that there are many batches, not for anything to happen
+            await asyncio.sleep(FEED_S)  # spreads the messages over many batches; waits for nothing
 
 
-# -- the blows --------------------------------------------------------------------------------------------------------
+# -- kills ------------------------------------------------------------------------------------------------------------
 
 
 async def strike(stage: Stage, blow: Blow) -> None:
@@ -258,7 +258,7 @@ async def failed_or_went_on(stage: Stage) -> None:
 
 
 async def some_moment(stage: Stage, plans: Sequence[Plan]) -> None:
-    """Of a new batch; or of one that a driver does again, soon after its start."""
+    """Wait for a random moment of a new batch, or of a batch that a driver repeats soon after its start."""
     checkpoint = Checkpoint(stage.rng.choice(plans))
     if stage.rng.random() < 0.3:
         await stage.until(stage.driver.workers)
@@ -269,7 +269,7 @@ async def some_moment(stage: Stage, plans: Sequence[Plan]) -> None:
 
 
 async def kill_when_published(stage: Stage) -> None:
-    """At the worst moment. If Spark was quicker than we are, it is left alone, and the next batch is watched."""
+    """Kill the driver at the worst moment. If Spark has already recorded the batch, wait for the next batch."""
     plan = stage.rng.choice([plan for plan in stage.plans if plan.delivery == "exactlyOnce"])
     checkpoint = Checkpoint(plan)
     deadline = time.monotonic() + PATIENCE_S
@@ -284,11 +284,11 @@ async def kill_when_published(stage: Stage) -> None:
             await stage.start_again()
 
 
-# -- what is there in the end -----------------------------------------------------------------------------------------
+# -- final checks -----------------------------------------------------------------------------------------------------
 
 
 async def contents(stage: Stage, topic: str) -> list[dict[str, Any]]:
-    """In the order of the queues."""
+    """Return the messages in queue order."""
     columns = ("body", "keys", "queue_id", "queue_offset")
     async with Consumer(stage.name_servers, group="readers") as consumer:
         rows = (await consumer.read_table(topic, columns=columns)).to_pylist()
@@ -296,12 +296,12 @@ async def contents(stage: Stage, topic: str) -> list[dict[str, Any]]:
 
 
 async def ends(stage: Stage, topic: str) -> dict[int, int]:
-    """Of queues that hold something, as checkpoints say it."""
+    """Return the end offsets of non-empty queues, in the form of checkpoints."""
     return {row["queue_id"]: row["queue_offset"] + 1 for row in await contents(stage, topic)}
 
 
 async def assert_exactly_once(stage: Stage, plan: Plan) -> int:
-    """How many messages there are."""
+    """Assert that input and output are equal; return the number of messages."""
     key_of = {f"{row['queue_id']}:{row['queue_offset']}": row["keys"] for row in await contents(stage, plan.source)}
     found = await contents(stage, plan.target)
     times = Counter(row["body"].decode() for row in found)
@@ -328,7 +328,7 @@ async def assert_exactly_once(stage: Stage, plan: Plan) -> int:
 
 
 @pytest.mark.timeout(3_600)
-async def test_what_goes_in_comes_out_once_whoever_is_killed(tmp_path: Path, scale: str) -> None:
+async def test_each_message_is_written_exactly_once_under_kills_of_any_process(tmp_path: Path, scale: str) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     print(f"SPARROW_SEED={seed}")
     rng = random.Random(seed)
@@ -346,7 +346,7 @@ async def test_what_goes_in_comes_out_once_whoever_is_killed(tmp_path: Path, sca
             stage.is_fed = False
         wanted = {topic: await ends(stage, topic) for topic in sources}
         await stage.until(lambda: all(Checkpoint(plan).read_until() == wanted[plan.source] for plan in stage.plans))
-        await stage.driver.stop()  # with all that earlier drivers have left behind: nobody writes any more
+        await stage.driver.stop()  # with all processes of earlier drivers: from here on no process writes
         rows = {plan.name: await assert_exactly_once(stage, plan) for plan in stage.plans}
         batches = {plan.name: Checkpoint(plan).committed + 1 for plan in stage.plans}
         print(

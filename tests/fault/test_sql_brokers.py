@@ -1,9 +1,9 @@
-"""Three brokers on one MariaDB, killed or frozen under load: what was acknowledged is delivered, nobody starts over.
+"""Three brokers on one MariaDB, killed or frozen under load: acknowledged messages are delivered, and no group restarts
+from the beginning.
 
-Two producers and two consumers of one group come by way of the name server. Besides, each broker has a producer that
-knows only this one, and a reader that begins there and goes to the next broker when it dies. Each reader has a group of
-its own and commits what it has read: how far a group is may fall back by what was committed in the last moment before
-a kill, and by no more.
+Two producers and two consumers of one group use the name server. In addition, each broker has a producer that uses only
+this broker, and a reader that starts there and moves to the next broker after a kill. Each reader has its own group and
+commits its progress: after a kill, the committed offset may fall back only by the commits of the last moment before it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ QUEUES = PARTS * LANE_COUNT
 BROKERS = 3
 LEASE_MS = 1_000
 GAP_S = LEASE_MS / 1000 + 1
-"""The longest that nobody may be sent to by way of the name server after a kill."""
+"""Upper limit of the time after a kill in which no send by way of the name server succeeds."""
 SEND_MS = 2_000
-"""How long a send may take."""
+"""The timeout of a send."""
 FORGIVEN_S = 1.0
 """Commits reach the database ten times a second; on a busy machine a little later."""
 WORDS = ("high", "middle", "low")
@@ -61,23 +61,23 @@ class Place(NamedTuple):
 
 @dataclass
 class History:
-    """What everybody did and saw."""
+    """The actions and observations of all clients."""
 
     acknowledged: dict[bytes, tuple[int, Place | None]] = field(default_factory=dict)
-    """When it was sent in its producer's order, and where it is said to lie."""
+    """The sequence number of each producer's message, and its reported place."""
     stored: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """When each producer was told so."""
+    """The time of each acknowledgement, by producer."""
     seen: dict[str, list[tuple[Place, bytes]]] = field(default_factory=lambda: defaultdict(list))
-    """By each group, in order."""
+    """Received messages of each group, in order."""
     committed: dict[tuple[str, int], list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
-    """By each reader and queue: when it was told that an offset was taken."""
+    """By reader and queue: the time at which a commit was acknowledged, and its offset."""
     blows: list[float] = field(default_factory=list)
-    """When a broker was hurt."""
+    """The times at which brokers were killed or frozen."""
     is_over: bool = False
 
     def surely_committed(self, group: str, queue_id: int) -> int:
-        """What must have reached the database: not what was committed just now, or just before a broker was hurt."""
-        # An answer may be read a moment after who gave it was hurt.
+        """Return the offset that must have reached the database: ignore commits just now or just before a kill."""
+        # A client may read a response a moment after the kill of its broker.
         spans = [(blow - FORGIVEN_S, blow + FORGIVEN_S / 4) for blow in (*self.blows, time.monotonic())]
         return max(
             (
@@ -90,7 +90,7 @@ class History:
 
 
 class Broker(BrokerProcess):
-    """One of them; it is replaced within a second."""
+    """One of the brokers; it is restarted within a second after a kill."""
 
     def __init__(self, folder: Path, name_servers: str, url: str) -> None:
         super().__init__(NAME, folder, name_servers, store=url)
@@ -121,7 +121,7 @@ async def produce_by_name_server(history: History, name: str, name_servers: str)
             number += 1
             try:
                 result = await producer.send(Message(TOPIC, body, priority=WORDS[number % LANE_COUNT]))
-            except SparrowError:  # perhaps it is there, perhaps not
+            except SparrowError:  # stored or not: unknown
                 await asyncio.sleep(0.01)
                 continue
             history.acknowledged[body] = number, Place(result.queue_id, result.queue_offset)
@@ -129,7 +129,7 @@ async def produce_by_name_server(history: History, name: str, name_servers: str)
 
 
 async def produce_at(history: History, name: str, broker: Broker) -> None:
-    """Each message until it is stored: repeats are known by their number, so its place says where it lies."""
+    """Repeat each message until it is stored; the broker answers a repeat with the place of the first copy."""
     number = 0
     while not history.is_over:
         with contextlib.suppress(SparrowError):
@@ -165,7 +165,7 @@ async def consuming(history: History, name_servers: str) -> AsyncIterator[None]:
 
 
 class Reader:
-    """Reads every queue of the topic, from any broker that lives."""
+    """Reads every queue of the topic from any live broker."""
 
     def __init__(self, history: History, brokers: Sequence[Broker], at: int) -> None:
         self._history, self._brokers, self._at = history, brokers, at
@@ -200,7 +200,7 @@ class Reader:
 
 
 async def watch_progress(history: History, brokers: Sequence[Broker], groups: Sequence[str]) -> None:
-    """Asks all the time, of anybody, how far the groups are."""
+    """Query the groups' progress from any broker all the time."""
     rng = random.Random(0)
     while True:
         broker = rng.choice([broker for broker in brokers if broker.is_up])
@@ -217,17 +217,17 @@ async def assert_progress(history: History, channel: Channel, group: str, queue_
     header = QueryOffset(group, TOPIC, queue_id, False)
     answer = await channel.request(RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_ms=3_000)
     if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-        return  # it cannot say just now
+        return  # the broker cannot answer at the moment
     found = headers.read(OffsetResponse, answer.ext).offset if answer.code == ResponseCode.SUCCESS else 0
     who = f"{group} in queue {queue_id}"
     assert found >= least, f"{who} was at {least} for sure, and is at {found} says {channel.address}"
 
 
-# -- checking ---------------------------------------------------------------------------------------------------------
+# -- checks -----------------------------------------------------------------------------------------------------------
 
 
 def assert_right(history: History, log: dict[Place, bytes]) -> None:
-    """What the topic holds against what everybody was told and saw."""
+    """Compare the topic's messages with the acknowledgements and observations of all clients."""
     for body, (_, place) in history.acknowledged.items():
         assert place is not None
         assert log.get(place) == body, f"at {place} lies {log.get(place)!r}, and {body!r} was said to"
@@ -259,7 +259,7 @@ def assert_first_sights_in_order(group: str, seen: Sequence[tuple[Place, bytes]]
 
 
 def gaps_after(blows: Sequence[float], history: History, names: Sequence[str]) -> list[float]:
-    """Of each blow, until the next: the longest that none of these was told that a message is stored."""
+    """Return, for each kill until the next one, the longest time without an acknowledged send of these producers."""
     times = sorted(when for name in names for when in history.stored[name])
     found = []
     for blow, until in pairwise([*blows, blows[-1] + 30]):
@@ -286,7 +286,7 @@ async def everything(channel: Channel) -> dict[Place, bytes]:
 
 
 async def running_all(works: Sequence[Coroutine[Any, Any, None]], meanwhile: Callable[[], Awaitable[None]]) -> None:
-    """Until `meanwhile` is done; whatever one of the others finds wrong ends it at once."""
+    """Run all clients until `meanwhile` is done; a failure of any client ends the test at once."""
     tasks = [asyncio.create_task(work) for work in works]
     main = asyncio.ensure_future(meanwhile())
     waiting = {main, *tasks}
@@ -302,7 +302,7 @@ async def running_all(works: Sequence[Coroutine[Any, Any, None]], meanwhile: Cal
 
 
 async def number_0(name_servers: str) -> str | None:
-    """The address of whoever leads, as the name server knows it."""
+    """Return the leader's address from the name server."""
     async with Admin(name_servers) as admin:
         for cluster in (await admin.clusters()).values():
             return cluster.masters.get(NAME)
@@ -310,7 +310,7 @@ async def number_0(name_servers: str) -> str | None:
 
 
 class Stage(NamedTuple):
-    """Three brokers, a name server, and everybody who uses them."""
+    """Three brokers, a name server, and their clients."""
 
     name_servers: str
     brokers: Sequence[Broker]
@@ -350,7 +350,7 @@ async def knows_the_topic(channel: Channel) -> None:
 
 
 async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, gap_s: float) -> None:
-    """What is wrong with the brokers while they are hurt, and afterwards."""
+    """Run clients while brokers are killed and afterwards; check the history."""
     history, brokers = stage.history, stage.brokers
     readers = [Reader(history, brokers, at) for at in range(BROKERS)]
     by_name = [f"named-{at}" for at in range(2)]
@@ -367,7 +367,7 @@ async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, ga
             wanted = history.acknowledged.keys()
             return all(wanted <= {body for _, body in history.seen[group]} for group in everybody)
 
-        with contextlib.suppress(AssertionError):  # what is missing is said below
+        with contextlib.suppress(AssertionError):  # the checks below report missing messages
             await eventually(is_seen, within_s=40)
 
     async with consuming(history, stage.name_servers), consuming(history, stage.name_servers):
@@ -402,7 +402,7 @@ def seeded() -> random.Random:
 
 
 @pytest.mark.timeout(1_800)
-async def test_brokers_killed_in_turn_lose_nothing_acknowledged_and_no_groups_progress(
+async def test_brokers_killed_in_turn_lose_no_acknowledged_message_and_no_committed_offset(
     tmp_path: Path, scale: str
 ) -> None:
     rng = seeded()
@@ -414,7 +414,7 @@ async def test_brokers_killed_in_turn_lose_nothing_acknowledged_and_no_groups_pr
             while time.monotonic() - begun < seconds or turn < kills_min:
                 await asyncio.sleep(rng.uniform(1.5, 3))
                 target = stage.brokers[turn % BROKERS]
-                if turn % 2 == 0:  # every other time the leader, whose turn it may not be
+                if turn % 2 == 0:  # every other time the leader, out of turn
                     target = await stage.leader(target)
                 turn += 1
                 await target.kill()
@@ -426,8 +426,8 @@ async def test_brokers_killed_in_turn_lose_nothing_acknowledged_and_no_groups_pr
 
 
 @pytest.mark.timeout(1_800)
-async def test_a_leader_that_stands_still_and_wakes_up_again_changes_nothing(tmp_path: Path, scale: str) -> None:
-    """It still believes that it leads, and has commits in hand that others have left behind."""
+async def test_a_leader_that_freezes_and_resumes_changes_nothing(tmp_path: Path, scale: str) -> None:
+    """It still considers itself the leader and holds commits that are older than those of other brokers."""
     rng = seeded()
     async with staged(tmp_path) as stage:
 
@@ -442,5 +442,5 @@ async def test_a_leader_that_stands_still_and_wakes_up_again_changes_nothing(tmp
                 target.signal(signal.SIGCONT)
                 target.is_up = True
 
-        # Connections to it do not break: senders find out by waiting in vain.
+        # Connections to it do not break: senders notice it by timeout only.
         await under_load(stage, freeze_leaders, gap_s=GAP_S + SEND_MS / 1000)

@@ -1,4 +1,4 @@
-"""Ids in a database have no holes and are seen in their order, whoever is killed: writers, or the server itself."""
+"""Ids in a database have no gaps and become visible in order, under kills of writers and of the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparrow.model.topic import Topic
 from sparrow.store.spi import AtEnd, Slice
 from sparrow.store.sql.engine import SqlStore
 
-# How long, how many writers, how often the server is killed.
+# Duration, number of writers, number of server kills.
 SIZES = {"smoke": (2.0, 3, 1), "full": (60.0, 8, 5)}
 
 ENOUGH_S = 60
@@ -41,7 +41,7 @@ def digest(body: bytes) -> bytes:
 
 @dataclass
 class Told:
-    """What the writers said."""
+    """The output of the writers."""
 
     stored: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Offset to count and seed."""
@@ -49,7 +49,7 @@ class Told:
 
     @property
     def has_enough(self) -> bool:
-        """Whether everything that was to happen has happened."""
+        """Return whether every expected kind of event has happened."""
         return self.counts["stored"] > 100 and all(self.counts[word] for word in ("rolled", "again", "killed"))
 
     def listen(self, lines: IO[bytes]) -> None:
@@ -64,7 +64,7 @@ class Told:
 
 @contextmanager
 def writing(url: str, writers: int, seed: int, told: Told, complaints: Path) -> Iterator[None]:
-    """Writers at work, killed one after the other. On leaving, all of them are gone and everything was heard."""
+    """Run writers that are killed one after the other. On exit, all are dead and all output has been read."""
     command = [sys.executable, str(Path(sql_writer.__file__)), url, str(writers), str(seed)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     with complaints.open("wb") as errors:
@@ -84,18 +84,18 @@ def writing(url: str, writers: int, seed: int, told: Told, complaints: Path) -> 
 
 
 async def follow(store: SqlStore, seen: list[bytes], is_over: asyncio.Event) -> None:
-    """Read the lane as it grows: each id once, in order, none left out."""
+    """Read the growing lane: each id once, in order, without a gap."""
     while True:
         was_over = is_over.is_set()
         try:
             found = await store.read(LANE, len(seen), count_max=1000)
-        except Unavailable:  # the server is being started
+        except Unavailable:  # the server is starting
             await asyncio.sleep(0.02)
             continue
         if isinstance(found, AtEnd):
             if was_over:
                 return
-            await asyncio.sleep(0)  # at once: it must meet what is seen and not yet on disk when the server is killed
+            await asyncio.sleep(0)  # no pause: read rows before they are on disk
             continue
         assert isinstance(found, Slice), f"after {len(seen)} messages the reader was sent elsewhere: {found}"
         for message in messages(found):
@@ -130,7 +130,7 @@ async def check(url: str, told: Told, seen: list[bytes]) -> None:
 
 @pytest.fixture
 def server(database: str) -> Iterator[Server | None]:
-    """One of its own: what a killed server has to look through before it is back grows with all it ever held."""
+    """Start a new server: the recovery time of a killed server grows with all data that it ever held."""
     if database == "sqlite":
         yield None
     else:
@@ -139,7 +139,7 @@ def server(database: str) -> Iterator[Server | None]:
 
 
 @pytest.mark.timeout(600)
-async def test_ids_have_no_hole_and_nothing_acknowledged_is_lost_whoever_is_killed(
+async def test_ids_have_no_gap_and_no_acknowledged_message_is_lost_under_kills(
     database: str, server: Server | None, scale: str, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
@@ -158,7 +158,7 @@ async def test_ids_have_no_hole_and_nothing_acknowledged_is_lost_whoever_is_kill
                         await asyncio.to_thread(server.kill)
                         await asyncio.to_thread(server.start)
                 await until(started + seconds, reading)
-                while not told.has_enough and time.monotonic() < started + seconds + ENOUGH_S:  # a busy machine
+                while not told.has_enough and time.monotonic() < started + seconds + ENOUGH_S:  # for a busy machine
                     await until(time.monotonic() + 0.1, reading)
             took_s = time.monotonic() - started
             is_over.set()
@@ -177,7 +177,7 @@ async def test_ids_have_no_hole_and_nothing_acknowledged_is_lost_whoever_is_kill
 
 
 async def until(moment: float, reading: asyncio.Task[None]) -> None:
-    """Let them work; whatever goes wrong in the reader is told at once."""
+    """Let the writers run; a failure of the reader ends the test at once."""
     done, _ = await asyncio.wait({reading}, timeout=max(0.0, moment - time.monotonic()))
     for task in done:
         task.result()

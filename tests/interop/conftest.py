@@ -1,6 +1,6 @@
-"""What the interop tests share: the official jars, a running platform, and official clients of both generations.
+"""Fixtures of the interop tests: the official jars, a running platform, and official clients of both generations.
 
-`--against=apache` runs the tests of Sparrow against Apache's own broker, which shows that the tests are right.
+`--against=apache` runs Sparrow's tests against Apache's broker instead, to verify the tests themselves.
 """
 
 import os
@@ -20,7 +20,7 @@ from sparrow.client.aio import Admin
 CLIENT_VERSIONS = ("4.9.7", "5.5.0")
 APACHE_VERSIONS = {"apache": "4.9.7", "apache-5": "5.5.0"}
 PRODUCER_GROUP = "interop_producers"
-# The topic whose brokers take new topics, in every RocketMQ that makes topics by itself.
+# RocketMQ's template topic: brokers with auto-creation of topics serve it, and new topics copy its configuration.
 TEMPLATE_TOPIC = "TBW102"
 PLATFORMS = ("sparrow", *APACHE_VERSIONS)
 
@@ -36,20 +36,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "platform" in metafunc.fixturenames:
-        # pytest only knows the option when this folder is named on the command line; the variable always works.
+        # pytest knows the option only when this folder is named on the command line; the variable always works.
         against = metafunc.config.getoption("against", None) or [os.environ.get("SPARROW_INTEROP_AGAINST", "sparrow")]
         metafunc.parametrize("platform", against, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session", params=CLIENT_VERSIONS)
 def kit(request: pytest.FixtureRequest) -> Kit:
-    """The official jars, in each version we promise to work with."""
+    """The official jars, in each supported version."""
     return official.kit(request.param)
 
 
 @pytest.fixture(scope="session", params=CLIENT_VERSIONS)
 def apache_kit(request: pytest.FixtureRequest) -> Kit:
-    """The official jars as servers, for tests of our client."""
+    """The official jars as servers, for tests of Sparrow's client."""
     return official.kit(request.param)
 
 
@@ -64,14 +64,14 @@ def apache_broker(apache_kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> 
 def apache_java(
     apache_kit: Kit, apache_broker: Platform, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaClient]:
-    """The official client of the broker's own version, beside ours."""
+    """The official client of the broker's version, for use beside Sparrow's client."""
     with java_client(apache_kit, apache_broker.name_server, tmp_path_factory.mktemp("java")) as client:
         yield client
 
 
 @pytest.fixture
 async def stage(request: pytest.FixtureRequest, apache_broker: Platform) -> Stage:
-    """A new topic on Apache's broker, named after the test, and a group that has read nothing yet."""
+    """A new topic on Apache's broker, named after the test, and a group without committed offsets."""
     # A retry topic's name, which is longer than the group's, may have 127 characters.
     topic = request.node.originalname.removeprefix("test_")[:80]
     async with Admin(apache_broker.name_server) as admin:
@@ -81,7 +81,7 @@ async def stage(request: pytest.FixtureRequest, apache_broker: Platform) -> Stag
 
 @pytest.fixture(scope="session")
 def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """What the official clients are tested against."""
+    """The platform under test for the official clients."""
     kind: str = request.param
     folder = tmp_path_factory.mktemp(kind)
     running = (
@@ -102,7 +102,7 @@ def java(kit: Kit, platform: Platform, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def client_is_newer(kit: Kit, platform: Platform) -> bool:
-    """Whether the client may ask for things that the broker, Apache's of 4.9, has never heard of."""
+    """Whether the client may send requests that the broker, Apache's 4.9, does not know."""
     return platform.is_apache_4 and not kit.version.startswith("4.")
 
 

@@ -1,4 +1,4 @@
-"""The official Java client as a process that takes orders; what it can do is listed in java/src/Client.java."""
+"""The official Java client as a process that executes commands; java/src/Client.java lists them."""
 
 import itertools
 import json
@@ -14,8 +14,8 @@ import msgspec
 from tests.interop.official import Kit
 
 ANSWER_TIMEOUT_S = 120
-# When a notice is lost, a client looks at the queues of its group every 20 s and says hello to brokers every 30 s; a
-# pull that a broker refuses because it has not heard of the latest subscription waits for that hello.
+# When a notification is lost, a client rebalances every 20 s and sends heartbeats every 30 s. If a broker refuses a
+# pull because it does not know the latest subscription, the next pull waits for that heartbeat.
 SETTLE_S = 60
 
 Mode = Literal["sync", "async", "oneway", "batch"]
@@ -23,7 +23,7 @@ State = Literal["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
 
 
 class Seen(msgspec.Struct, frozen=True, rename="camel"):
-    """A message as the client saw it."""
+    """A message as the client received it."""
 
     topic: str
     queue_id: int
@@ -37,7 +37,7 @@ class Seen(msgspec.Struct, frozen=True, rename="camel"):
     reconsume_times: int
     properties: dict[str, str]
     nth: int = 0
-    """Its place among all that consumers of this JVM were given."""
+    """Its position among all messages that consumers of this JVM received."""
 
 
 class Sent(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,7 +50,7 @@ class Sent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Half(msgspec.Struct, frozen=True, rename="camel"):
-    """What the client tells of a message sent in a transaction: not where the broker keeps it meanwhile."""
+    """The client's result for a half message; it does not contain the place of the half message."""
 
     status: str
     msg_id: str
@@ -58,7 +58,7 @@ class Half(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Bounds(msgspec.Struct, frozen=True, rename="camel"):
-    """A queue's first offset, the one after its last, and the one a given time stands for."""
+    """A queue's first offset, its end offset, and the offset of a given time."""
 
     queue_id: int
     min: int
@@ -68,11 +68,11 @@ class Bounds(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JavaError(AssertionError):
-    """What the Java side threw."""
+    """An exception of the Java side."""
 
 
 class JavaClient:
-    """One JVM. Orders are carried out one after the other."""
+    """One JVM. It executes commands sequentially."""
 
     def __init__(self, process: subprocess.Popen[str], version: str) -> None:
         self.version = version
@@ -94,7 +94,7 @@ class JavaClient:
         try:
             line = self._answers.get(timeout=ANSWER_TIMEOUT_S)
         except queue.Empty:
-            self._process.kill()  # a late answer would be taken for the next one
+            self._process.kill()  # a late answer would be read as the next one
             raise AssertionError(f"the Java client did not answer {command} in {ANSWER_TIMEOUT_S} s") from None
         assert line, f"the Java client ended at {command}"
         answer = json.loads(line)
@@ -103,7 +103,7 @@ class JavaClient:
         return answer["ok"]
 
     def name(self, prefix: str) -> str:
-        """A name nobody else has used in this JVM."""
+        """Return a name that is unique in this JVM."""
         return f"{prefix}_{next(self._ids)}"
 
     @contextmanager
@@ -118,14 +118,14 @@ class JavaClient:
                 self.order("stop_producer", id=producer.id)
 
     def kill(self) -> None:
-        """Ends the JVM as a power cut does; its clients say goodbye to nobody."""
+        """Kill the JVM; its clients do not unregister."""
         self._process.kill()
         self._process.wait()
 
     def push_consumer(self, group: str, topic: str, **options: object) -> "Consumer":
         """Options: expression or sql, model, orderly, from, refusals, refusalLevel, retriesMax, replies, trace.
 
-        And popInvisibleMs, with a broker that says to pop.
+        Also popInvisibleMs, for a group whose broker selects pop.
         """
         return self._consumer("start_push_consumer", group, topic, options)
 
@@ -148,9 +148,9 @@ class Producer:
         return self.java.order(command, id=self.id, **fields)
 
     def send(self, topic: str, messages: Sequence[dict[str, Any] | str], *, mode: Mode = "sync") -> list[Sent]:
-        """A message is its body, or a dict with body and, as wanted, tags, keys, properties and hash.
+        """Send messages, each a body, or a dict with body and optional tags, keys, properties and hash.
 
-        For later: delayLevel, and since 5.0 delayTimeMs and deliverTimeMs.
+        Delays: delayLevel, and since 5.0 delayTimeMs and deliverTimeMs.
         """
         dicts = [{"body": message} if isinstance(message, str) else message for message in messages]
         sent = msgspec.convert(self._order("send", topic=topic, mode=mode, messages=dicts), list[Sent])
@@ -158,17 +158,18 @@ class Producer:
         return sent
 
     def send_in_transaction(self, topic: str, message: dict[str, Any], state: State) -> Half:
-        """The transaction ends with `state`; a broker that asks is told the words of the property `answers`."""
+        """Send a half message and end its transaction with `state`; the property `answers` holds the answers to
+        check-backs."""
         sent = self._order("send_in_transaction", topic=topic, message=message, state=state)
         return msgspec.convert(sent, Half)
 
     def asked(self, count: int = 0, *, within_s: float = 0) -> list[Seen]:
-        """The transactions the broker has asked about since the last call."""
+        """Return the transactions of check-backs since the last call."""
         fields = {"atLeast": count, "timeoutMs": int(within_s * 1000)}
         return msgspec.convert(self._order("asked", **fields), list[Seen])
 
     def request(self, topic: str, body: str, *, timeout_ms: int = 20_000) -> str:
-        """The text of the reply."""
+        """Send a request and return the text of the reply."""
         reply: str = self._order("request", topic=topic, message={"body": body}, timeoutMs=timeout_ms)
         return reply
 
@@ -187,7 +188,7 @@ class Producer:
 
 
 class Consumer:
-    """Stop it with `stop`, or use it as a context."""
+    """Stop it with `stop`, or use it as a context manager."""
 
     def __init__(self, java: JavaClient, id: str) -> None:
         self.id = id
@@ -198,27 +199,27 @@ class Consumer:
         return self._java.order(command, id=self.id, **fields)
 
     def receive(self, count: int = 0, *, within_s: float = SETTLE_S) -> list[Seen]:
-        """What has come since the last call, after waiting until it is `count` messages; fails if it never is."""
+        """Return the messages since the last call; wait until there are `count`, and fail if they do not arrive."""
         fresh = self.drain(count, within_s=within_s)
         assert len(fresh) >= count, f"{len(fresh)} of {count} messages in {within_s} s: {[seen.body for seen in fresh]}"
         return fresh
 
     def drain(self, count: int = 0, *, within_s: float = 0) -> list[Seen]:
-        """The same for callers who can do with less."""
+        """Like `receive`, but fewer messages are no error."""
         fields = {"atLeast": count, "timeoutMs": int(within_s * 1000)}
         fresh = msgspec.convert(self._order("received", **fields), list[Seen])
         self.seen += fresh
         return fresh
 
     def queues(self, count: int | None = None, *, within_s: float = SETTLE_S) -> set[int]:
-        """The queues it reads, after waiting until it has `count` of them."""
+        """Return the assigned queues; wait until there are `count`."""
         wanted = {} if count is None else {"count": count, "timeoutMs": int(within_s * 1000)}
         found = set(self._order("queues_of", **wanted))
         assert count is None or len(found) == count, f"it has {found} instead of {count} queues"
         return found
 
     def stop(self) -> None:
-        """Whatever it still got is in `seen` afterwards."""
+        """Stop the consumer; `seen` then includes its last messages."""
         self.seen += msgspec.convert(self._order("stop_consumer"), list[Seen])
 
     def __enter__(self) -> "Consumer":
@@ -230,7 +231,7 @@ class Consumer:
 
 @contextmanager
 def java_client(kit: Kit, name_server: str, folder: Path) -> Iterator[JavaClient]:
-    """Starts the JVM; its logs and the offsets of broadcast consumers stay in `folder`."""
+    """Start the JVM; its logs and the offset files of broadcast consumers stay in `folder`."""
     command = kit.command("Client", name_server, user_home=folder, heap_mb=256)
     with open(folder / "client.err", "wb") as errors:
         process = subprocess.Popen(
@@ -246,7 +247,7 @@ def java_client(kit: Kit, name_server: str, folder: Path) -> Iterator[JavaClient
         yield JavaClient(process, kit.version)
     finally:
         assert process.stdin is not None
-        process.stdin.close()  # the client leaves at the end of its orders
+        process.stdin.close()  # the client exits at the end of its input
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:

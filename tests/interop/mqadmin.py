@@ -1,4 +1,4 @@
-"""mqadmin's commands. They never fail by exit status or exception, so only their words can be trusted."""
+"""mqadmin's commands. They report no failure by exit status or exception, so tests check their output only."""
 
 import re
 from typing import NamedTuple
@@ -10,7 +10,7 @@ class Mqadmin(NamedTuple):
     java: JavaClient
 
     def run(self, verb: str, *words: str) -> str:
-        """All it printed, the stack trace of a failure included."""
+        """Return all output, including the stack trace of a failure."""
         printed: str = self.java.order("mqadmin", words=[verb, *words])
         return printed
 
@@ -19,9 +19,9 @@ class Mqadmin(NamedTuple):
 
 
 def rows(printed: str) -> list[dict[str, str]]:
-    """The lines between a `#Heading  #Heading` line and the next empty one, by heading.
+    """Return the lines between a `#Heading  #Heading` line and the next empty one, by heading.
 
-    Good for the leading columns only: some tables part their last ones by a single blank.
+    Valid for the leading columns only: some tables separate their last columns by a single blank.
     """
     found: list[dict[str, str]] = []
     headings: list[str] = []
@@ -36,5 +36,5 @@ def rows(printed: str) -> list[dict[str, str]]:
 
 
 def fields(printed: str) -> dict[str, str]:
-    """The lines of the form `Name: value`."""
+    """Return the lines of the form `Name: value`."""
     return {match[1].strip(): match[2].strip() for match in re.finditer(r"^([^:\n]+):(.*)$", printed, re.MULTILINE)}

@@ -1,8 +1,8 @@
 """The official RocketMQ jars of one version, fetched with Maven, and our Java sources compiled against them.
 
-Everything lands in build/interop/VERSION, in folders named after what they were made from: a change of the pom or a
-source makes new ones and leaves those alone that another test run may be using. Where Java, Maven or the registry is
-missing the test is skipped with a reason, unless SPARROW_INTEROP=require says it must not be.
+Everything goes to build/interop/VERSION, into folders named by a hash of their inputs: a changed pom or source makes
+new folders and leaves those alone that another test run may use. If Java, Maven or the registry is missing, the test
+is skipped with a reason, unless SPARROW_INTEROP=require forbids it.
 """
 
 import fcntl
@@ -22,17 +22,17 @@ BUILD = Path(__file__).parents[2] / "build" / "interop"
 FETCH_TIMEOUT_S = 600
 COMPILE_TIMEOUT_S = 120
 
-# A short life on a small machine: no second compiler, no collector threads, no address but the loopback's.
+# For short-lived processes on a small machine: no second compiler, no collector threads, IPv4 only.
 _JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.net.preferIPv4Stack=true")
-# Brokers unmap their files by hand, which a modern JVM only allows when told.
+# Brokers unmap their files explicitly, which a modern JVM allows only with these flags.
 _UNMAP_FLAGS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
-# 4.9 reads one of these from its home directory and does not start without it; 5.x has them in its jars. Either way
-# the logs go below user.home, which is a temporary folder for every process here.
+# 4.9 reads a log configuration from its home directory and does not start without it; 5.x has one in its jars. Both
+# write logs below user.home, which is a temporary folder for every process here.
 _LOG_SETTINGS = """\
 <configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -53,7 +53,7 @@ class Kit(NamedTuple):
     home: Path
 
     def command(self, main: str, *args: str, user_home: Path, heap_mb: int) -> list[str]:
-        """The command line that runs a main class, writing nothing outside `user_home`."""
+        """Return the command line that runs a main class and writes nothing outside `user_home`."""
         return [
             "java",
             *_JVM_FLAGS,
@@ -72,7 +72,7 @@ class Kit(NamedTuple):
 
 
 def kit(version: str) -> Kit:
-    """Fetches and compiles what is not there yet; skips the test where that cannot be done."""
+    """Fetch and compile missing files; skip the test where that is impossible."""
     _need("java")
     folder = BUILD / version
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def kit(version: str) -> Kit:
         classes=folder / f"classes-{_fingerprint(pom + sources)}",
         home=folder / "home",
     )
-    with open(folder / "lock", "w") as lock:  # two test processes may want the same jars
+    with open(folder / "lock", "w") as lock:  # two test processes may need the same jars
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.jars.exists():
             with _whole(made.jars) as unfinished:
@@ -118,7 +118,7 @@ def _fingerprint(paths: Sequence[Path]) -> str:
 
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name when that went well: one that is there is complete."""
+    """Yield a folder to fill; it gets its final name on success, so that an existing folder is complete."""
     unfinished = folder.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     yield unfinished
@@ -144,7 +144,7 @@ def _compile(sources: Sequence[Path], jars: Path, classes: Path) -> None:
 
 
 def _run(command: Sequence[str], timeout_s: float) -> str | None:
-    """None, or what a failed command had to say."""
+    """Return None, or the output of a failed command."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:

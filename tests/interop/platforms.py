@@ -1,4 +1,4 @@
-"""Name server and broker to test against: Apache's own, or Sparrow's. Both run as processes on the loopback."""
+"""Name server and broker under test: Apache's, or Sparrow's. Both run as processes on the loopback interface."""
 
 import os
 import random
@@ -22,7 +22,7 @@ START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 15
 LOOPBACK = "127.0.0.1"
 _LOOK_S = 0.02
-# As a user runs it, but for its patience with transactions that nobody ended.
+# Default settings, except for a short timeout of unfinished transactions.
 _SPARROW_SETTINGS = {
     "SPARROW_BROKER__TRANSACTION_TIMEOUT_MS": "1000",
     "SPARROW_BROKER__TRANSACTION_CHECK_INTERVAL_MS": "2000",
@@ -38,13 +38,13 @@ class Platform(NamedTuple):
 
     @property
     def is_apache_4(self) -> bool:
-        """Whether newer clients ask it for things it never heard of."""
+        """Whether newer clients send requests that this broker does not know."""
         return self.kind.startswith("apache-4.")
 
 
 @contextmanager
 def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
-    """Apache's name server and one master broker, with small files, all below `folder`."""
+    """Run Apache's name server and one master broker, with small files, all below `folder`."""
     with ExitStack() as stack:
         naming_port = free_port()
         naming_settings = _properties(
@@ -59,7 +59,7 @@ def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
         log = stack.enter_context(_running(naming, folder / "namesrv.out", stop_timeout_s=0))
         log.wait_for("boot success")
 
-        # The broker also listens on the two ports beside its own: for "VIP" clients and for replicas.
+        # The broker also listens on the two adjacent ports: for "VIP" clients and for replicas.
         port = free_port(-2, 0, 1)
         settings = _properties(
             folder / "broker.conf",
@@ -79,13 +79,14 @@ def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
             maxHashSlotNum=50_000,
             maxIndexNum=200_000,
             diskMaxUsedSpaceRatio=95,
-            # On a busy machine a send may wait; refusing it after 200 ms would only make the tests fail by chance.
+            # On a busy machine a send may wait; a refusal after 200 ms would only cause random test failures.
             waitTimeMillsInSendQueue=10_000,
             osPageCacheBusyTimeOutMills=10_000,
-            # As fast as 5.x can be without asking about what is over: it may take three seconds to write that down.
+            # The shortest values at which 5.x does not check finished transactions: it may need three seconds to record
+            # an end.
             transactionTimeOut=5_000,
             transactionCheckInterval=5_000,
-            enablePropertyFilter="true",  # SQL, which Sparrow always has
+            enablePropertyFilter="true",  # SQL filters, which Sparrow always supports
         )
         broker = kit.command(
             "org.apache.rocketmq.broker.BrokerStartup", "-c", str(settings), user_home=folder, heap_mb=512
@@ -93,7 +94,7 @@ def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
         log = stack.enter_context(_running(broker, folder / "broker.out", stop_timeout_s=0))
         log.wait_for("boot success")
         running = Platform(f"apache-{kit.version}", f"{LOOPBACK}:{naming_port}", f"{LOOPBACK}:{port}", "broker-a")
-        # On a busy machine a broker says so seconds before its name server knows it.
+        # On a busy machine the broker reports its start seconds before the name server knows it.
         with Admin(running.name_server) as admin:
             wait_until(lambda: running.cluster in admin.clusters(), within_s=START_TIMEOUT_S)
         yield running
@@ -101,7 +102,7 @@ def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
 
 @contextmanager
 def sparrow(folder: Path) -> Iterator[Platform]:
-    """Sparrow as a user starts it."""
+    """Run Sparrow as a user starts it."""
     ports = ["--name-server-port", "0", "--port", "0"]
     command = [sys.executable, "-u", "-m", "sparrow", "up", "--data", str(folder / "data"), *ports]
     with _running(command, folder / "sparrow.out", stop_timeout_s=STOP_TIMEOUT_S, settings=_SPARROW_SETTINGS) as log:
@@ -111,14 +112,14 @@ def sparrow(folder: Path) -> Iterator[Platform]:
         assert naming, said
         assert broker, said
         yield Platform("sparrow", naming[1], broker[2], broker[1])
-    # A segment of the log is a gigabyte on disk, and pytest keeps the folders of its last runs.
+    # A segment of the log takes a gigabyte on disk, and pytest keeps the folders of its last runs.
     shutil.rmtree(folder / "data", ignore_errors=True)
 
 
 def free_port(*deltas: int) -> int:
-    """A port that is free now, as are those at the given distances from it."""
+    """Return a free port; the ports at the given distances from it are free too."""
     for _ in range(100):
-        port = random.randrange(20_000, 32_000)  # below the ports the system hands out by itself
+        port = random.randrange(20_000, 32_000)  # below the ephemeral ports
         try:
             for delta in deltas or (0,):
                 with socket.socket() as probe:
@@ -139,7 +140,7 @@ class _Log(NamedTuple):
     path: Path
 
     def wait_for(self, words: str) -> str:
-        """All that was said, once it contains these words."""
+        """Wait until the output contains these words; return the output."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while words not in (said := self.path.read_text(errors="replace")):
             assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{said}"
@@ -152,7 +153,7 @@ class _Log(NamedTuple):
 def _running(
     command: Sequence[str], output: Path, *, stop_timeout_s: float, settings: Mapping[str, str] | None = None
 ) -> Iterator[_Log]:
-    """A process that is asked to end, and made to when it takes too long: Apache's would take ten seconds."""
+    """Run a process; on exit terminate it, or kill it after the timeout: Apache's needs ten seconds to stop."""
     with open(output, "wb") as file:
         process = subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""A topic for Sparrow's own client to send to and read from, on Apache's own broker as a rule."""
+"""A topic for tests of Sparrow's client, usually on Apache's broker."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _LOOK_S = 0.01
 
 
 class Stage(NamedTuple):
-    """A new topic, and a group that has read nothing yet."""
+    """A new topic, and a group without committed offsets."""
 
     platform: Platform
     topic: str
@@ -30,7 +30,7 @@ class Stage(NamedTuple):
         return self.platform.name_server
 
     def producer(self, **options: Any) -> Producer:
-        # The first send to a JVM that has just started takes its time.
+        # The first send to a JVM that has just started is slow.
         return Producer(self.name_servers, **{"timeout_ms": 10_000} | options)
 
     def consumer(self, group: str | None = None, **options: Any) -> Consumer:
@@ -49,33 +49,34 @@ class Stage(NamedTuple):
         return [self.queue(number) for number in range(QUEUES)]
 
     async def put(self, bodies: Iterable[str], queue_id: int | None = None, **said: Any) -> list[SendResult]:
-        """Messages one after the other, to one queue or to all in turn."""
+        """Send messages sequentially, to one queue or to all in turn."""
         queue = None if queue_id is None else self.queue(queue_id)
         async with self.producer() as producer:
             return [await producer.send(self.message(body, **said), queue=queue) for body in bodies]
 
     async def readable(self, count: int) -> None:
-        """Waits until consumers can see so many messages: Apache's brokers put them into queues after the answer."""
+        """Wait until consumers can read this many messages: Apache's brokers build consume queues later."""
         async with Admin(self.name_servers) as admin, asyncio.timeout(PATIENCE_S):
             while sum(bounds.end for bounds in (await admin.topic_bounds(self.topic)).values()) < count:
                 await asyncio.sleep(_LOOK_S)
 
     async def caught_up(self, consumer: Consumer) -> None:
-        """Waits until the group's progress says so. On Apache's brokers a pull on its way may set it back a little."""
+        """Wait until the group has no lag. On Apache's brokers a concurrent pull may set the committed offset back a
+        little."""
         async with Admin(self.name_servers) as admin, asyncio.timeout(PATIENCE_S):
             await consumer.commit()
             while (await admin.progress(self.group, self.topic)).lag:
                 await consumer.commit()
 
     async def all(self, count: int) -> list[StoredMessage]:
-        """Everything in the topic, which must be so many messages, read by a group of its own."""
+        """Return all messages of the topic, which must be this many, read by a separate group."""
         async with self.consumer(f"{self.group}_all") as consumer:
             await consumer.subscribe(self.topic)
             return await polled(consumer, count)
 
 
 async def polled(consumer: Consumer, count: int) -> list[StoredMessage]:
-    """So many messages and no more; they are in hand until the next poll."""
+    """Return exactly this many messages; they are in progress until the next poll."""
     found: list[StoredMessage] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
@@ -93,19 +94,19 @@ def lies(at: SendResult | StoredMessage) -> tuple[int, int]:
 
 
 def told(results: Sequence[SendResult]) -> dict[tuple[int, int], str]:
-    """By place, the ids the results promise."""
+    """Return the ids in the send results, by place."""
     return {lies(result): result.message_id for result in results}
 
 
 def found(messages: Sequence[StoredMessage]) -> dict[tuple[int, int], str | None]:
-    """By place, the ids that are there."""
+    """Return the ids of the stored messages, by place."""
     return {lies(message): message.unique_key for message in messages}
 
 
 async def early_and_late(stage: Stage) -> int:
-    """Ten messages in queue 0, and the time at which the sixth was stored, as no other was.
+    """Store ten messages in queue 0; return the store time of the sixth, which no other message shares.
 
-    To any other time RocketMQ 4 answers with a neighbour: it takes the nearest, and of equals any.
+    For any other time RocketMQ 4 returns a neighbour: the nearest one, and any of equally near ones.
     """
     await stage.put(numbered(5), queue_id=0)
     await _clock_moves_on()
@@ -123,7 +124,7 @@ async def _clock_moves_on() -> None:
 
 
 async def settled(members: Sequence[Consumer], topic: str, counts: Sequence[int]) -> None:
-    """Waits until the members have these numbers of queues, and no queue twice."""
+    """Wait until the members have these numbers of queues, and no queue twice."""
 
     def parts() -> list[set[QueueRef]]:
         return [{queue for queue in member.queues if queue.topic == topic} for member in members]

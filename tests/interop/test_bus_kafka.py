@@ -1,4 +1,4 @@
-"""Events over a real Apache Kafka, beside services that speak to it as .NET CAP does."""
+"""Events over a real Apache Kafka, together with services that use it as .NET CAP does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def event(name: str, id: object, body: bytes = b"{}", *, key: str | None = None,
 
 
 async def receive(listening: TransportConsumer, count: int) -> list[BrokerDelivery]:
-    """So many, however they arrive."""
+    """Receive this many deliveries, in one batch or in several."""
     got: list[BrokerDelivery] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(got) < count:
@@ -62,7 +62,7 @@ async def receive(listening: TransportConsumer, count: int) -> list[BrokerDelive
 
 
 async def nothing_more(listening: TransportConsumer, transport: KafkaTransport, topic: str) -> None:
-    """Whatever would come next of the partition of key k comes before this one."""
+    """Assert that the partition of key k has no earlier delivery left: a new event is the next one."""
     assert await transport.send([event(topic, "the end", key="k")]) == [None]
     assert ids(await receive(listening, 1)) == ["the end"]
 
@@ -74,7 +74,7 @@ def ids(deliveries: Sequence[BrokerDelivery]) -> list[str | None]:
 # -- offsets, without a server -----------------------------------------------------------------------------------------
 
 
-def test_the_committed_offset_never_passes_a_record_that_is_not_acknowledged() -> None:
+def test_the_committed_offset_never_passes_an_unacknowledged_record() -> None:
     track = OffsetTracker()
     assert all(track.take(offset) for offset in (10, 11, 13, 14))  # 12 was compacted away
     track.acknowledge(11)
@@ -87,7 +87,7 @@ def test_the_committed_offset_never_passes_a_record_that_is_not_acknowledged() -
     assert track.advance() == 15
 
 
-def test_after_a_step_back_only_what_was_given_back_is_taken_again() -> None:
+def test_after_a_seek_back_only_released_records_are_taken_again() -> None:
     track = OffsetTracker()
     assert all(track.take(offset) for offset in range(5))
     track.acknowledge(0)
@@ -104,14 +104,14 @@ def test_after_a_step_back_only_what_was_given_back_is_taken_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "größe", "a b", "order/created", "..", "a" * 250])
-def test_a_name_that_is_no_topic_is_refused(name: str) -> None:
+def test_an_invalid_topic_name_is_refused(name: str) -> None:
     transport = KafkaTransport("kafka://127.0.0.1:9092")
     with pytest.raises(IllegalName):
         transport.check_name(name)
     transport.check_name("Order_created-2.v1")
 
 
-# -- the wire ----------------------------------------------------------------------------------------------------------
+# -- wire format -------------------------------------------------------------------------------------------------------
 
 
 async def test_an_event_arrives_with_its_body_and_every_header(
@@ -119,7 +119,7 @@ async def test_an_event_arrives_with_its_body_and_every_header(
 ) -> None:
     headers = {h.CALLBACK: None, "x-text": "größe 雀", "x-empty": ""}
     sent = event(topic, 42, '{"Näme":"雀"}'.encode(), **headers)
-    assert await transport.send([sent]) == [None]  # before anyone listens: a topic keeps it
+    assert await transport.send([sent]) == [None]  # before any consumer listens: the topic keeps it
     listening = await transport.listen(group, [topic], prefetch=10)
     (got,) = await receive(listening, 1)
     assert (got.name, got.headers, got.body) == (topic, sent.headers, sent.body)
@@ -131,7 +131,7 @@ async def test_an_event_arrives_with_its_body_and_every_header(
     ("key", "header", "expected"),
     [("order-7", None, b"order-7"), (None, "by-header", b"by-header"), (None, None, b"1234567890123")],
 )
-async def test_a_cap_service_reads_on_the_wire_what_it_would_write(
+async def test_an_event_on_the_wire_has_the_form_of_a_cap_service(
     server: MessageBroker, transport: KafkaTransport, topic: str, key: str | None, header: str | None, expected: bytes
 ) -> None:
     more = {h.CALLBACK: None, h.TYPE: "Größe"} | ({h.KAFKA_KEY: header} if header else {})
@@ -145,7 +145,7 @@ async def test_a_cap_service_reads_on_the_wire_what_it_would_write(
     assert record.key == expected
 
 
-async def test_an_event_of_a_cap_service_is_received_and_a_foreign_one_named_by_its_place(
+async def test_a_cap_event_is_received_and_a_foreign_record_gets_its_place_as_id(
     server: MessageBroker, transport: KafkaTransport, topic: str, group: str
 ) -> None:
     listening = await transport.listen(group, [topic], prefetch=10)
@@ -163,7 +163,7 @@ async def test_an_event_of_a_cap_service_is_received_and_a_foreign_one_named_by_
     await listening.close()
 
 
-async def test_topics_are_made_with_what_the_cluster_gives_by_default(
+async def test_topics_are_created_with_the_clusters_defaults(
     server: MessageBroker, transport: KafkaTransport, topic: str
 ) -> None:
     assert await transport.send([event(topic, 1)]) == [None]
@@ -177,7 +177,7 @@ async def test_topics_are_made_with_what_the_cluster_gives_by_default(
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-async def test_members_of_a_group_share_and_each_group_gets_all(
+async def test_members_of_a_group_share_events_and_each_group_gets_all(
     transport: KafkaTransport, topic: str, group: str
 ) -> None:
     members = [await transport.listen(group, [topic], prefetch=10) for _ in range(2)]
@@ -194,7 +194,7 @@ async def test_members_of_a_group_share_and_each_group_gets_all(
     sent = 0
     async with asyncio.timeout(PATIENCE_S):
         while not all(handled) or len(handled[0].keys() | handled[1].keys()) < sent:
-            if not all(handled):  # the first member has everything until the second one is let in
+            if not all(handled):  # the first member has all partitions until the second one joins
                 count = 20
                 assert await transport.send([event(topic, n) for n in range(sent, sent + count)]) == [None] * count
                 sent += count
@@ -208,7 +208,7 @@ async def test_members_of_a_group_share_and_each_group_gets_all(
         await listening.close()
 
 
-async def test_patterns_and_exact_names_go_together_also_for_topics_made_later(
+async def test_patterns_and_exact_names_work_together_also_for_topics_created_later(
     transport: KafkaTransport, topic: str, group: str
 ) -> None:
     listening = await transport.listen(group, [f"{topic}.order.*", f"{topic}-exact", f"{topic}.audit.#"], prefetch=10)
@@ -216,7 +216,7 @@ async def test_patterns_and_exact_names_go_together_also_for_topics_made_later(
     unwanted = [f"{topic}.order", f"{topic}.order.a.b", f"{topic}.auditor", f"{topic}-exactly"]
     assert set(await transport.send([event(name, name) for name in wanted + unwanted])) == {None}
     seen: set[str] = set()
-    while not seen.issuperset(wanted):  # some may come twice: topics found one by one make the group share anew
+    while not seen.issuperset(wanted):  # some may come twice: each newly found topic causes a rebalance
         got = await receive(listening, 1)
         seen |= {delivery.name for delivery in got}
         await listening.acknowledge(got)
@@ -234,7 +234,7 @@ async def test_events_of_a_key_keep_their_order(transport: KafkaTransport, topic
     await listening.close()
 
 
-async def test_what_was_not_acknowledged_comes_again_after_close(
+async def test_unacknowledged_events_are_delivered_again_after_close(
     transport: KafkaTransport, topic: str, group: str
 ) -> None:
     listening = await transport.listen(group, [topic], prefetch=10)
@@ -243,12 +243,12 @@ async def test_what_was_not_acknowledged_comes_again_after_close(
     await listening.acknowledge([got[0], got[2]])
     await listening.close()
     again = await transport.listen(group, [topic], prefetch=10)
-    assert ids(await receive(again, 3)) == ["1", "2", "3"]  # 2 as well: an offset cannot leave out what is before it
+    assert ids(await receive(again, 3)) == ["1", "2", "3"]  # 2 as well: a committed offset cannot skip earlier records
     await nothing_more(again, transport, topic)
     await again.close()
 
 
-async def test_only_what_is_given_back_comes_again(transport: KafkaTransport, topic: str, group: str) -> None:
+async def test_only_released_events_are_delivered_again(transport: KafkaTransport, topic: str, group: str) -> None:
     listening = await transport.listen(group, [topic], prefetch=10)
     await transport.send([event(topic, n, key="k") for n in range(5)])
     got = await receive(listening, 5)
@@ -268,7 +268,7 @@ async def test_only_what_is_given_back_comes_again(transport: KafkaTransport, to
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_record_that_is_too_large_does_not_fail_its_neighbours(
+async def test_a_record_that_is_too_large_does_not_fail_other_records(
     transport: KafkaTransport, topic: str, group: str
 ) -> None:
     large = event(topic, "large", b"x" * (2 << 20), key="k")
@@ -277,11 +277,11 @@ async def test_a_record_that_is_too_large_does_not_fail_its_neighbours(
     assert isinstance(second, IllegalMessage)
 
 
-async def test_without_leave_to_make_topics_a_missing_one_is_a_failed_attempt(
+async def test_without_auto_creation_a_missing_topic_is_a_failed_attempt(
     server: MessageBroker, transport: KafkaTransport, topic: str, group: str
 ) -> None:
     careful = KafkaTransport(server.url, **FAST, allow_auto_create=False)
-    listening = await careful.listen(group, [topic], prefetch=10)  # it may come yet
+    listening = await careful.listen(group, [topic], prefetch=10)  # the topic may be created later
     (result,) = await careful.send([event(topic, 1)])
     assert isinstance(result, UnknownTopic)
     assert await transport.send([event(topic, 2)]) == [None]
@@ -291,17 +291,17 @@ async def test_without_leave_to_make_topics_a_missing_one_is_a_failed_attempt(
     await careful.close()
 
 
-async def test_two_names_that_kafka_cannot_tell_apart_are_refused(transport: KafkaTransport, topic: str) -> None:
+async def test_two_names_that_collide_in_kafkas_metrics_are_refused(transport: KafkaTransport, topic: str) -> None:
     assert await transport.send([event(f"{topic}.x", 1)]) == [None]
     first, second = await transport.send([event(f"{topic}_x", 2), event(f"{topic}.x", 3)])
     assert isinstance(first, IllegalName)
     assert second is None
 
 
-# -- the server goes away (last: it takes seconds to come back) --------------------------------------------------------
+# -- server outage (last: a restart takes seconds) ---------------------------------------------------------------------
 
 
-async def test_after_the_server_was_killed_a_new_listening_goes_on_where_the_last_ended(
+async def test_after_a_server_kill_a_new_consumer_continues_from_the_committed_offset(
     server: MessageBroker, topic: str, group: str
 ) -> None:
     transport = KafkaTransport(server.url, **(FAST | {"request_timeout_s": 2}))
@@ -324,10 +324,10 @@ async def test_after_the_server_was_killed_a_new_listening_goes_on_where_the_las
         with pytest.raises(Unavailable):
             await transport.listen(group, [topic], prefetch=10)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    assert not others  # nothing goes on trying behind our back
+    assert not others  # no background task keeps trying
     await asyncio.to_thread(server.start)
     async with asyncio.timeout(PATIENCE_S):
-        while True:  # the port is open before the partitions have found their leaders
+        while True:  # the port is open before the partitions have leaders
             try:
                 results = await transport.send([event(topic, 5, key="k")])
             except Unavailable:

@@ -1,4 +1,4 @@
-"""The bus on Apache's own brokers: both forms come back, keys keep order, wildcards skip the broker's own topics."""
+"""The bus on Apache's brokers: both message forms are preserved, keys keep order, wildcards skip system topics."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -30,7 +30,7 @@ def event(number: int, name: str, *, key: str | None = None, body: bytes | None 
 
 @pytest.fixture
 def name() -> str:
-    """Of an event that nobody has published yet."""
+    """Return the name of an event that was never published."""
     return f"order.{uuid4().hex[:8]}.created"
 
 
@@ -55,7 +55,7 @@ def numbers(deliveries: Sequence[BrokerDelivery]) -> list[int]:
 
 
 @pytest.mark.parametrize("form", ["document", "cap"])
-async def test_events_come_back_whole(apache_broker: Platform, name: str, form: MessageForm) -> None:
+async def test_events_are_received_with_body_and_headers(apache_broker: Platform, name: str, form: MessageForm) -> None:
     transport = SparrowTransport(apache_broker.name_server, form=form, timeout_ms=10_000)
     await transport.open()
     sent = [event(1, name, body=b""), event(2, name, body='{"a":"é"}'.encode()), event(3, name, key="k", body=b"[]")]
@@ -69,7 +69,7 @@ async def test_events_come_back_whole(apache_broker: Platform, name: str, form: 
         assert delivery.headers == said
 
 
-async def test_keys_keep_their_order_and_what_was_not_acknowledged_comes_again(
+async def test_keys_keep_their_order_and_unacknowledged_events_are_delivered_again(
     transport: SparrowTransport, name: str
 ) -> None:
     events = [event(number, name, key=f"k{number % 7}") for number in range(COUNT)]
@@ -87,7 +87,7 @@ async def test_keys_keep_their_order_and_what_was_not_acknowledged_comes_again(
     assert numbers(await received(second, 1)) == [COUNT - 1]
 
 
-async def test_a_wildcard_finds_a_new_topic_and_none_of_the_brokers_own(transport: SparrowTransport, name: str) -> None:
+async def test_a_wildcard_finds_a_new_topic_and_no_system_topic(transport: SparrowTransport, name: str) -> None:
     listening = await transport.listen(f"everything.{name}", ["#.created"], prefetch=10)
     assert await transport.send([event(1, name)]) == [None]
     async with asyncio.timeout(PATIENCE_S):

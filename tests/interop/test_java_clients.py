@@ -10,7 +10,7 @@ from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, 
 from tests.interop.mqadmin import Mqadmin
 from tests.support.waiting import wait_until
 
-# Clients that lost a notice catch up on it half a minute later, more than once in a test if it must be.
+# A client that lost a notification catches up half a minute later, possibly several times in a test.
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
@@ -33,14 +33,14 @@ def places(seen: Sequence[Seen]) -> set[tuple[int, int]]:
 
 
 def settle(consumers: Sequence[Consumer], counts: Sequence[int]) -> None:
-    """Waits until the consumers have these numbers of queues, whoever has which."""
+    """Wait until the consumers have these numbers of queues, in any distribution."""
     wait_until(lambda: sorted(len(one.queues()) for one in consumers) == sorted(counts), within_s=SETTLE_S)
     together = [queue for one in consumers for queue in one.queues()]
     assert len(together) == len(set(together)), "a queue has two readers"
 
 
 def wait_for_all(readers: Sequence[Consumer], wanted: Iterable[str]) -> None:
-    """Waits until every message was seen by somebody: a queue that changes hands may bring one twice."""
+    """Wait until every message was received by a consumer; a queue that moves may deliver one twice."""
 
     def missing() -> set[str]:
         for reader in readers:
@@ -51,7 +51,7 @@ def wait_for_all(readers: Sequence[Consumer], wanted: Iterable[str]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "oneway"])
-def test_what_is_sent_arrives_once_and_whole(mode: Mode, java: JavaClient, producer: Producer, topic: str) -> None:
+def test_each_message_arrives_once_and_unchanged(mode: Mode, java: JavaClient, producer: Producer, topic: str) -> None:
     messages = [
         {
             "body": f"第 {n} 条 🚀",
@@ -76,7 +76,7 @@ def test_what_is_sent_arrives_once_and_whole(mode: Mode, java: JavaClient, produ
         assert {one.offset_msg_id for one in sent} == {message.offset_msg_id for message in seen}
 
 
-def test_a_batch_is_stored_as_single_messages_side_by_side(
+def test_a_batch_is_stored_as_adjacent_single_messages(
     java: JavaClient, producer: Producer, client_is_newer: bool, topic: str
 ) -> None:
     messages = [{"body": body, "tags": "TagA", "keys": f"{topic}-key"} for body in numbered(10)]
@@ -87,12 +87,13 @@ def test_a_batch_is_stored_as_single_messages_side_by_side(
     first = sent.queue_offset
     assert [(m.queue_id, m.queue_offset) for m in seen] == [(sent.queue_id, first + n) for n in range(10)]
     if not client_is_newer:
-        # A 5.x client gives the batch as a whole an id as well, and a 4.9 broker puts that in the place of every other.
+        # A 5.x client also gives an id to the whole batch, and a 4.9 broker stores that id instead of each message's
+        # own.
         assert [message.msg_id for message in seen] == sent.msg_id.split(",")
     assert [message.offset_msg_id for message in seen] == sent.offset_msg_id.split(",")
 
 
-def test_a_large_body_is_compressed_on_its_way_and_whole_on_arrival(
+def test_a_large_body_is_compressed_on_the_wire_and_restored_on_arrival(
     java: JavaClient, producer: Producer, topic: str
 ) -> None:
     body = "all work and no play " * 10_000
@@ -101,7 +102,7 @@ def test_a_large_body_is_compressed_on_its_way_and_whole_on_arrival(
         assert bodies(consumer.receive(1)) == [body]
 
 
-def test_a_send_to_an_unknown_topic_makes_it(java: JavaClient, producer: Producer) -> None:
+def test_a_send_to_an_unknown_topic_creates_it(java: JavaClient, producer: Producer) -> None:
     topic = java.name("unheard_of_" + java.version.replace(".", "_"))
     producer.send(topic, numbered(8))
     assert sum(bounds.max for bounds in producer.offsets(topic)) == 8
@@ -120,7 +121,7 @@ def test_orderly_consumers_see_each_queue_in_order(java: JavaClient, producer: P
         for reader in readers:
             reader.receive(sum(per_queue[queue] for queue in reader.queues()))
     for order in orders:
-        # All of an order is in one queue, and whoever has that queue saw the steps one after the other.
+        # All messages of an order are in one queue, and the consumer of that queue received its steps in order.
         histories = [[body for body in bodies(reader.seen) if body.startswith(f"{order} ")] for reader in readers]
         assert sorted(histories) == [[], [f"{order} step {step}" for step in range(10)]]
     for reader in readers:
@@ -139,16 +140,14 @@ def test_lite_pull_consumers_share_the_queues(java: JavaClient, producer: Produc
 
 
 @pytest.mark.usefixtures("lite_pull")
-def test_lite_pull_reads_a_queue_from_the_offset_it_seeks(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_lite_pull_reads_a_queue_from_the_offset_of_a_seek(java: JavaClient, producer: Producer, topic: str) -> None:
     sent = producer.send(topic, [{"body": body, "hash": "one queue"} for body in numbered(10)])
     options = {"queueId": sent[0].queue_id, "offset": 7}
     with java.lite_pull_consumer(f"{topic}_group", topic, **options) as reader:
         assert bodies(reader.receive(3)) == numbered(3, start=7)
 
 
-def test_a_group_shares_the_messages_and_nobody_sees_one_twice(
-    java: JavaClient, producer: Producer, topic: str
-) -> None:
+def test_a_group_shares_the_messages_without_duplicates(java: JavaClient, producer: Producer, topic: str) -> None:
     with ExitStack() as stack:
         readers = [stack.enter_context(java.push_consumer(f"{topic}_group", topic)) for _ in range(2)]
         settle(readers, [2, 2])
@@ -161,7 +160,7 @@ def test_a_group_shares_the_messages_and_nobody_sees_one_twice(
     assert Counter(body for reader in readers for body in bodies(reader.seen)) == Counter(numbered(40))
 
 
-def test_broadcast_gives_every_consumer_everything(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_broadcast_delivers_everything_to_every_consumer(java: JavaClient, producer: Producer, topic: str) -> None:
     with ExitStack() as stack:
         start = [java.push_consumer(f"{topic}_group", topic, model="BROADCASTING") for _ in range(2)]
         readers = [stack.enter_context(reader) for reader in start]
@@ -171,8 +170,9 @@ def test_broadcast_gives_every_consumer_everything(java: JavaClient, producer: P
             assert len(reader.queues()) == 4
 
 
-def test_a_consumer_sees_the_tags_it_asked_for(java: JavaClient, producer: Producer, topic: str) -> None:
-    # "Aa" and "BB" hash alike, which only the client can sort out; the last message shows that all others were passed.
+def test_a_consumer_receives_only_its_subscribed_tags(java: JavaClient, producer: Producer, topic: str) -> None:
+    # "Aa" and "BB" have the same hash, so only the client can filter them; the last message proves that all were
+    # passed.
     tags = ["TagA", "TagB", "TagC", None, "Aa", "BB"]
     messages = [{"body": f"{tag} {n}", "tags": tag, "hash": "one queue"} for n in range(5) for tag in tags]
     with (
@@ -184,9 +184,7 @@ def test_a_consumer_sees_the_tags_it_asked_for(java: JavaClient, producer: Produ
         assert Counter(bodies(alike.receive(5))) == Counter(f"Aa {n}" for n in range(5))
 
 
-def test_queues_move_as_consumers_come_and_go_and_no_message_is_missed(
-    java: JavaClient, producer: Producer, topic: str
-) -> None:
+def test_no_message_is_missed_while_consumers_join_and_leave(java: JavaClient, producer: Producer, topic: str) -> None:
     with ExitStack() as stack:
         first, second, third = (java.push_consumer(f"{topic}_group", topic) for _ in range(3))
         stack.enter_context(first)
@@ -204,7 +202,7 @@ def test_queues_move_as_consumers_come_and_go_and_no_message_is_missed(
             wait_for_all([first, third, fourth], set(numbered(80)) - set(bodies(second.seen)))
 
 
-def test_a_group_goes_on_where_it_stopped(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_a_group_continues_at_its_committed_offset(java: JavaClient, producer: Producer, topic: str) -> None:
     producer.send(topic, numbered(8))
     with java.push_consumer(f"{topic}_group", topic) as before:
         before.receive(8)
@@ -213,7 +211,7 @@ def test_a_group_goes_on_where_it_stopped(java: JavaClient, producer: Producer, 
         assert Counter(bodies(after.receive(8))) == Counter(numbered(8, start=8))
 
 
-def test_a_new_group_starts_at_the_beginning_of_a_young_topic_even_if_it_asks_for_the_end(
+def test_a_new_group_starts_at_the_beginning_of_a_young_topic_even_with_from_last(
     java: JavaClient, producer: Producer, topic: str
 ) -> None:
     producer.send(topic, numbered(8))
@@ -221,8 +219,10 @@ def test_a_new_group_starts_at_the_beginning_of_a_young_topic_even_if_it_asks_fo
         assert Counter(bodies(consumer.receive(8))) == Counter(numbered(8))
 
 
-def test_a_refused_message_comes_back(java: JavaClient, producer: Producer, topic: str) -> None:
-    # The group's retry topic is made when its first consumer says hello, too late for that one to find it at once.
+def test_a_message_that_the_handler_rejects_is_delivered_again(
+    java: JavaClient, producer: Producer, topic: str
+) -> None:
+    # The first heartbeat of a group creates its retry topic, too late for the first consumer to find it at once.
     java.push_consumer(f"{topic}_group", topic).stop()
     with java.push_consumer(f"{topic}_group", topic, refusals=1) as consumer:
         [sent] = producer.send(topic, [{"body": "not yet", "tags": "TagA", "keys": "key"}])
@@ -234,7 +234,7 @@ def test_a_refused_message_comes_back(java: JavaClient, producer: Producer, topi
     assert again.properties["ORIGIN_MESSAGE_ID"] == sent.offset_msg_id
 
 
-def test_a_reset_by_time_rewinds_consumers_that_are_running(
+def test_a_reset_by_time_rewinds_running_consumers(
     java: JavaClient, producer: Producer, mqadmin: Mqadmin, topic: str
 ) -> None:
     group = f"{topic}_group"
@@ -248,7 +248,8 @@ def test_a_reset_by_time_rewinds_consumers_that_are_running(
         # The broker refuses a reset before the group has committed an offset for every queue.
         words = ["-g", group, "-t", topic, "-s", str(between)]
         wait_until(lambda: len(mqadmin.table("resetOffsetByTime", *words)) == 4, within_s=SETTLE_S)
-        # The consumer waits ten seconds before it turns back. Apache 5 tells it only when its pull comes back empty.
+        # The consumer waits ten seconds before it rewinds. Apache 5 notifies it only when its pull returns without
+        # messages.
         assert Counter(bodies(consumer.receive(8, within_s=80))) == Counter(numbered(8, start=8))
 
 
@@ -264,7 +265,7 @@ def test_messages_are_found_by_key_and_by_either_id(producer: Producer, topic: s
 
 
 def found_by_key(producer: Producer, topic: str, key: str) -> list[Seen]:
-    """The client throws instead of answering with an empty list."""
+    """Return the found messages; the client raises an error instead of returning an empty list."""
     try:
         return producer.query_by_key(topic, key)
     except JavaError as error:
@@ -273,10 +274,10 @@ def found_by_key(producer: Producer, topic: str, key: str) -> list[Seen]:
         return []
 
 
-def test_a_queue_tells_its_bounds_and_where_a_time_lies(producer: Producer, topic: str) -> None:
+def test_a_queue_reports_its_bounds_and_the_offset_of_a_time(producer: Producer, topic: str) -> None:
     stamps: list[int] = []
     for body in numbered(3):
-        # The brokers differ in what they answer to a time between two messages; to a message's own time they agree.
+        # Brokers answer differently for a time between two messages; for a message's own store time they agree.
         wait_until(lambda: not stamps or time.time() * 1000 > stamps[-1] + 2)
         [sent] = producer.send(topic, [{"body": body, "hash": "one queue"}])
         stamps.append(producer.view_by_id(topic, sent.offset_msg_id).store_timestamp)

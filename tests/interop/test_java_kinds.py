@@ -1,4 +1,4 @@
-"""Official Java clients: transactions, messages for later, SQL filters, dead letters, requests, order and traces."""
+"""Official Java clients: transactions, delays, SQL filters, dead letters, requests, order and traces."""
 
 import time
 from collections import Counter
@@ -19,12 +19,12 @@ from sparrow.model.protocol import TRACE_TOPIC
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 ASKED_S = 60
-"""Platforms are set up to ask within seconds of hearing from a producer, which may be half a minute."""
+"""Brokers send a check-back within seconds after a producer's heartbeat, which may take half a minute."""
 NOT_ASKED_S = 4
-"""Longer than Sparrow waits before it asks, and looks for what to ask."""
+"""Longer than Sparrow's transaction timeout plus its check interval."""
 
 TRACED_S = 20
-"""Clients of 5.x gather traces for up to five seconds."""
+"""5.x clients buffer traces for up to five seconds."""
 
 
 def bodies(seen: Sequence[Seen]) -> list[str]:
@@ -32,14 +32,14 @@ def bodies(seen: Sequence[Seen]) -> list[str]:
 
 
 def later(body: str, *answers: str) -> dict[str, object]:
-    """A message of a transaction that nobody ends until the broker asks."""
+    """Return a half message whose transaction ends only by a check-back."""
     return {"body": body, "tags": "TagA", "keys": body, "properties": {"answers": " ".join(answers)}}
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_committed_message_comes_and_one_rolled_back_does_not(java: JavaClient, topic: str) -> None:
+def test_a_committed_message_is_delivered_and_a_rolled_back_one_is_not(java: JavaClient, topic: str) -> None:
     with (
         java.push_consumer(f"{topic}_group", topic) as consumer,
         java.producer(f"{topic}_producers", transactional=True) as producer,
@@ -55,7 +55,7 @@ def test_a_committed_message_comes_and_one_rolled_back_does_not(java: JavaClient
     assert bodies(consumer.seen) == ["paid"]
 
 
-def test_a_producer_is_asked_about_its_transactions_until_it_knows(java: JavaClient, topic: str) -> None:
+def test_check_backs_repeat_until_the_producer_knows_the_state(java: JavaClient, topic: str) -> None:
     with (
         java.push_consumer(f"{topic}_group", topic) as consumer,
         java.producer(f"{topic}_producers", transactional=True) as producer,
@@ -82,7 +82,7 @@ def test_a_producer_is_asked_about_its_transactions_until_it_knows(java: JavaCli
     assert {ids[message.body] == message.msg_id for message in consumer.seen if message.body in ids} == {True}
 
 
-def test_another_producer_of_the_group_answers_for_one_that_died(
+def test_another_producer_of_the_group_answers_check_backs_of_a_dead_one(
     kit: Kit, platform: Platform, java: JavaClient, topic: str, tmp_path: Path
 ) -> None:
     group = f"{topic}_producers"
@@ -95,17 +95,19 @@ def test_another_producer_of_the_group_answers_for_one_that_died(
         java.producer(group, transactional=True) as second,
     ):
         assert consumer.drain() == []
-        # A producer says hello only to brokers it has looked for, to send them something.
+        # A producer sends heartbeats only to brokers to which it has sent a message.
         second.send_in_transaction(topic, {"body": "own"}, "ROLLBACK_MESSAGE")
         [orphan] = second.asked(1, within_s=ASKED_S)
         assert (orphan.topic, orphan.body, orphan.msg_id) == (topic, "orphan", sent.msg_id)
         assert [message.msg_id for message in consumer.receive(1)] == [sent.msg_id]
 
 
-# -- later ------------------------------------------------------------------------------------------------------------
+# -- delays -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_of_a_level_comes_after_its_time(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_a_message_with_a_delay_level_is_delivered_after_its_delay(
+    java: JavaClient, producer: Producer, topic: str
+) -> None:
     with java.push_consumer(f"{topic}_group", topic) as consumer:
         consumer.queues(4)
         begun_ms = time.time() * 1000
@@ -118,7 +120,9 @@ def test_a_message_of_a_level_comes_after_its_time(java: JavaClient, producer: P
         assert time.time() * 1000 >= begun_ms + 1_000
 
 
-def test_a_message_comes_at_its_time_and_not_before(java: JavaClient, producer: Producer, topic: str, kit: Kit) -> None:
+def test_a_message_is_delivered_at_its_time_and_not_before(
+    java: JavaClient, producer: Producer, topic: str, kit: Kit
+) -> None:
     if kit.version.startswith("4."):
         pytest.skip("clients of 4.9 know only levels")
     with java.push_consumer(f"{topic}_group", topic) as consumer:
@@ -145,7 +149,7 @@ def test_a_message_comes_at_its_time_and_not_before(java: JavaClient, producer: 
 # -- filters ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_sql_expression_chooses_messages_by_their_properties(
+def test_an_sql_expression_filters_messages_by_their_properties(
     java: JavaClient, producer: Producer, topic: str
 ) -> None:
     sql = "(age BETWEEN 20 AND 29 AND color IN ('red', 'blue')) OR TAGS = 'TagB' OR special IS NOT NULL"
@@ -165,14 +169,14 @@ def test_an_sql_expression_chooses_messages_by_their_properties(
                 "nothing",
             ],
         )
-        # One to each queue, which shows that the others were passed.
+        # One message to each queue proves that all earlier ones were passed.
         producer.send(topic, [{"body": f"end {n}", "tags": "TagB"} for n in range(4)])
         consumer.receive(8)
     assert sorted(bodies(consumer.seen)) == ["blue", "end 0", "end 1", "end 2", "end 3", "red", "special", "tag"]
 
 
 @pytest.mark.parametrize("sql", ["age > 5 AND", "color = red'"])
-def test_a_consumer_with_a_bad_expression_does_not_start(java: JavaClient, topic: str, sql: str) -> None:
+def test_a_consumer_with_an_invalid_expression_does_not_start(java: JavaClient, topic: str, sql: str) -> None:
     with pytest.raises(JavaError, match="MQClientException: CODE: 23 "):
         java.push_consumer(f"{topic}_group", topic, sql=sql)
 
@@ -181,11 +185,11 @@ def test_a_consumer_with_a_bad_expression_does_not_start(java: JavaClient, topic
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_a_message_refused_too_often_is_a_dead_letter(
+def test_a_message_rejected_too_often_becomes_a_dead_letter(
     java: JavaClient, producer: Producer, platform: Platform, topic: str, retries: int
 ) -> None:
     group = f"{topic}_group"
-    # The group's retry topic is made when its first consumer says hello, too late for that one to find it at once.
+    # The first heartbeat of a group creates its retry topic, too late for the first consumer to find it at once.
     java.push_consumer(group, topic).stop()
     with java.push_consumer(group, topic, refusals=99, refusalLevel=1, retriesMax=retries) as consumer:
         consumer.queues(4)
@@ -204,7 +208,7 @@ def test_a_message_refused_too_often_is_a_dead_letter(
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_gets_its_reply_or_runs_out_of_time(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_a_request_gets_its_reply_or_times_out(java: JavaClient, producer: Producer, topic: str) -> None:
     with java.push_consumer(f"{topic}_group", topic, replies=True) as consumer:
         consumer.queues(4)
         for text in ("abc", "x" * 20_000):
@@ -217,7 +221,7 @@ def test_a_request_gets_its_reply_or_runs_out_of_time(java: JavaClient, producer
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def test_queues_that_change_hands_keep_their_order(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_queues_that_move_between_consumers_keep_their_order(java: JavaClient, producer: Producer, topic: str) -> None:
     group, sent = f"{topic}_group", Counter[int]()
 
     def put() -> None:
@@ -239,7 +243,7 @@ def test_queues_that_change_hands_keep_their_order(java: JavaClient, producer: P
         put_until_shared([second], [4])
 
         def together() -> dict[int, list[int]]:
-            """The offsets of each queue in the order in which anybody saw them for the first time."""
+            """Return the offsets of each queue in the order of their first arrival at any consumer."""
             seen = sorted(first.seen + second.seen, key=lambda message: message.nth)
             by_queue: dict[int, dict[int, None]] = {}
             for message in seen:
@@ -257,7 +261,7 @@ def test_queues_that_change_hands_keep_their_order(java: JavaClient, producer: P
 # -- traces -----------------------------------------------------------------------------------------------------------
 
 
-def test_traces_tell_who_sent_a_message(java: JavaClient, platform: Platform, topic: str) -> None:
+def test_traces_name_the_producer_of_a_message(java: JavaClient, platform: Platform, topic: str) -> None:
     senders = f"{topic}_producers"
     with java.producer(senders, trace=True) as producer:
         [sent] = producer.send(topic, [{"body": "a book", "tags": "TagA", "keys": "k"}])
@@ -267,7 +271,7 @@ def test_traces_tell_who_sent_a_message(java: JavaClient, platform: Platform, to
     assert (published.body_bytes, published.offset_id, published.is_success) == (6, sent.offset_msg_id, True)
 
 
-def test_traces_tell_who_consumed_a_message(
+def test_traces_name_the_consumer_of_a_message(
     java: JavaClient, producer: Producer, platform: Platform, topic: str
 ) -> None:
     group = f"{topic}_group"
@@ -282,13 +286,13 @@ def test_traces_tell_who_consumed_a_message(
 
 
 def traces(platform: Platform, message_id: str, count: int) -> list[TraceRecord]:
-    """What is told of a message, once it is so much: clients keep their traces for some seconds."""
+    """Wait for this many traces of a message; clients buffer them for some seconds."""
     found: list[TraceRecord] = []
 
     def are_there() -> bool:
         try:
             messages = admin.find_by_key(TRACE_TOPIC, message_id)
-        except UnknownTopic:  # it is made with the first trace
+        except UnknownTopic:  # the first trace creates the topic
             return False
         every = [each for message in messages for each in trace_records.decode(message.body)]
         found[:] = [each for each in every if each.message_id == message_id]

@@ -1,6 +1,6 @@
-"""The official push consumer as it pops: the broker assigns the queues, hands messages out for a time, takes acks.
+"""The official push consumer in pop mode: the broker assigns queues, hides messages for a time and accepts acks.
 
-Only side by side: the client does not pop in order, though brokers can.
+Concurrent consumption only: the client does not pop in order, although brokers can.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from tests.interop.platforms import Platform
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 INVISIBLE_MS = 5_000
-"""The shortest that the client allows."""
+"""The client's minimum."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,20 +37,22 @@ def bodies(seen: list[Seen]) -> list[str]:
     return sorted(message.body for message in seen)
 
 
-def test_what_is_popped_and_consumed_comes_once(java: JavaClient, producer: Producer, topic: str, group: str) -> None:
+def test_a_popped_and_consumed_message_is_delivered_once(
+    java: JavaClient, producer: Producer, topic: str, group: str
+) -> None:
     sent = [f"message {number:03}" for number in range(100)]
     with popping(java, group, topic) as consumer:
         assert consumer.queues(1) == {-1}, "all queues as one"
         producer.send(topic, sent)
         consumer.receive(100)
-        # Longer than the invisible time: whatever was not acknowledged would be back.
+        # Longer than the invisible time: an unacknowledged message would be delivered again.
         again = consumer.drain(1, within_s=INVISIBLE_MS / 1000 + 3)
         assert bodies(again) == []
         assert bodies(consumer.seen) == sent
         assert {message.topic for message in consumer.seen} == {topic}
 
 
-def test_consumers_that_pop_share_all_queues(java: JavaClient, producer: Producer, topic: str, group: str) -> None:
+def test_pop_consumers_share_all_queues(java: JavaClient, producer: Producer, topic: str, group: str) -> None:
     sent = [f"message {number:03}" for number in range(200)]
     with popping(java, group, topic) as one, popping(java, group, topic) as other:
         assert (one.queues(1), other.queues(1)) == ({-1}, {-1})
@@ -61,7 +63,7 @@ def test_consumers_that_pop_share_all_queues(java: JavaClient, producer: Produce
         assert bodies(got) == sent
 
 
-def test_what_a_consumer_refuses_comes_again_and_says_so(
+def test_a_rejected_message_is_popped_again_with_its_retry_count(
     java: JavaClient, producer: Producer, topic: str, group: str
 ) -> None:
     with popping(java, group, topic, refusals=1) as consumer:
@@ -73,7 +75,7 @@ def test_what_a_consumer_refuses_comes_again_and_says_so(
         assert consumer.drain(1, within_s=INVISIBLE_MS / 1000 + 3) == []
 
 
-def test_tags_choose_what_is_popped(java: JavaClient, producer: Producer, topic: str, group: str) -> None:
+def test_tags_filter_popped_messages(java: JavaClient, producer: Producer, topic: str, group: str) -> None:
     with popping(java, group, topic, expression="TagA || TagC") as consumer:
         consumer.queues(1)
         tags = ["TagA", "TagB", "TagC"] * 5

@@ -1,4 +1,4 @@
-"""The official clients on a topic with lanes: they know nothing of priorities, and still everything arrives."""
+"""The official clients on a topic with lanes: they do not know priorities and receive every message."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ def knows_lanes(platform: Platform) -> None:
 
 @pytest.fixture
 def lanes(request: pytest.FixtureRequest, producer: Producer, kit: Kit) -> str:
-    """A new topic with lanes, made by the official client."""
+    """A new topic with lanes, created by the official client."""
     name = re.sub(r"\W+", "_", f"{request.node.originalname}_{producer.java.name(kit.version)}")
     producer.create_topic(name, like=TEMPLATE_TOPIC, queues=PARTS, flags=LANES_SYS_FLAG)
     return name
@@ -61,7 +61,7 @@ def test_a_batch_goes_to_the_lane_of_its_messages(java: JavaClient, producer: Pr
     assert {message.queue_id for message in seen} == {sent.queue_id}
 
 
-def test_a_consumer_that_pops_gets_the_highest_first(
+def test_a_pop_consumer_gets_the_highest_priority_first(
     java: JavaClient, producer: Producer, mqadmin: Mqadmin, platform: Platform, kit: Kit, lanes: str
 ) -> None:
     if kit.version.startswith("4."):
@@ -73,6 +73,6 @@ def test_a_consumer_that_pops_gets_the_highest_first(
     with java.push_consumer(group, lanes, popInvisibleMs=30_000) as consumer:
         seen = sorted(consumer.receive(120), key=lambda message: message.nth)
     assert len({message.body for message in seen}) == 120
-    # Threads overtake each other within a batch or two, which does not hide who came first on the whole.
+    # Threads reorder messages within a batch or two, which does not change the order on average.
     places = {word: [n for n, one in enumerate(seen) if one.properties["PRIORITY"] == word] for word in PRIORITIES}
     assert sorted(PRIORITIES, key=lambda word: sum(places[word])) == PRIORITIES

@@ -1,4 +1,4 @@
-"""Messages that Sparrow resends, as official Java clients get them."""
+"""Resent messages of Sparrow, received by official Java clients."""
 
 import pytest
 from tests.interop.java import JavaClient, Producer
@@ -10,7 +10,7 @@ from sparrow.client import Admin
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 COMMITTED_S = 30
-"""Java's consumers commit every five seconds."""
+"""Java consumers commit every five seconds."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_a_push_consumer_gets_a_resent_range(
     assert len(consumer.seen) == 12 + 12 + 1 + 2
 
 
-def test_a_resent_message_that_is_refused_comes_again(
+def test_a_rejected_resent_message_is_delivered_again(
     java: JavaClient, producer: Producer, topic: str, platform: Platform
 ) -> None:
     group = f"{topic}_group"

@@ -1,6 +1,7 @@
-"""The official Java clients, old and new, and mqadmin on a broker that keeps its messages in MariaDB.
+"""The official Java clients, old and new, and mqadmin on a broker with a MariaDB store.
 
-There every topic has lanes: a part to write is three queues to read. Topics are in lower case, and short.
+Every topic of a SQL store has lanes: each write queue (part) is three read queues. Topic names are lower-case and
+short.
 """
 
 import re
@@ -34,7 +35,7 @@ from sparrow.model.priority import LANE_COUNT, Priority
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 NOT_ASKED_S = 3
-"""Longer than the broker waits before it asks again."""
+"""Longer than the broker's interval between check-backs."""
 INVISIBLE_MS = 60_000
 PARTS = 2
 QUEUES = PARTS * LANE_COUNT
@@ -48,7 +49,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def on_mysql(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """Sparrow on a database of its own."""
+    """Sparrow on a new database."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SPARROW_BROKER__STORE", server.new_database())
         with platforms.sparrow(tmp_path_factory.mktemp("mysql")) as running:
@@ -73,20 +74,20 @@ def mqadmin(java: JavaClient) -> Mqadmin:
 
 
 def short_name(java: JavaClient, word: str) -> str:
-    """A topic's name that nobody has used yet, as a SQL store takes it."""
+    """Return an unused topic name that a SQL store accepts."""
     return java.name(f"{word}_{java.version.replace('.', '_')}")
 
 
 @pytest.fixture
 def topic(java: JavaClient, producer: Producer) -> str:
-    """A new topic of two parts."""
+    """A new topic with two parts."""
     name = short_name(java, "topic")
     producer.create_topic(name, like=TEMPLATE_TOPIC, queues=PARTS)
     return name
 
 
 def first_seen(readers: Sequence[Consumer]) -> dict[int, list[int]]:
-    """The offsets of each queue in the order in which anybody saw them for the first time."""
+    """Return the offsets of each queue in the order of their first arrival at any consumer."""
     by_queue: dict[int, dict[int, None]] = {}
     for message in sorted((seen for reader in readers for seen in reader.seen), key=lambda message: message.nth):
         by_queue.setdefault(message.queue_id, {})[message.queue_offset] = None
@@ -96,7 +97,9 @@ def first_seen(readers: Sequence[Consumer]) -> dict[int, list[int]]:
 # -- sending and consuming --------------------------------------------------------------------------------------------
 
 
-def test_what_is_sent_in_any_way_arrives_once_and_whole(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_messages_of_every_send_mode_arrive_once_and_unchanged(
+    java: JavaClient, producer: Producer, topic: str
+) -> None:
     modes: tuple[Mode, ...] = ("sync", "async", "oneway", "batch")
     large = "all work and no play " * 10_000
     with java.push_consumer(f"{topic}_group", topic) as consumer:
@@ -136,7 +139,7 @@ def test_what_is_sent_in_any_way_arrives_once_and_whole(java: JavaClient, produc
             assert [(message.queue_id, message.queue_offset) for message in mine] == beside
 
 
-def test_an_unknown_topic_is_made_by_its_first_message_and_refused_in_capitals(
+def test_a_first_message_creates_an_unknown_topic_and_an_invalid_name_is_refused(
     java: JavaClient, producer: Producer, mqadmin: Mqadmin
 ) -> None:
     topic = short_name(java, "unheard_of")
@@ -147,12 +150,12 @@ def test_an_unknown_topic_is_made_by_its_first_message_and_refused_in_capitals(
         assert Counter(bodies(consumer.receive(8))) == Counter(numbered(8))
     for name, why in (("Orders", "lower-case letters"), ("x" * 41, "41 characters, 40 are allowed")):
         with pytest.raises(JavaError) as caught:
-            producer.send(name, ["never"], mode="async")  # a synchronous one says only how often it tried
+            producer.send(name, ["never"], mode="async")  # a synchronous send reports only its number of attempts
         assert why in str(caught.value)
         assert "CODE: 29 " in str(caught.value)
 
 
-def test_broadcast_tags_and_sql_choose_who_gets_what(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_broadcast_tags_and_sql_select_the_receivers(java: JavaClient, producer: Producer, topic: str) -> None:
     with (
         java.push_consumer(f"{topic}_all", topic, model="BROADCASTING") as one,
         java.push_consumer(f"{topic}_all", topic, model="BROADCASTING") as other,
@@ -162,7 +165,7 @@ def test_broadcast_tags_and_sql_choose_who_gets_what(java: JavaClient, producer:
         java.push_consumer(f"{topic}_group", topic) as second,
     ):
         settle([first, second], [PARTS * LANE_COUNT // 2] * 2)
-        # "Aa" and "BB" hash alike, which only the client can sort out.
+        # "Aa" and "BB" have the same hash, so only the client can filter them.
         tags = ["TagA", "TagB", "Aa", "BB", None]
         messages = [
             {"body": f"{tag} {n}", "tags": tag, "properties": {"n": f"{n}", "PRIORITY": priority.label}}
@@ -173,13 +176,13 @@ def test_broadcast_tags_and_sql_choose_who_gets_what(java: JavaClient, producer:
         for reader in (one, other):
             assert Counter(bodies(reader.receive(30))) == Counter(every)
         assert sorted(bodies(tagged.receive(12))) == sorted(body for body in every if body.startswith(("TagA", "Aa")))
-        # What has no tag is neither equal to one nor different from it.
+        # A missing tag is NULL: neither equal to a value nor different from it.
         assert sorted(bodies(chosen.receive(2))) == ["Aa 7", "TagB 6"]
         wait_for_all([first, second], every)
     assert Counter(bodies(first.seen + second.seen)) == Counter(every)
 
 
-def test_queues_that_change_hands_keep_their_order(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_queues_that_move_between_consumers_keep_their_order(java: JavaClient, producer: Producer, topic: str) -> None:
     if java.version.startswith("4."):
         pytest.skip("4.9 takes twenty seconds to share queues in order: it does so while the leader is replaced, below")
     group, sent = f"{topic}_group", Counter[int]()
@@ -210,7 +213,7 @@ def test_queues_that_change_hands_keep_their_order(java: JavaClient, producer: P
         assert reader.seen, "both had their turn"
 
 
-def test_a_group_goes_on_where_it_stopped_and_what_it_refuses_comes_back_until_it_is_a_dead_letter(
+def test_a_group_continues_and_its_rejected_message_is_retried_then_dead_lettered(
     java: JavaClient, producer: Producer, on_mysql: Platform, topic: str
 ) -> None:
     group = f"{topic}_group"
@@ -234,10 +237,12 @@ def test_a_group_goes_on_where_it_stopped_and_what_it_refuses_comes_back_until_i
     assert bodies(after.seen) == ["bad", "bad"]
 
 
-# -- later ------------------------------------------------------------------------------------------------------------
+# -- delays -----------------------------------------------------------------------------------------------------------
 
 
-def test_messages_come_after_their_level(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_messages_with_a_delay_level_are_delivered_after_their_delay(
+    java: JavaClient, producer: Producer, topic: str
+) -> None:
     with java.push_consumer(f"{topic}_group", topic) as consumer:
         consumer.queues(QUEUES)
         begun_ms = time.time() * 1000
@@ -248,7 +253,7 @@ def test_messages_come_after_their_level(java: JavaClient, producer: Producer, t
     assert late.store_timestamp >= begun_ms + 1_000
 
 
-def test_messages_come_at_their_time_unless_they_are_taken_back(
+def test_messages_are_delivered_at_their_time_unless_recalled(
     kit: Kit, java: JavaClient, producer: Producer, on_mysql: Platform, topic: str, tmp_path: Path
 ) -> None:
     if kit.version.startswith("4."):
@@ -259,7 +264,7 @@ def test_messages_come_at_their_time_unless_they_are_taken_back(
         words = kit.command(source, on_mysql.name_server, topic, "never mind", user_home=tmp_path, heap_mb=128)
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        due_ms, sent, recalled, again = done.stdout.splitlines()[-4:]  # some logger speaks first
+        due_ms, sent, recalled, again = done.stdout.splitlines()[-4:]  # a logger writes first
         assert recalled == sent
         assert "it is too late" in again
         now_ms = int(time.time() * 1000)
@@ -275,7 +280,7 @@ def test_messages_come_at_their_time_unless_they_are_taken_back(
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
-def test_transactions_are_committed_rolled_back_and_asked_after_even_of_a_producer_that_died(
+def test_transactions_are_committed_rolled_back_and_checked_even_of_a_dead_producer(
     kit: Kit, java: JavaClient, on_mysql: Platform, topic: str, tmp_path: Path
 ) -> None:
     group = f"{topic}_producers"
@@ -310,7 +315,7 @@ def test_transactions_are_committed_rolled_back_and_asked_after_even_of_a_produc
 # -- requests and traces ----------------------------------------------------------------------------------------------
 
 
-def test_a_request_gets_its_reply_or_runs_out_of_time(java: JavaClient, producer: Producer, topic: str) -> None:
+def test_a_request_gets_its_reply_or_times_out(java: JavaClient, producer: Producer, topic: str) -> None:
     with java.push_consumer(f"{topic}_group", topic, replies=True) as consumer:
         consumer.queues(QUEUES)
         for text in ("abc", "x" * 20_000):
@@ -320,7 +325,9 @@ def test_a_request_gets_its_reply_or_runs_out_of_time(java: JavaClient, producer
         producer.request(topic, "nobody listens", timeout_ms=500)
 
 
-def test_traces_tell_who_sent_and_consumed_a_message(java: JavaClient, on_mysql: Platform, topic: str) -> None:
+def test_traces_name_the_producer_and_the_consumer_of_a_message(
+    java: JavaClient, on_mysql: Platform, topic: str
+) -> None:
     group, senders = f"{topic}_group", f"{topic}_producers"
     with java.producer(senders, trace=True) as producer, java.push_consumer(group, topic, trace=True) as consumer:
         [sent] = producer.send(topic, [{"body": "a book", "tags": "TagA", "keys": "k"}])
@@ -342,7 +349,7 @@ MESSAGES = 8
 
 
 class Scene(NamedTuple):
-    """A topic of two parts with eight messages, all consumed by a group with one consumer, which is running."""
+    """A topic of two parts with eight messages, all consumed by a group with one running consumer."""
 
     topic: str
     group: str
@@ -381,7 +388,7 @@ def test_mqadmin_shows_cluster_broker_and_topic(
     assert shown["runtime"].startswith("[ 0 days, 0 hours")
 
 
-def test_messages_are_found_by_key_by_either_id_and_by_their_place(
+def test_messages_are_found_by_key_by_either_id_and_by_offset(
     mqadmin: Mqadmin, java: JavaClient, producer: Producer, on_mysql: Platform, scene: Scene
 ) -> None:
     assert Counter(bodies(found_by_key(producer, scene.topic, scene.topic))) == Counter(numbered(MESSAGES))
@@ -391,7 +398,7 @@ def test_messages_are_found_by_key_by_either_id_and_by_their_place(
     [row] = mqadmin.table("queryMsgByKey", "-t", scene.topic, "-k", f"{scene.topic}-3")
     assert (row["Message ID"], row["QID"]) == (sent.msg_id, str(sent.queue_id))
     assert row["Offset"].split()[0] == str(sent.queue_offset)
-    # 5.x wants the topic as well, 4.9 does not know that option.
+    # 5.x requires the topic as well; 4.9 does not know that option.
     with_topic = [] if java.version.startswith("4.") else ["-t", scene.topic]
     place = ["-t", scene.topic, "-b", on_mysql.broker_name, "-i", str(sent.queue_id), "-o", str(sent.queue_offset)]
     for words in (
@@ -409,7 +416,7 @@ def test_messages_are_found_by_key_by_either_id_and_by_their_place(
         assert f"MessageTrack [consumerGroup={scene.group}," in printed
 
 
-def test_mqadmin_shows_how_far_a_group_is_and_resets_it_by_time(
+def test_mqadmin_shows_the_progress_of_a_group_and_resets_it_by_time(
     mqadmin: Mqadmin, java: JavaClient, producer: Producer, on_mysql: Platform, topic: str
 ) -> None:
     group = f"{topic}_group"
@@ -429,12 +436,12 @@ def test_mqadmin_shows_how_far_a_group_is_and_resets_it_by_time(
     with java.push_consumer(group, topic) as consumer:
         consumer.receive(16)
         if java.version.startswith("4."):
-            # Consumers of any version wait ten seconds before they turn back: one is enough.
+            # Consumers of all versions wait ten seconds before they rewind, so one version is enough.
             assert len(mqadmin.table("resetOffsetByTime", "-g", group, "-t", topic, "-s", between)) == QUEUES
             assert Counter(bodies(consumer.receive(8))) == Counter(numbered(8, start=8))
         [row] = [row for row in mqadmin.table("consumerProgress") if row["Group"] == group]
         assert (row["Count"], row["Type"], row["Model"]) == ("1", "PUSH", "CLUSTERING")
-    with Admin(on_mysql.name_server) as admin:  # the last thing a consumer does is to commit
+    with Admin(on_mysql.name_server) as admin:  # a consumer commits last
         wait_until(lambda: not admin.progress(group, topic).lag)
     assert progress() == {queue: (ends[queue], ends[queue], 0) for queue in range(QUEUES)}
     rows = mqadmin.table("resetOffsetByTime", "-g", group, "-t", topic, "-s", between)
@@ -443,7 +450,7 @@ def test_mqadmin_shows_how_far_a_group_is_and_resets_it_by_time(
         assert Counter(bodies(after.receive(8))) == Counter(numbered(8, start=8))
 
 
-def test_mqadmin_makes_and_deletes_a_topic(mqadmin: Mqadmin, java: JavaClient, on_mysql: Platform) -> None:
+def test_mqadmin_creates_and_deletes_a_topic(mqadmin: Mqadmin, java: JavaClient, on_mysql: Platform) -> None:
     topic = short_name(java, "made")
     printed = mqadmin.run("updateTopic", "-c", on_mysql.cluster, "-t", topic, "-r", "1", "-w", "1")
     assert f"create topic to {on_mysql.broker} success." in printed, printed
@@ -467,7 +474,7 @@ def test_mqadmin_changes_a_topic(mqadmin: Mqadmin, on_mysql: Platform, topic: st
 # -- pop --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_popped_comes_once(
+def test_a_popped_message_is_delivered_once(
     mqadmin: Mqadmin, java: JavaClient, producer: Producer, on_mysql: Platform, topic: str
 ) -> None:
     if java.version.startswith("4."):
@@ -482,7 +489,7 @@ def test_what_is_popped_comes_once(
         assert consumer.queues(1) == {-1}, "all queues as one"
         producer.send(topic, [{"body": f"{n}", "properties": {"PRIORITY": Priority(n % 3).label}} for n in range(30)])
         assert Counter(bodies(consumer.receive(30))) == Counter(str(n) for n in range(30))
-        # All are acknowledged well before any would be due again.
+        # All are acknowledged long before their invisible time is over.
         wait_until(lambda: not admin.progress(group, topic).lag)
     assert len(consumer.seen) == 30
 
@@ -491,14 +498,14 @@ def test_what_is_popped_comes_once(
 
 
 class Crew(NamedTuple):
-    """Clients of one version: a producer, a consumer of a group of its own, and for 4.9 two that read in order."""
+    """Clients of one version: a producer, a consumer with its own group, and for 4.9 two orderly consumers."""
 
     producer: Producer
     topic: str
     alone: Consumer
     in_order: Sequence[Consumer]
     sent: list[str]
-    """What was acknowledged."""
+    """Acknowledged bodies."""
 
     def send(self) -> None:
         words = [priority.label for priority in Priority] * 2
@@ -507,7 +514,7 @@ class Crew(NamedTuple):
         self.sent.extend(str(message["body"]) for message in messages)
 
     def sends_again(self) -> bool:
-        """Clients look for brokers that have moved every thirty seconds; until then they fail at once."""
+        """Try to send: clients refresh routes every thirty seconds and fail until then."""
         try:
             self.producer.send(self.topic, ["knock"])
         except JavaError:
@@ -535,7 +542,7 @@ def _crew(version: str, name_server: str, folder: Path) -> Iterator[Crew]:
         yield Crew(producer, topic, alone, in_order, [])
 
 
-async def test_clients_go_on_when_the_leader_of_two_brokers_is_killed(
+async def test_clients_continue_when_the_leader_of_two_brokers_is_killed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(processes.ENVIRONMENT, "SPARROW_SQL__LEASE_MS", "2000")

@@ -1,4 +1,4 @@
-"""The official clients with their own signing (`AclClientRPCHook`) on a broker that asks for tokens."""
+"""The official clients with their own signing (`AclClientRPCHook`) on a broker that requires tokens."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ def keys(guarded: Platform, name: str, kind: TokenKind) -> dict[str, str]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, guarded: Platform, kit: Kit) -> str:
-    """A topic named after the test, made before its clients come: Java's take half a minute to find a new one."""
+    """A topic named after the test, created before its clients: Java clients need half a minute to find a new topic."""
     name = f"{request.node.originalname}_{kit.version.replace('.', '_')}"
     with Admin(guarded.name_server, credentials=ADMIN) as admin:
         admin.create_topic(name, 4)
@@ -57,12 +57,12 @@ def test_signed_messages_are_sent_and_consumed(java: JavaClient, guarded: Platfo
         producer.send(topic, ["two"], mode="async")
         producer.send(topic, ["three", "four"], mode="batch")
         producer.send(topic, ["five"], mode="oneway")
-        seen = consumer.receive(10)  # each is sent back once
+        seen = consumer.receive(10)  # each is rejected once
     assert sorted(message.body for message in seen) == sorted(["one", "two", "three", "four", "five"] * 2)
     assert {message.reconsume_times for message in seen} == {0, 1}
 
 
-def test_a_signed_consumer_in_order_locks_and_commits(java: JavaClient, guarded: Platform, topic: str) -> None:
+def test_a_signed_orderly_consumer_locks_and_commits(java: JavaClient, guarded: Platform, topic: str) -> None:
     sender, reader = keys(guarded, "sender", "p"), keys(guarded, "reader", "c")
     bodies = [f"{number}" for number in range(20)]
     with java.producer("signing", **sender) as producer:
@@ -85,7 +85,7 @@ def test_a_signed_transaction_is_committed(java: JavaClient, guarded: Platform, 
 
 
 @pytest.mark.parametrize("wrong", ["kind", "secret", "name", "revoked", "none"])
-def test_a_send_that_may_not_be_is_refused_with_the_sentence(
+def test_an_unauthorized_send_is_refused_with_a_message(
     java: JavaClient, guarded: Platform, kit: Kit, wrong: str
 ) -> None:
     name = f"{wrong}-{kit.version}"
@@ -100,6 +100,6 @@ def test_a_send_that_may_not_be_is_refused_with_the_sentence(
         with Admin(guarded.name_server, credentials=ADMIN) as admin:
             admin.revoke_token(name)
     with java.producer("refused", **options) as producer, pytest.raises(JavaError) as caught:
-        producer.send("refused", ["never"], mode="async")  # a synchronous one says only how often it tried
+        producer.send("refused", ["never"], mode="async")  # a synchronous send reports only its number of attempts
     assert sentence in str(caught.value)
     assert "CODE: 16" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Official Java clients and ours in one group: each member works out its share alone, and they agree."""
+"""Official Java clients and Sparrow's client in one group: each computes its allocation alone, and they agree."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ async def test_java_and_python_share_a_group_on_sparrows_broker(
 
 
 async def share(stage: Stage, java: JavaClient) -> None:
-    """Comes and goes of both kinds; after each, every queue has one reader."""
+    """Members of both kinds join and leave; after each change, every queue has one reader."""
     theirs = await asyncio.to_thread(java.push_consumer, stage.group, stage.topic)
     inbox = Inbox()
     try:
@@ -51,7 +51,7 @@ async def share(stage: Stage, java: JavaClient) -> None:
             await settled(theirs, [one], stage, [2, 2])
         await settled(theirs, [], stage, [4])
         await stage.put(numbered(20, start=40))
-        # What changed hands may come twice, so they are not counted.
+        # Messages of a moved queue may come twice, so they are not counted.
         async with asyncio.timeout(SETTLE_S):
             while {message.body for message in theirs.seen} | set(inbox.texts) < set(numbered(60)):
                 await asyncio.to_thread(theirs.drain, 1, within_s=1)
@@ -60,7 +60,7 @@ async def share(stage: Stage, java: JavaClient) -> None:
 
 
 async def settled(theirs: JavaConsumer, ours: Sequence[Consumer], stage: Stage, counts: Sequence[int]) -> None:
-    """Waits until the members have these numbers of queues, whoever has which, and no queue twice."""
+    """Wait until the members have these numbers of queues, in any distribution, and no queue twice."""
     async with asyncio.timeout(SETTLE_S):
         while True:
             parts = [await asyncio.to_thread(theirs.queues)]

@@ -1,4 +1,4 @@
-"""mqadmin, old and new, against the platform. Its exit status says nothing, so every test reads what it printed."""
+"""mqadmin, old and new, against the platform. Its exit status is useless, so every test checks the output."""
 
 import json
 import re
@@ -19,7 +19,7 @@ MESSAGES = 8
 
 
 class Scene(NamedTuple):
-    """A topic of four queues with eight messages, all consumed by a group with one consumer, which is running."""
+    """A topic of four queues with eight messages, all consumed by a group with one running consumer."""
 
     topic: str
     group: str
@@ -48,19 +48,19 @@ def topic_config(client_is_newer: bool) -> None:
 
 
 def version_name(java: JavaClient) -> str:
-    """4.9.7 is V4_9_7 wherever a client's version is shown."""
+    """Return the version as mqadmin shows it: V4_9_7 for 4.9.7."""
     return "V" + java.version.replace(".", "_")
 
 
 def route(mqadmin: Mqadmin, topic: str) -> dict[str, Any]:
     printed = mqadmin.run("topicRoute", "-t", topic)
     assert printed.startswith("{"), printed
-    # fastjson leaves numbers that are keys without quotes.
+    # fastjson writes numeric keys without quotes.
     return dict(json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', printed)))
 
 
 def body_of(shown: dict[str, str]) -> str:
-    """The body is not shown but left in a file, at a place the tool insists on."""
+    """Return the body, which the tool writes to a file at a fixed place."""
     path = Path(shown["Message Body Path"])
     body = path.read_text()
     path.unlink()
@@ -110,7 +110,7 @@ def test_topic_status_shows_the_bounds_of_every_queue(
     assert all(re.match(r"20\d\d-\d\d-\d\d", row["Last Updated"]) for row in rows)
 
 
-def test_a_topic_is_made_changed_and_deleted(mqadmin: Mqadmin, java: JavaClient, platform: Platform) -> None:
+def test_a_topic_is_created_changed_and_deleted(mqadmin: Mqadmin, java: JavaClient, platform: Platform) -> None:
     topic = java.name("made_by_mqadmin_" + java.version.replace(".", "_"))
 
     printed = mqadmin.run("updateTopic", "-c", platform.cluster, "-t", topic, "-r", "3", "-w", "3")
@@ -147,17 +147,17 @@ def test_consumer_progress_of_a_group_shows_every_queue(
     assert re.search(r"^(Consume )?Diff Total: 0$", mqadmin.run("consumerProgress", "-g", scene.group), re.MULTILINE)
 
 
-def test_consumer_progress_of_all_groups_shows_who_is_online(mqadmin: Mqadmin, java: JavaClient, scene: Scene) -> None:
+def test_consumer_progress_of_all_groups_shows_online_groups(mqadmin: Mqadmin, java: JavaClient, scene: Scene) -> None:
     [row] = [row for row in mqadmin.table("consumerProgress") if row["Group"] == scene.group]
     assert (row["Count"], row["Version"]) == ("1", version_name(java))
     assert (row["Type"], row["Model"]) == ("PUSH", "CLUSTERING")
 
 
-def test_a_message_is_found_by_either_id_and_by_its_place(
+def test_a_message_is_found_by_either_id_and_by_offset(
     mqadmin: Mqadmin, java: JavaClient, platform: Platform, scene: Scene
 ) -> None:
     sent = scene.sent[3]
-    # 5.x wants the topic as well, 4.9 does not know that option.
+    # 5.x requires the topic as well; 4.9 does not know that option.
     with_topic = [] if java.version.startswith("4.") else ["-t", scene.topic]
     place = ["-t", scene.topic, "-b", platform.broker_name, "-i", str(sent.queue_id), "-o", str(sent.queue_offset)]
     for words in (
@@ -175,7 +175,7 @@ def test_a_message_is_found_by_either_id_and_by_its_place(
         assert shown["Store Host"] == platform.broker
         assert f"UNIQ_KEY={sent.msg_id}" in shown["Properties"]
         assert body_of(shown) == "message 3"
-        # The tool asks the broker who subscribes to the topic and how far they are.
+        # The tool queries the groups of the topic and their progress from the broker.
         assert f"MessageTrack [consumerGroup={scene.group}," in printed
 
 
@@ -222,7 +222,7 @@ def test_consumer_connection_shows_consumer_and_subscription(mqadmin: Mqadmin, j
     assert shown["ConsumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
 
 
-def test_consumer_status_asks_the_consumer_itself(mqadmin: Mqadmin, java: JavaClient, scene: Scene) -> None:
+def test_consumer_status_comes_from_the_consumer(mqadmin: Mqadmin, java: JavaClient, scene: Scene) -> None:
     printed = mqadmin.run("consumerStatus", "-g", scene.group)
     line = rf"^1\s+\S+@{scene.consumer.id}\s+{version_name(java)}"
     assert re.search(line, printed, re.MULTILINE), printed
@@ -239,7 +239,7 @@ def test_broker_status_shows_version_and_traffic(mqadmin: Mqadmin, platform: Pla
     assert shown["runtime"].startswith("[ 0 days, 0 hours")
 
 
-def test_reset_by_time_moves_a_group_that_is_not_running(
+def test_reset_by_time_moves_an_offline_group(
     mqadmin: Mqadmin, java: JavaClient, producer: Producer, topic: str
 ) -> None:
     producer.send(topic, [f"message {n}" for n in range(MESSAGES)])
@@ -248,7 +248,8 @@ def test_reset_by_time_moves_a_group_that_is_not_running(
         before.receive(MESSAGES)
     rows = mqadmin.table("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     assert {row["queueId"] for row in rows} == {"0", "1", "2", "3"}
-    # A 4.9 broker has nobody to tell and refuses (206), so the tool sets the offsets itself and shows more columns.
+    # A 4.9 broker has no consumer to notify and refuses (206), so the tool sets the offsets itself and shows more
+    # columns.
     assert {row.get("timestampOffset", row.get("offset")) for row in rows} == {"0"}
     with java.push_consumer(group, topic) as after:
         assert len(after.receive(MESSAGES)) == MESSAGES

@@ -1,4 +1,4 @@
-"""Sparrow's admin client against Apache's own brokers, old and new."""
+"""Sparrow's admin client against Apache's brokers, old and new."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.topic import Group
 
 QUICK = Prefetch(long_poll_ms=1_000)
-"""RocketMQ 5 says that a group was reset only at the end of a hold."""
+"""RocketMQ 5 notifies a reset only at the end of a long poll."""
 
 
 async def test_an_admin_sees_topics_routes_and_bounds(stage: Stage) -> None:
@@ -79,10 +79,10 @@ async def test_an_admin_sees_members_and_progress(stage: Stage) -> None:
         assert await admin.members(stage.group) == []
 
 
-async def test_a_reset_moves_a_group_that_is_away_and_one_that_is_there(stage: Stage) -> None:
+async def test_a_reset_moves_an_offline_group_and_an_online_one(stage: Stage) -> None:
     sixth_ms = await early_and_late(stage)
     async with Admin(stage.name_servers) as admin:
-        await admin.create_group(Group(name=stage.group))  # RocketMQ 5 resets no group it has not heard of
+        await admin.create_group(Group(name=stage.group))  # RocketMQ 5 resets no unknown group
         assert await admin.reset_offsets(stage.group, stage.topic, sixth_ms) == {
             queue: 5 if queue == stage.queue(0) else 0 for queue in stage.queues
         }

@@ -1,4 +1,4 @@
-"""Sparrow's own client against Apache's own brokers, old and new: what works on ours must work on theirs."""
+"""Sparrow's client against Apache's brokers, old and new: it must behave as on Sparrow's broker."""
 
 import asyncio
 import itertools
@@ -20,7 +20,7 @@ from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 # -- sending ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_arrives_whole_and_where_its_result_says(stage: Stage) -> None:
+async def test_a_message_arrives_unchanged_at_the_place_in_its_send_result(stage: Stage) -> None:
     async with stage.producer() as producer:
         results = [
             await producer.send(
@@ -52,7 +52,7 @@ async def test_lingering_messages_share_requests_and_each_gets_its_own_place(sta
     assert [by_place[lies(result)] for result in results] == bodies
 
 
-async def test_a_batch_lies_side_by_side(stage: Stage) -> None:
+async def test_messages_of_a_batch_are_adjacent(stage: Stage) -> None:
     async with stage.producer() as producer, Admin(stage.name_servers) as admin:
         sent = await producer.send_batch([stage.message(body, tags="TagA") for body in numbered(10)])
         by_offset_id = [await admin.find_by_id(result.offset_id) for result in sent]
@@ -64,7 +64,7 @@ async def test_a_batch_lies_side_by_side(stage: Stage) -> None:
     assert {message.tags for message in messages} == {"TagA"}
 
 
-async def test_a_message_goes_to_the_queue_it_is_sent_to_also_one_way(stage: Stage) -> None:
+async def test_a_message_goes_to_its_chosen_queue_also_one_way(stage: Stage) -> None:
     async with stage.producer() as producer, stage.producer(linger_ms=1) as lingering:
         for queue in stage.queues:
             await producer.send(stage.message(f"sent to {queue.queue_id}"), queue=queue)
@@ -78,7 +78,7 @@ async def test_a_message_goes_to_the_queue_it_is_sent_to_also_one_way(stage: Sta
     assert all(message.body.decode().endswith(f" {message.queue_id}") for message in messages)
 
 
-async def test_a_sharding_key_leads_to_the_queue_that_java_hashes_it_to(stage: Stage, apache_java: JavaClient) -> None:
+async def test_a_sharding_key_selects_the_same_queue_as_in_java(stage: Stage, apache_java: JavaClient) -> None:
     keys = ["order-1", "order-2", "order-3", "订单", "polygenelubricants"]  # the last one's hash is -2^31
     with apache_java.producer() as java:
         theirs = await asyncio.to_thread(java.send, stage.topic, [{"body": key, "hash": key} for key in keys])
@@ -89,14 +89,16 @@ async def test_a_sharding_key_leads_to_the_queue_that_java_hashes_it_to(stage: S
             assert (await lingering.send(message)).queue_id == their.queue_id
 
 
-async def test_a_send_to_an_unknown_topic_makes_it(stage: Stage) -> None:
+async def test_a_send_to_an_unknown_topic_creates_it(stage: Stage) -> None:
     unknown = stage._replace(topic=f"{stage.topic}_unheard_of")
     results = await unknown.put(numbered(2 * QUEUES))
     assert found(await unknown.all(2 * QUEUES)) == told(results)
     assert {result.queue_id for result in results} == set(range(QUEUES))
 
 
-async def test_a_compressed_body_is_whole_on_either_side(stage: Stage, apache_java: JavaClient) -> None:
+async def test_a_compressed_body_is_restored_by_java_and_python_consumers(
+    stage: Stage, apache_java: JavaClient
+) -> None:
     ours, theirs = "all work and no play " * 10_000, "makes Jack a dull boy " * 10_000
     async with stage.producer() as producer:
         sent = await producer.send(stage.message(ours))
@@ -112,10 +114,10 @@ async def test_a_compressed_body_is_whole_on_either_side(stage: Stage, apache_ja
     assert sorted(body.decode() for body in table["body"].to_pylist()) == [ours, theirs]
 
 
-# -- taking -----------------------------------------------------------------------------------------------------------
+# -- consuming --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_gets_every_message_once_and_the_group_goes_on_where_it_stopped(stage: Stage) -> None:
+async def test_a_handler_gets_every_message_once_and_the_group_continues_after_a_restart(stage: Stage) -> None:
     await stage.put(numbered(20))
     inbox = Inbox()
     async with stage.consumer() as consumer:
@@ -141,7 +143,7 @@ async def test_a_handler_gets_every_message_once_and_the_group_goes_on_where_it_
     assert batches == [numbered(4, start=40), numbered(4, start=44), numbered(2, start=48)]
 
 
-async def test_in_order_every_queue_has_one_reader_who_sees_one_message_after_the_other(stage: Stage) -> None:
+async def test_an_orderly_group_has_one_reader_per_queue_and_handles_messages_in_order(stage: Stage) -> None:
     orders = [f"order-{n}" for n in range(6)]
     handled: dict[str, list[str]] = defaultdict(list)
     failed: set[str] = set()
@@ -167,7 +169,7 @@ async def test_in_order_every_queue_has_one_reader_who_sees_one_message_after_th
     assert failed == set(orders)
 
 
-async def test_iteration_takes_what_comes_and_commits_what_was_taken(stage: Stage) -> None:
+async def test_iteration_delivers_messages_and_commits_the_finished_ones(stage: Stage) -> None:
     await stage.put(numbered(5), queue_id=1)
     await stage.readable(5)
     taken: list[str] = []
@@ -185,7 +187,7 @@ async def test_iteration_takes_what_comes_and_commits_what_was_taken(stage: Stag
     assert progress.lag == 2
 
 
-async def test_a_commit_is_known_to_the_broker_when_it_returns(stage: Stage) -> None:
+async def test_a_commit_has_reached_the_broker_when_it_returns(stage: Stage) -> None:
     await stage.put(numbered(10), queue_id=2)
     await stage.readable(10)
     async with stage.consumer() as consumer, Admin(stage.name_servers) as admin:
@@ -197,8 +199,9 @@ async def test_a_commit_is_known_to_the_broker_when_it_returns(stage: Stage) -> 
         assert (progress.lag, progress.queues[stage.queue(2)].end) == (0, 10)
 
 
-async def test_a_consumer_sees_the_tags_it_asked_for(stage: Stage) -> None:
-    # "Aa" and "BB" hash alike, which only the client can sort out; the last message shows that all others were passed.
+async def test_a_consumer_receives_only_its_subscribed_tags(stage: Stage) -> None:
+    # "Aa" and "BB" have the same hash, so only the client can filter them; the last message proves that all were
+    # passed.
     tags = ["TagA", "TagB", "TagC", None, "Aa", "BB"]
     async with stage.producer() as producer:
         for number, tag in itertools.product(range(5), tags):
@@ -215,7 +218,7 @@ async def test_a_consumer_sees_the_tags_it_asked_for(stage: Stage) -> None:
     assert Counter(table["tags"].to_pylist()) == {"Aa": 6, "TagC": 5}
 
 
-async def test_a_new_group_starts_where_it_is_told_to(stage: Stage) -> None:
+async def test_a_new_group_starts_at_consume_from(stage: Stage) -> None:
     sixth_ms = await early_and_late(stage)
     async with (
         stage.consumer(f"{stage.group}_first", consume_from="first") as first,
@@ -226,7 +229,7 @@ async def test_a_new_group_starts_where_it_is_told_to(stage: Stage) -> None:
             await consumer.subscribe(stage.topic)
         assert texts(await polled(first, 10)) == numbered(10)
         if stage.platform.is_apache_4:
-            # While message 0 is in memory, its brokers answer that every new group stands there.
+            # While message 0 is in memory, Apache's brokers report offset 0 for every new group.
             assert texts(await polled(at_time, 10)) == texts(await polled(last, 10)) == numbered(10)
             return
         assert texts(await polled(at_time, 5)) == numbered(5, start=5)
@@ -236,7 +239,7 @@ async def test_a_new_group_starts_where_it_is_told_to(stage: Stage) -> None:
         assert texts(await polled(last, 1)) == ["new"]
 
 
-async def test_a_seek_goes_on_from_another_place(stage: Stage) -> None:
+async def test_a_seek_continues_from_another_offset(stage: Stage) -> None:
     sixth_ms = await early_and_late(stage)
     async with stage.consumer() as consumer:
         await consumer.subscribe(stage.topic)
@@ -252,7 +255,7 @@ async def test_a_seek_goes_on_from_another_place(stage: Stage) -> None:
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-async def test_members_share_the_queues_and_who_leaves_hands_them_over(stage: Stage) -> None:
+async def test_members_share_the_queues_and_a_leaving_member_hands_its_queues_over(stage: Stage) -> None:
     stays, leaves = Inbox(), Inbox()
     async with stage.consumer() as one:
         await one.subscribe(stage.topic)
@@ -270,12 +273,12 @@ async def test_members_share_the_queues_and_who_leaves_hands_them_over(stage: St
         await settled([one], stage.topic, [4])
         await eventually(lambda: set(stays.texts + leaves.texts) >= set(numbered(80)), within_s=PATIENCE_S)
     assert set(stays.texts + leaves.texts) == set(numbered(80))
-    # What changes hands may come twice, but not to the same member.
+    # Messages of a moved queue may come twice, but not to the same member.
     for inbox in (stays, leaves):
         assert len(set(inbox.texts)) == len(inbox.texts)
 
 
-async def test_broadcast_gives_every_consumer_everything(stage: Stage) -> None:
+async def test_broadcast_delivers_everything_to_every_consumer(stage: Stage) -> None:
     inboxes = [Inbox(), Inbox()]
     async with stage.consumer(mode="broadcast") as one, stage.consumer(mode="broadcast") as other:
         for consumer, inbox in zip((one, other), inboxes, strict=True):
@@ -287,7 +290,7 @@ async def test_broadcast_gives_every_consumer_everything(stage: Stage) -> None:
             assert Counter(inbox.texts) == Counter(numbered(20))
 
 
-async def test_a_message_whose_handler_raised_comes_back_from_the_broker(stage: Stage) -> None:
+async def test_a_message_whose_handler_raised_is_delivered_again(stage: Stage) -> None:
     tried: list[StoredMessage] = []
 
     async def handler(message: StoredMessage) -> None:
@@ -301,7 +304,7 @@ async def test_a_message_whose_handler_raised_comes_back_from_the_broker(stage: 
         [sent] = await stage.put(["not yet"], queue_id=0, tags="TagA", keys="key")
         await stage.put(["another"], queue_id=0)
         await eventually(lambda: len(tried) == 2, within_s=PATIENCE_S)
-        # Apache's first delay is 10 s. It holds nobody up meanwhile: the broker has it.
+        # Apache's first delay is 10 s. Other messages do not wait: the broker has the failed one.
         await consumer.commit()
         assert (await admin.progress(stage.group, stage.topic)).queues[stage.queue(0)].committed == 2
         await eventually(lambda: len(tried) == 3, within_s=PATIENCE_S + 10)
@@ -316,7 +319,7 @@ async def test_a_message_whose_handler_raised_comes_back_from_the_broker(stage: 
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_table_comes_back_as_it_was_sent(stage: Stage) -> None:
+async def test_a_sent_table_is_read_back_unchanged(stage: Stage) -> None:
     rows = 2_000
     table = pa.table(
         {
@@ -340,7 +343,7 @@ async def test_a_table_comes_back_as_it_was_sent(stage: Stage) -> None:
 # -- without an event loop --------------------------------------------------------------------------------------------
 
 
-def test_the_blocking_client_sends_takes_and_asks(apache_broker: Platform) -> None:
+def test_the_blocking_client_sends_consumes_and_administers(apache_broker: Platform) -> None:
     topic, name_servers = "blocking_round_trip", apache_broker.name_server
     with (
         blocking.Admin(name_servers) as admin,

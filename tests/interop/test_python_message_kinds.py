@@ -1,4 +1,4 @@
-"""Messages for later, transactions, requests, retries and traces: Sparrow's client against Apache's own brokers."""
+"""Delayed messages, transactions, requests, retries and traces: Sparrow's client against Apache's brokers."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -26,13 +26,13 @@ from sparrow.model.transaction import TransactionState
 from sparrow.wire.codes import RequestCode
 
 CHECK_S = 150
-"""Brokers of 4.9 look at unfinished transactions once a minute."""
+"""4.9 brokers check unfinished transactions once a minute."""
 
 
-# -- later ------------------------------------------------------------------------------------------------------------
+# -- delays -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_of_a_level_comes_after_its_time(stage: Stage) -> None:
+async def test_a_message_with_a_delay_level_is_delivered_after_its_delay(stage: Stage) -> None:
     async with stage.producer() as producer:
         begun = time.monotonic()
         await producer.send(stage.message("late"), delay_level=1)
@@ -40,11 +40,11 @@ async def test_a_message_of_a_level_comes_after_its_time(stage: Stage) -> None:
         assert time.monotonic() - begun >= 0.9
 
 
-async def test_a_message_comes_at_its_time_unless_it_is_recalled(stage: Stage) -> None:
+async def test_a_message_is_delivered_at_its_time_unless_it_is_recalled(stage: Stage) -> None:
     if stage.platform.is_apache_4:
         pytest.skip("RocketMQ 4 knows only levels")
     async with stage.producer() as producer:
-        # Apache's brokers give out handles, but refuse to take messages back until they are told otherwise.
+        # Apache's brokers return recall handles, but refuse recalls until this setting is on.
         await producer.session.invoke(
             stage.platform.broker, RequestCode.UPDATE_BROKER_CONFIG, None, b"recallMessageEnable=true"
         )
@@ -83,7 +83,7 @@ async def test_a_transaction_is_committed_or_rolled_back(stage: Stage) -> None:
     assert (paid.unique_key, paid.tags) == (sent.message_id, "t")
 
 
-async def test_a_broker_that_heard_nothing_asks_the_listener(stage: Stage, scale: str) -> None:
+async def test_the_checker_answers_check_backs_of_an_unended_transaction(stage: Stage, scale: str) -> None:
     if scale != "full":
         pytest.skip("brokers ask once a minute")
     asked: list[StoredMessage] = []
@@ -123,7 +123,7 @@ async def test_a_request_gets_its_reply(stage: Stage) -> None:
 # -- retries and dead letters -----------------------------------------------------------------------------------------
 
 
-async def test_a_message_comes_again_is_buried_and_sent_again(stage: Stage) -> None:
+async def test_a_message_is_retried_dead_lettered_and_redriven(stage: Stage) -> None:
     inbox = Inbox()
 
     async def handle(message: StoredMessage) -> None:
@@ -152,7 +152,7 @@ async def test_a_message_comes_again_is_buried_and_sent_again(stage: Stage) -> N
         assert said.consume_result == "CR_SUCCESS"
 
 
-async def test_in_order_a_worn_out_message_is_buried(stage: Stage) -> None:
+async def test_in_order_a_message_without_retries_left_is_dead_lettered(stage: Stage) -> None:
     inbox = Inbox()
 
     async def handle(message: StoredMessage) -> None:

@@ -1,4 +1,4 @@
-"""Spark reads and writes Apache's own brokers: batch, stream, and the files they leave on disk."""
+"""Spark on Apache's brokers: batch and stream reads, writes, and reads of the brokers' files."""
 
 import re
 from pathlib import Path
@@ -38,7 +38,7 @@ async def test_a_topic_of_apache_is_a_table_with_every_message_once(spark: Spark
     assert table_of(spark, stage, tags="t || other").count() == COUNT
 
 
-async def test_a_stream_from_apache_shows_its_lag_to_mqadmin(
+async def test_mqadmin_shows_the_lag_of_a_stream_from_apache(
     spark: SparkSession, stage: Stage, tmp_path: Path, apache_java: JavaClient
 ) -> None:
     bodies = await filled(stage)
@@ -57,9 +57,7 @@ async def test_a_stream_from_apache_shows_its_lag_to_mqadmin(
     assert re.search(r"Diff Total: 0", printed), printed
 
 
-async def test_rows_are_written_to_apache_and_exactly_once_is_refused_clearly(
-    spark: SparkSession, stage: Stage
-) -> None:
+async def test_rows_are_written_to_apache_and_exactly_once_is_refused(spark: SparkSession, stage: Stage) -> None:
     frame = spark.range(COUNT).selectExpr("concat('row-', id) AS body", "CAST(id % 7 AS string) AS keys", "'t' AS tags")
     options = {"nameserver": stage.name_servers, "topic": stage.topic}
     frame.write.format("sparrow").mode("append").options(**options, delivery="atLeastOnce").save()
@@ -75,7 +73,7 @@ async def test_rows_are_written_to_apache_and_exactly_once_is_refused_clearly(
     assert table_of(spark, stage).count() == COUNT
 
 
-async def test_the_files_of_apache_are_read_without_asking_its_broker(
+async def test_the_files_of_apache_are_read_without_its_broker(
     spark: SparkSession, stage: Stage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     bodies = await filled(stage)

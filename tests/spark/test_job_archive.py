@@ -1,4 +1,4 @@
-"""Archive, then retention, then restore: every byte comes back, once, in order."""
+"""Archive, then retention, then restore: every byte is restored, once and in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUEUES, ROWS = 3, 200
 
 @pytest.fixture
 def platform() -> Iterator[RunningPlatform]:
-    """Its segments expire at once, as far as they are archived."""
+    """A platform whose segments expire at once when they are archived."""
     with run_platform(log=TINY_LOG | {"retention_group": archive.ARCHIVE_GROUP}) as started:
         make_topic(started, "orders", QUEUES)
         for number in range(ROWS):
@@ -44,13 +44,13 @@ def platform() -> Iterator[RunningPlatform]:
 
 
 def odd_message(queue_id: int, number: int) -> Draft:
-    """Whatever a record can hold, in turn."""
+    """Return one message; messages with successive numbers cover every field of a record."""
     body = (b"%d/%d " % (queue_id, number)) * (40 + number % 50)
     packed, sys_flag = compress(body, Compression.ZLIB) if number % 7 == 0 else (body, 0)
     properties = [
         f"KEYS\x01key-{number} other-{number}\x02TAGS\x01t{number % 3}\x02UNIQ_KEY\x01id-{queue_id}-{number}\x02",
         f"UNIQ_KEY\x01id-{queue_id}-{number}\x02TRAN_MSG\x01true\x02DELAY\x013\x02REAL_TOPIC\x01orders\x02",
-        f"名前\x01значение\x02UNIQ_KEY\x01id-{queue_id}-{number}",  # no end after the last one
+        f"名前\x01значение\x02UNIQ_KEY\x01id-{queue_id}-{number}",  # no terminator after the last one
         "",
     ][number % 4]
     return Draft(
@@ -69,7 +69,7 @@ def quiet(_: JobProgress) -> None:
 
 
 @pytest.mark.thorough
-def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_that_it_lacks(
+def test_a_killed_archive_job_continues_without_duplicates_and_retention_keeps_the_unarchived(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     work = ArchiveJob(
@@ -87,7 +87,7 @@ def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_th
     with pytest.raises(Killed):
         archive.run(spark, work, on_progress=kill)
     forget_last_commit(tmp_path / "archive/_checkpoint")
-    trim(platform)  # the next run would miss what went too early
+    trim(platform)  # the next run would miss messages deleted too early
 
     said = ["pipeline", "archive", work.path, "--topic", "orders", "--rows", "400", "-n", platform.name_servers]
     ran = CliRunner().invoke(app, said)
@@ -103,7 +103,7 @@ def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_th
         archive.run(spark, msgspec.structs.replace(work, checkpoint=f"{tmp_path}/new"), on_progress=quiet)
 
 
-def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_once(
+def test_messages_deleted_by_retention_are_restored_byte_for_byte_and_once(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     originals = stored(platform, "orders", QUEUES)
@@ -111,7 +111,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
     work = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
     assert archive.run(spark, work, on_progress=quiet).rows == QUEUES * ROWS
 
-    # Others' messages roll the segments on; then all of the topic goes.
+    # Messages of another topic roll the segments; then retention deletes all of the archived topic.
     make_topic(platform, "others", 1)
     append(platform, "others", 0, [Draft(body=bytes(8000)) for _ in range(20)])
     assert trim(platform) > 0
@@ -125,7 +125,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
     assert (again.written, again.was_done) == (0, True)
     assert stored(platform, "orders", QUEUES) == originals
 
-    # A part of it, to another topic that is not there yet: it is made with as many queues.
+    # Restore a part to a topic that does not exist: the job creates it with the same number of queues.
     part = MessageSelection(topics=("orders",), queue_id=2, offsets=(10, 29))
     some = msgspec.structs.replace(back, selection=part, to="part")
     counted = restore.run(spark, some, dry_run=True, on_progress=quiet)
@@ -135,7 +135,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
 
 
 @pytest.mark.thorough
-def test_an_archive_of_a_topic_that_is_not_there_fails_in_one_sentence(
+def test_an_archive_of_a_missing_topic_fails_with_one_sentence(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     work = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("nowhere",))
@@ -145,7 +145,7 @@ def test_an_archive_of_a_topic_that_is_not_there_fails_in_one_sentence(
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if Spark had died between writing the files of a batch and noting that it had: it does the batch again."""
+    """Make Spark repeat the last batch, as if it had died after writing the files and before recording the commit."""
     last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
     planned = [path for path in (checkpoint / "offsets").glob("[0-9]*") if int(path.name) > last]
     for path in [checkpoint / "commits" / str(last), *planned]:
@@ -153,13 +153,13 @@ def forget_last_commit(checkpoint: Path) -> None:
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
 
-def test_compression_in_the_messages_above_is_real() -> None:
+def test_the_messages_of_this_module_are_really_compressed() -> None:
     draft = odd_message(0, 7)
     assert draft.sys_flag
     assert zlib.decompress(draft.body).startswith(b"0/7 ")
 
 
-def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None:
+def test_the_broker_keeps_segments_until_the_retention_group_has_consumed_them() -> None:
     with run_platform(log=TINY_LOG | {"retention_group": "keeper"}) as platform:
         make_topic(platform, "late", 1)
         append(platform, "late", 0, [Draft(body=bytes(8000)) for _ in range(30)])
@@ -173,7 +173,7 @@ def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None
 
 
 async def _commit(platform: RunningPlatform, offset: int) -> int:
-    """Bring the group to an offset; up to where it has passed the log then."""
+    """Commit an offset for the group; return the physical offset up to which it has consumed the log."""
     store = store_of(platform)
     await store.offsets.commit("keeper", Queue("late", 0), offset)
     place = store.consumed_to("keeper")

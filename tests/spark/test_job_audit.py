@@ -1,4 +1,4 @@
-"""Planted losses and doubles are found, each id of them; where there are none, nothing is."""
+"""The audit finds planted losses and duplicates with their ids, and reports nothing where there are none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sparrow.testing import RunningPlatform
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The first job of a session starts processes of Python, each of which takes seconds on a busy machine.
+# The first job of a session starts Python processes, each of which takes seconds on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -41,7 +41,7 @@ def send(
     tags: str | None = None,
     **properties: str,
 ) -> list[str]:
-    """The ids that the messages got."""
+    """Send messages and return their ids."""
     with client.Producer(platform.name_servers, group="shop", trace=traced) as producer:
         return [producer.send(Message(topic, body, tags=tags, properties=properties)).message_id for body in bodies]
 
@@ -49,7 +49,7 @@ def send(
 def handle(
     platform: RunningPlatform, topic: str, group: str, count: int, handler: Callable[[StoredMessage], object]
 ) -> None:
-    """A traced consumer, until its handler was called so many times."""
+    """Run a traced consumer until its handler has been called this many times."""
     calls: list[str] = []
 
     def counted(message: StoredMessage) -> None:
@@ -63,7 +63,7 @@ def handle(
 
 
 def note(platform: RunningPlatform, *traces: trace_records.TraceRecord) -> None:
-    """Traces that clients might have left."""
+    """Send trace records as clients would."""
     with client.Producer(platform.name_servers) as producer:
         producer.send(Message(TRACE_TOPIC, trace_records.encode(traces)))
 
@@ -78,20 +78,20 @@ def findings(audited: AuditReport) -> dict[str, set[str]]:
 
 
 def total(audited: AuditReport) -> list[int]:
-    """Sent, stored, handled, ok: the runs may cross an hour."""
+    """Return the sums of sent, stored, handled and ok, because a run may cross an hour."""
     names = ("sent", "stored", "handled", "ok")
     return [sum(getattr(hour, name) or 0 for hour in audited.hours) for name in names]
 
 
 @pytest.mark.thorough
-def test_a_platform_that_lost_nothing_is_clean(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_a_platform_without_losses_is_reported_as_clean(spark: SparkSession, platform: RunningPlatform) -> None:
     send(platform, "T", [f"{number}" for number in range(40)])
     failed: set[str] = set()
 
     def handler(message: StoredMessage) -> None:
         if message.body == b"7" and not failed:
             failed.add("7")
-            raise RetryLater(1)  # to be handled again, which is once
+            raise RetryLater(1)  # retried, which counts as handled once
 
     handle(platform, "T", "readers", 41, handler)
     audited = run(spark, AuditJob(name_servers=platform.name_servers, topics=("T",), groups=("readers",)))
@@ -101,7 +101,7 @@ def test_a_platform_that_lost_nothing_is_clean(spark: SparkSession, platform: Ru
     assert (audited.without_id, audited.elsewhere, audited.notes) == (0, 0, ())
 
 
-def test_planted_losses_and_doubles_are_found_with_their_ids(
+def test_planted_losses_and_duplicates_are_found_with_their_ids(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     now = clock.now_ms()
@@ -143,7 +143,7 @@ def test_planted_losses_and_doubles_are_found_with_their_ids(
 
 
 @pytest.mark.thorough
-def test_transactions_count_when_they_are_committed(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_transactions_count_only_when_committed(spark: SparkSession, platform: RunningPlatform) -> None:
     with client.Producer(platform.name_servers, group="shop", trace=True) as producer:
         with producer.transaction(Message("T", "kept")):
             pass
@@ -190,7 +190,7 @@ def test_tables_of_an_outbox_and_an_inbox_are_compared_by_a_property(
 
 
 @pytest.mark.thorough
-def test_a_topic_of_ids_tells_what_was_handled(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_a_topic_of_ids_defines_the_handled_messages(spark: SparkSession, platform: RunningPlatform) -> None:
     ids = send(platform, "T", ["1", "2", "3"], traced=False)
     send(platform, "done", [ids[0], msgspec.json.encode({"msg_id": ids[1]}).decode()], traced=False)
     audit = AuditJob(
@@ -202,7 +202,9 @@ def test_a_topic_of_ids_tells_what_was_handled(spark: SparkSession, platform: Ru
 
 
 @pytest.mark.thorough
-def test_only_ids_of_the_span_and_with_the_tags_are_judged(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_only_ids_in_the_time_span_and_with_the_tags_are_audited(
+    spark: SparkSession, platform: RunningPlatform
+) -> None:
     send(platform, "T", ["early"], tags="paid")
     since = clock.now_ms() + 1
     wait_until(lambda: clock.now_ms() > since)
@@ -225,7 +227,9 @@ def test_only_ids_of_the_span_and_with_the_tags_are_judged(spark: SparkSession, 
 
 
 @pytest.mark.thorough
-def test_what_cannot_be_found_out_is_refused(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
+def test_an_audit_that_cannot_be_answered_is_refused(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
     send(platform, "T", ["1"], traced=False)
     with pytest.raises(Refused, match="trace=True"):
         run(spark, AuditJob(name_servers=platform.name_servers, topics=("T",)))
@@ -240,7 +244,7 @@ def test_what_cannot_be_found_out_is_refused(spark: SparkSession, platform: Runn
 
 
 @pytest.mark.thorough
-def test_the_command_leaves_with_what_it_found(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_the_exit_status_of_the_command_tells_the_result(spark: SparkSession, platform: RunningPlatform) -> None:
     runner = CliRunner()
     words = ["pipeline", "audit", "T", "--name-server", platform.name_servers, "--settle", "0"]
     (sent,) = send(platform, "T", ["1"])

@@ -1,4 +1,4 @@
-"""The latest message of each key: against a dictionary, in one go and in several."""
+"""Compaction keeps the latest message of each key: compared with a dictionary, in one run and in several."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def platform() -> Iterator[RunningPlatform]:
 
 
 def change(platform: RunningPlatform, seed: int, rows: int) -> dict[str, bytes]:
-    """Random news of keys, each key in a queue of its own; some say that it is gone. What each key's last one was."""
+    """Append random changes of keys, each key in one queue, some as tombstones; return the last body of each key."""
     chosen = random.Random(seed)
     news: dict[str, bytes] = {}
     lots: dict[int, list[Draft]] = {}
     for number in range(rows):
         key = chosen.randrange(KEYS)
         body = b"" if chosen.random() < 0.2 else b"%d-%d" % (seed, number)
-        said = {"KEYS": f"key-{key}"} if key else {}  # without a key it is no one's news
+        said = {"KEYS": f"key-{key}"} if key else {}  # without a key it is ignored
         lots.setdefault(key % QUEUES, []).append(Draft(body=body, properties=properties.encode(said)))
         if key:
             news[f"key-{key}"] = body
@@ -58,7 +58,7 @@ def bodies(spark: SparkSession, path: str) -> dict[str, bytes]:
 
 
 @pytest.mark.thorough
-def test_the_table_holds_the_last_of_each_key_run_after_run(
+def test_the_table_holds_the_latest_message_of_each_key_after_every_run(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     work = CompactJob(
@@ -72,7 +72,7 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
     assert bodies(spark, work.path) == {key: body for key, body in known.items() if body}
     assert compact.run(spark, work, on_progress=quiet).read == 0
 
-    # Killed after its plan was made and some of the new table was written: the next run carries out that very plan.
+    # Killed after planning and after writing a part of the new table: the next run executes the same plan.
     known |= change(platform, 2, 500)
     current = compact._read_version(spark, f"{work.path}/_current")
     assert current is not None
@@ -87,7 +87,7 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
     assert bodies(spark, work.path) == {key: body for key, body in known.items() if body}
     assert sorted(path.name for path in (tmp_path / "table").glob("v*")) == ["v00000002", "v00000003"]
 
-    # To a topic, with its own progress: only what has news, its tombstones too.
+    # To a topic, with its own progress: only changed keys, including tombstones.
     to_topic = CompactJob(
         name_servers=platform.name_servers, path=f"{tmp_path}/ck", topics=("changes",), to_topic="latest"
     )
@@ -102,9 +102,9 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
 
 
 @pytest.mark.thorough
-def test_newer_is_the_higher_offset_in_a_queue_and_the_later_store_time_between_queues(spark: SparkSession) -> None:
+def test_newer_means_higher_offset_within_a_queue_and_later_store_time_between_queues(spark: SparkSession) -> None:
     rows = [
-        # the clock went back between these two: in one queue it has no say
+        # the clock went back between these two: within one queue it does not matter
         ("t", "a", b"older", "b", 0, 1, "2026-01-01 00:00:09"),
         ("t", "a", b"newer", "b", 0, 2, "2026-01-01 00:00:05"),
         ("t", "b", b"older", "b", 0, 9, "2026-01-01 00:00:01"),

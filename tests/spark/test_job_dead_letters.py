@@ -1,4 +1,4 @@
-"""`sparrow pipeline deadletters`: the report counts what groups gave up, and a selection goes back, once."""
+"""`sparrow pipeline deadletters`: the report counts the dead letters of groups, and a selection is redriven once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 def bury(platform: RunningPlatform, group: str, *messages: Message) -> None:
-    """Have a group give up these messages of topic `orders`."""
+    """Make a group dead-letter these messages of topic `orders`."""
 
     def refuse(message: StoredMessage) -> None:
         raise DeadLetter
@@ -45,7 +45,7 @@ def stored(platform: RunningPlatform, topic: str) -> list[StoredMessage]:
 
 
 @pytest.mark.thorough
-def test_a_selection_goes_back_once_and_as_it_was_when_it_was_young(
+def test_a_selection_is_redriven_once_with_its_retry_state_reset(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     slow = Message("orders", "slow", tags="a", keys="k", properties={"ERROR": "Timeout: 3 s\nat shop.py"})
@@ -65,7 +65,7 @@ def test_a_selection_goes_back_once_and_as_it_was_when_it_was_young(
 
     assert redrive(spark, arguments, checkpoint).sent == 0, "the same selection again"
     bury(platform, "billing", Message("orders", "slow too", properties={"ERROR": "Timeout: 3 s"}))
-    # "slow" came back to the group above, and was given up once more.
+    # "slow" was redriven to the group above and dead-lettered again.
     with Admin(platform.name_servers) as admin:
         timeouts = [letter.body for letter in admin.dead_letters("billing") if letter.body.startswith(b"slow")]
     assert redrive(spark, arguments, checkpoint).sent == len(timeouts) - 1, "only those that died since"
@@ -77,7 +77,7 @@ def test_the_command_reports_by_group_topic_tag_cause_and_hour(
 ) -> None:
     bury(platform, "billing", *(Message("orders", f"{n}", tags="a", properties={"why": "no stock"}) for n in range(7)))
     with Producer(platform.name_servers) as producer:
-        # As brokers of Apache's version 5 leave them; and one that nobody knows the origin of.
+        # Dead letters as Apache brokers of version 5 leave them, and one of unknown origin.
         said = {"DLQ_ORIGIN_TOPIC": "payments", "DLQ_ORIGIN_MESSAGE_ID": "0A", "ERROR": "declined"}
         producer.send(Message("%DLQ%cashier", "1", properties=said))
         producer.send(Message("%DLQ%cashier", "2"))
@@ -108,7 +108,7 @@ def test_the_command_reports_by_group_topic_tag_cause_and_hour(
 
 
 @pytest.mark.thorough
-def test_where_nothing_died_there_is_nothing_to_report(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_without_dead_letters_the_report_is_empty(spark: SparkSession, platform: RunningPlatform) -> None:
     found = run(spark, DeadLettersJob(name_servers=platform.name_servers, group="nobody"))
     assert (found.lines, found.letters) == ([], 0)
     with pytest.raises(Refused, match="use --group billing"):

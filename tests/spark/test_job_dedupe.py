@@ -1,4 +1,4 @@
-"""`sparrow pipeline dedupe`: repeats go, and nothing else does."""
+"""`sparrow pipeline dedupe`: it drops repeated messages and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 def send(platform: RunningPlatform, bodies: Iterable[tuple[str, str | None]]) -> None:
-    """Bodies and their order numbers; all of one customer."""
+    """Send bodies with their order numbers, all of one customer."""
     with Producer(platform.name_servers) as producer:
         for body, order in bodies:
             said = {} if order is None else {"order": order}
@@ -30,7 +30,7 @@ def send(platform: RunningPlatform, bodies: Iterable[tuple[str, str | None]]) ->
 
 
 def bodies(platform: RunningPlatform, topic: str) -> list[str]:
-    """In the order of their queue."""
+    """Return the bodies in queue order."""
     with Consumer(platform.name_servers, group="readers") as consumer:
         rows = consumer.read_table(topic, columns=["queue_id", "queue_offset", "body"]).to_pylist()
     assert len({row["queue_id"] for row in rows}) == 1, "one key, one queue"
@@ -68,8 +68,8 @@ def test_repeats_are_dropped_across_batches_and_runs_and_the_rest_keeps_its_orde
 
 
 @pytest.mark.thorough
-def test_rows_of_a_long_time_ago_are_not_late(spark: SparkSession, tmp_path: Path) -> None:
-    """A plain watermark on the store time would throw away what a second batch brings from before the first."""
+def test_old_rows_are_not_dropped_as_late(spark: SparkSession, tmp_path: Path) -> None:
+    """A plain watermark on the store time would drop rows of a second batch that are older than the first batch."""
     now = datetime.now(UTC)
     shape = "msg_id string, topic string, broker string, queue_id int, queue_offset bigint, store_timestamp timestamp"
     source = tmp_path / "source"
@@ -91,7 +91,7 @@ def test_rows_of_a_long_time_ago_are_not_late(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.thorough
-def test_an_archive_keeps_the_first_of_each(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_archive_keeps_the_first_message_of_each_id(spark: SparkSession, tmp_path: Path) -> None:
     def row(msg_id: str | None, offset: int, minute: int) -> dict[str, object]:
         at = datetime(2026, 1, 31, 12, minute, tzinfo=UTC)
         place = {"topic": "orders", "broker": "b", "queue_id": 0, "queue_offset": offset}
@@ -111,7 +111,9 @@ def test_an_archive_keeps_the_first_of_each(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.thorough
-def test_the_command_says_how_many_were_dropped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
+def test_the_command_prints_the_number_of_dropped_messages(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
     send(platform, [("a", "1"), ("b", "1"), ("c", "2")])
     words = ["dedupe", "orders", "--to", "once", "-n", platform.name_servers, "--by", "properties['order']"]
     done = CliRunner().invoke(app, ["pipeline", *words, "--checkpoint", str(tmp_path / "checkpoint")])
@@ -120,7 +122,7 @@ def test_the_command_says_how_many_were_dropped(spark: SparkSession, platform: R
     assert len(bodies(platform, "once")) == 2
 
 
-def test_what_makes_no_sense_is_refused(spark: SparkSession) -> None:
+def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
     arguments = DedupeJob(name_servers="127.0.0.1:1", sources=("orders",), target="orders", checkpoint="nowhere")
     with pytest.raises(Refused, match="never end"):
         run(spark, arguments)

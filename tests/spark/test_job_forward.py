@@ -1,4 +1,4 @@
-"""`sparrow pipeline forward`: a backlog to a wider topic, nothing lost, nothing twice, each key in order."""
+"""`sparrow pipeline forward`: move a backlog to a topic with more queues, once and with each key in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = [f"key-{number}" for number in range(5)]
 
 
 def send(platform: RunningPlatform, numbers: Iterable[int]) -> None:
-    """To the queue of its key, as a producer does that wants order; every other one says its key as a sharding key."""
+    """Send to the queue of the key, as an ordered producer does; every other message has its key as sharding key."""
     with Producer(platform.name_servers) as producer:
         for number in numbers:
             key = KEYS[number % len(KEYS)]
@@ -45,21 +45,21 @@ def table(platform: RunningPlatform, topic: str) -> pa.Table:
 
 
 def contents(platform: RunningPlatform, topic: str) -> list[dict[str, object]]:
-    """All that stays as it is, by body."""
+    """Return all columns that a forward preserves, sorted by body."""
     rows = table(platform, topic).drop_columns(["queue_id", "queue_offset"]).to_pylist()
     for row in rows:
-        row["properties_raw"] = row["properties_raw"].rstrip(VALUE_SEPARATOR)  # the last one's end may be left out
+        row["properties_raw"] = row["properties_raw"].rstrip(VALUE_SEPARATOR)  # the last terminator may be left out
     return sorted(rows, key=lambda row: int(row["body"]))
 
 
 def in_order(platform: RunningPlatform, topic: str, *, of: Iterable[int]) -> dict[int, list[list[int]]]:
-    """Of each key, the numbers in each queue that has any."""
+    """Return the numbers of each key in each queue that holds any."""
     wanted = set(of)
     found: dict[int, dict[int, list[int]]] = {}
     for row in table(platform, topic).to_pylist():
         number = int(row["body"])
         if number in wanted:
-            # Sharding key or keys: the same text chooses the same queue.
+            # Sharding key or keys: the same text selects the same queue.
             found.setdefault(number % len(KEYS), {}).setdefault(row["queue_id"], []).append(number)
     return {key: list(queues.values()) for key, queues in found.items()}
 
@@ -94,7 +94,7 @@ def test_a_backlog_moves_to_a_wider_topic_once_and_in_order(
 
 
 @pytest.mark.thorough
-def test_the_command_forwards_what_a_filter_lets_through(
+def test_the_command_forwards_only_messages_that_pass_the_filter(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     send(platform, range(20))
@@ -107,7 +107,7 @@ def test_the_command_forwards_what_a_filter_lets_through(
 
 
 @pytest.mark.thorough
-def test_what_cannot_be_forwarded_is_said_in_a_sentence(
+def test_an_invalid_forward_job_is_refused_with_a_sentence(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     def arguments(**changes: object) -> ForwardJob:
@@ -123,6 +123,6 @@ def test_what_cannot_be_forwarded_is_said_in_a_sentence(
         run(spark, arguments(where="colour = 'red'"))
 
 
-def test_only_columns_that_are_spoken_of_are_read() -> None:
+def test_only_columns_used_in_the_sql_are_read() -> None:
     assert columns_in_sql("properties['body_of'] = 'x' AND Tags IN ('a')", None) == ["tags", "properties"]
     assert columns_in_sql(None) == []

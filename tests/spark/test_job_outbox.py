@@ -1,4 +1,4 @@
-"""`sparrow pipeline outbox`: what is published and not sent goes to its topics, whoever else is at it."""
+"""`sparrow pipeline outbox`: published and unsent events go to their topics, also while relays run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def looked_up(url: str, table: str) -> list[dict[str, Any]]:
 
 
 def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessage]]:
-    """Every event in a topic with its number, queue by queue."""
+    """Return every event of a topic with its number, queue by queue."""
     with Consumer(platform.name_servers, group="readers") as consumer:
         table = consumer.read_table(topic, columns=["msg_id"]).to_pylist()
     with Admin(platform.name_servers) as admin:
@@ -62,7 +62,7 @@ def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessa
     return [(int(to_delivery(message).headers["cap-msg-id"] or 0), message) for message in messages]
 
 
-def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
+def test_a_backlog_of_due_events_is_sent_and_marked(
     spark: SparkSession, platform: RunningPlatform, database_url: str
 ) -> None:
     plain = publish(database_url, [OutgoingEvent("order.created", {"n": number}) for number in range(100)])
@@ -93,7 +93,7 @@ def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
 
 
 @pytest.mark.thorough
-def test_relays_that_run_meanwhile_share_the_work(
+def test_relays_that_run_at_the_same_time_share_the_work(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/sparrow.db"
@@ -126,7 +126,7 @@ def test_relays_that_run_meanwhile_share_the_work(
 
 
 @pytest.mark.thorough
-def test_what_others_have_claimed_is_left_to_them(
+def test_events_claimed_by_other_workers_are_left_alone(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/sparrow.db"
@@ -151,12 +151,12 @@ def test_what_others_have_claimed_is_left_to_them(
 
 
 @pytest.mark.thorough
-def test_an_event_that_no_broker_takes_does_not_hold_up_the_others(
+def test_an_event_that_no_broker_accepts_does_not_block_others(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/sparrow.db"
     (whole,) = publish(url, [OutgoingEvent("order.created", {"n": 1})])
-    # On the bus's own broker such names are fine, so that they come to be stored.
+    # The bus's own broker accepts such names, so that the events are stored.
     (strange,) = publish(url, [OutgoingEvent("order.created!", {"n": 2}, "k")])
     (behind,) = publish(url, [OutgoingEvent("order.created", {"n": 3}, "k")])
     words = ["outbox", "--database", url, "-n", platform.name_servers, "--tasks", "1"]

@@ -1,4 +1,4 @@
-"""Replay: a part of a topic once more, to a topic or to one group, once."""
+"""Replay: write a part of a topic to another topic, or deliver it to one group, once."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def quiet(_: object) -> None:
 
 
 @pytest.mark.thorough
-def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
-    spark: SparkSession, platform: RunningPlatform
-) -> None:
+def test_selected_keys_are_replayed_with_their_ids_and_origin(spark: SparkSession, platform: RunningPlatform) -> None:
     wanted = MessageSelection(topics=("orders",), keys=("order-3", "order-40", "ID1-7", "absent"))
     work = ReplayJob(name_servers=platform.name_servers, selection=wanted, to="again", replay_id="tuesday")
     dry = ["pipeline", "replay", "orders", "--to", "again", "--keys", ",".join(wanted.keys), "--dry-run"]
@@ -73,7 +71,7 @@ def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
 
 
 @pytest.mark.thorough
-def test_a_group_gets_what_only_the_archive_has_under_its_own_topic(
+def test_a_group_gets_messages_that_only_the_archive_holds_under_its_own_topic(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     kept = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
@@ -96,7 +94,7 @@ def test_a_group_that_does_not_exist_is_refused(spark: SparkSession, platform: R
         replay.run(spark, work, on_progress=quiet)
 
 
-def test_what_makes_no_sense_is_refused_before_spark_works(platform: RunningPlatform) -> None:
+def test_invalid_arguments_are_refused_before_spark_starts(platform: RunningPlatform) -> None:
     wanted = MessageSelection(topics=("orders",))
     work = ReplayJob(name_servers=platform.name_servers, selection=wanted, to="again")
     with pytest.raises(Refused, match="either a topic or a group"):
@@ -107,7 +105,7 @@ def test_what_makes_no_sense_is_refused_before_spark_works(platform: RunningPlat
         MessageSelection(offsets=(3, 2))
 
 
-def test_the_same_work_has_the_same_name_and_other_work_another(platform: RunningPlatform) -> None:
+def test_equal_jobs_have_equal_keys_and_different_jobs_different_keys(platform: RunningPlatform) -> None:
     work = ReplayJob(name_servers=platform.name_servers, selection=MessageSelection(topics=("orders",)), to="again")
     assert work.key == msgspec.structs.replace(work, options={"sparrow.accessKey": "me"}).key
     assert work.key != msgspec.structs.replace(work, selection=MessageSelection(topics=("orders",), queue_id=1)).key

@@ -1,4 +1,4 @@
-"""Statistics say what was really sent, stored and handled."""
+"""Statistics match the numbers of messages that were sent, stored and handled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparrow.testing import RunningPlatform
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The first batches of a session start processes of Python, each of which takes seconds on a busy machine.
+# The first batches of a session start Python processes, each of which takes seconds on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 Row = dict[str, Any]
 
@@ -38,7 +38,7 @@ def send(platform: RunningPlatform, topic: str, count: int, *, body: str = "x" *
 
 
 def handle(platform: RunningPlatform, topic: str, group: str, count: int) -> None:
-    """A traced consumer, until it was given so many messages; each fourth is put off for long."""
+    """Run a traced consumer until it has received this many messages; every fourth is delayed for a long time."""
     seen: list[bytes] = []
 
     def handler(message: StoredMessage) -> None:
@@ -53,7 +53,7 @@ def handle(platform: RunningPlatform, topic: str, group: str, count: int) -> Non
 
 
 def on_progress(platform: RunningPlatform, topic: str = STATS_TOPIC) -> list[Row]:
-    """What the topic of statistics says."""
+    """Return the rows of the statistics topic."""
     with client.Admin(platform.name_servers) as admin:
         if topic not in admin.topics():
             return []
@@ -65,7 +65,7 @@ def on_progress(platform: RunningPlatform, topic: str = STATS_TOPIC) -> list[Row
 
 
 def newest(rows: list[Row], kind: str) -> list[Row]:
-    """Each measure once, as it was measured last: what whoever reads the topic does."""
+    """Return the newest value of each measure, as readers of the topic do."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["measured_ms"]):
         found[tuple(row.get(f"{name}_ms", row.get(name)) for name in KEY_COLUMNS[kind])] = row
@@ -73,12 +73,12 @@ def newest(rows: list[Row], kind: str) -> list[Row]:
 
 
 def total(rows: list[Row], name: str = "messages", **same: str) -> int:
-    """The runs may cross a minute."""
+    """Return the sum, because a run may cross a minute."""
     return sum(row[name] for row in rows if all(row.get(key) == value for key, value in same.items()))
 
 
 @pytest.mark.thorough
-def test_a_span_is_measured_into_parquet_and_a_topic(
+def test_statistics_of_a_time_span_are_written_to_parquet_and_to_a_topic(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     before = clock.now_ms()
@@ -133,7 +133,7 @@ def test_a_span_is_measured_into_parquet_and_a_topic(
 
 
 @pytest.mark.thorough
-def test_only_the_span_is_measured(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
+def test_only_the_time_span_is_measured(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", 3)
     since = clock.now_ms() + 1
     wait_until(lambda: clock.now_ms() > since)
@@ -155,7 +155,7 @@ def test_only_the_span_is_measured(spark: SparkSession, platform: RunningPlatfor
 
 
 @pytest.mark.thorough
-def test_catching_up_goes_on_where_it_stopped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
+def test_a_second_run_continues_from_the_first(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", 20)
     handle(platform, "T", "readers", 20)
     stats = StatsJob(name_servers=platform.name_servers, topics=("T",), checkpoint=str(tmp_path / "progress"))
@@ -166,23 +166,21 @@ def test_catching_up_goes_on_where_it_stopped(spark: SparkSession, platform: Run
     send(platform, "T", 7)
     run(spark, stats)
     rows = on_progress(platform)
-    assert total(newest(rows, "messages")) == 27  # what was there is counted on, not read again
+    assert total(newest(rows, "messages")) == 27  # earlier messages are in the sums and not read again
     assert total(newest(rows, "traces"), side="published", code="all") == 27
     assert {row["lag"] for row in newest(first, "lag")} == {0}
     assert max(row["lag"] for row in newest(rows, "lag")) == 7
 
 
 def forget(checkpoint: Path) -> None:
-    """As if the driver had died after its first batch was written, and before Spark noted that it was."""
+    """Make Spark repeat the first batch, as if the driver had died before recording its commit."""
     for path in [*checkpoint.glob("commits/*"), *checkpoint.glob("offsets/*")]:
         if path.name != "0" or path.parent.name == "commits":
             path.unlink()
 
 
 @pytest.mark.thorough
-def test_a_batch_that_comes_again_is_in_the_topic_once(
-    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
-) -> None:
+def test_a_repeated_batch_is_in_the_topic_once(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", 20)
     progress = tmp_path / "progress"
     stats = StatsJob(name_servers=platform.name_servers, topics=("T",), checkpoint=str(progress), traces=False)
@@ -240,7 +238,7 @@ def test_a_stream_that_fails_stops_the_others(spark: SparkSession, platform: Run
     assert not spark.streams.active
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(Refused, match="no topic selected"):
         StatsJob(name_servers="x", topics=())
     with pytest.raises(Refused, match="no output"):

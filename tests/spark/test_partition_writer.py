@@ -1,4 +1,4 @@
-"""Tasks and commits of a sink over real brokers, without Spark: what is published, once, whatever goes wrong."""
+"""Tasks and commits of the sink on real brokers, without Spark: rows are published once under all failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIELDS = [("body", "binary"), ("keys", "string")]
 
 
 class Shards:
-    """A name server and two brokers, `a` and `b`, the second of which may go and come back."""
+    """A name server and two brokers, `a` and `b`; broker `b` can stop and restart."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -128,7 +128,7 @@ def test_rows_of_several_brokers_are_published_together(job: Job):
     assert sorted(job.stored()) == sorted(BODIES)
 
 
-def test_a_batch_that_is_written_again_is_dropped(job: Job):
+def test_a_repeated_batch_is_dropped(job: Job):
     assert job.commit(job.task(BODIES, batch=3))
     assert not job.commit(job.task(BODIES, batch=3))
     assert not job.commit(job.task(BODIES, batch=2))
@@ -145,7 +145,7 @@ def test_rows_of_one_key_keep_their_order(job: Job):
         assert found == sorted(found, key=lambda body: int(body.split()[1]))
 
 
-def test_a_batch_that_one_broker_missed_is_completed_when_it_is_written_again(job: Job, shards: Shards):
+def test_a_batch_that_one_broker_missed_is_completed_by_its_repeat(job: Job, shards: Shards):
     impatient = Job(shards.name_servers, commitTimeoutMs="200ms")
     receipt = impatient.task(BODIES)
     impatient.client.run(_begun(impatient, receipt))
@@ -154,7 +154,7 @@ def test_a_batch_that_one_broker_missed_is_completed_when_it_is_written_again(jo
         impatient.commit(receipt)
     impatient.client.close()
     shards.come_back()
-    # As when the driver died between the two commits.
+    # As if the driver had died between the two commits.
     receipt = job.task(BODIES)
     first = next(staged for staged in receipt.stages if staged.broker == "a")
     job.client.run(_committed(job, first.stage))
@@ -164,7 +164,7 @@ def test_a_batch_that_one_broker_missed_is_completed_when_it_is_written_again(jo
 
 
 async def _begun(job: Job, receipt: TaskCommit) -> None:
-    """Note what the batch is begun with, as the first step of a commit does."""
+    """Record the set of brokers of the batch, as the first step of a commit does."""
     mark = driver_commit.broker_set_hash(broker for broker, _ in receipt.routes)
     for broker, topic in receipt.routes:
         await job.brokers.call(
@@ -176,7 +176,7 @@ async def _committed(job: Job, stage: str) -> None:
     await job.brokers.call("a", "t", lambda at: staging.commit_stages(job.client.session, at, "query/sink", 0, [stage]))
 
 
-def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: Job):
+def test_a_partly_published_batch_is_refused_on_other_brokers(job: Job):
     receipt = job.task(BODIES)
     job.client.run(_begun(job, receipt))
     job.client.run(_committed(job, next(each.stage for each in receipt.stages if each.broker == "a")))
@@ -185,7 +185,7 @@ def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: J
         job.commit(alone)
 
 
-def test_a_batch_that_was_done_is_dropped_with_other_brokers_too(job: Job):
+def test_a_completed_batch_is_dropped_on_other_brokers_too(job: Job):
     assert job.commit(job.task(BODIES))
     again = job.task(BODIES)
     fewer = TaskCommit(again.write_id, 0, again.rows, again.stages[:1], (("a", "t"),))
@@ -193,7 +193,7 @@ def test_a_batch_that_was_done_is_dropped_with_other_brokers_too(job: Job):
     assert sorted(job.stored()) == sorted(BODIES)
 
 
-def test_a_topic_that_gets_another_broker_does_not_bring_rows_twice(shards: Shards):
+def test_a_batch_repeated_after_a_topic_got_another_broker_is_not_written_twice(shards: Shards):
     job = Job(shards.name_servers)
     job.create(brokers=["a"])
     assert job.commit(job.task(BODIES))
@@ -206,7 +206,7 @@ def test_a_topic_that_gets_another_broker_does_not_bring_rows_twice(shards: Shar
     job.client.close()
 
 
-def test_a_commit_waits_for_a_broker_that_comes_back(job: Job, shards: Shards):
+def test_a_commit_waits_for_a_broker_that_restarts(job: Job, shards: Shards):
     receipt = job.task(BODIES)
     shards.go()
     returning = threading.Timer(0.5, shards.come_back)
@@ -216,7 +216,7 @@ def test_a_commit_waits_for_a_broker_that_comes_back(job: Job, shards: Shards):
     assert sorted(job.stored()) == sorted(BODIES)
 
 
-def test_a_task_that_fails_leaves_nothing_behind(job: Job, tmp_path: Path):
+def test_a_failed_task_leaves_no_stage_behind(job: Job, tmp_path: Path):
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"body": pa.array([b"x" * 300_000] * 40, pa.binary()), "keys": ["k"] * 40})
         yield pa.record_batch({"body": pa.array([None], pa.binary()), "keys": ["k"]})
@@ -226,14 +226,14 @@ def test_a_task_that_fails_leaves_nothing_behind(job: Job, tmp_path: Path):
     assert not [*tmp_path.rglob("*.part"), *tmp_path.rglob("*.stage")]
 
 
-def test_what_was_staged_can_be_dropped(job: Job, tmp_path: Path):
+def test_staged_rows_can_be_discarded(job: Job, tmp_path: Path):
     receipt = job.task(BODIES)
     assert [*tmp_path.rglob("*.stage")]
     job.client.run(driver_commit.discard_stages(job.client.session, job.brokers, receipt.stages))
     assert not [*tmp_path.rglob("*.stage")]
 
 
-def test_chunks_that_come_again_are_dropped_however_batches_are_cut(shards: Shards):
+def test_repeated_chunks_are_dropped_whatever_the_batch_sizes(shards: Shards):
     job = Job(shards.name_servers, delivery="idempotent", chunkRows="70")
     job.create()
     job.task(BODIES[:350], batch=1, batch_rows_max=100)  # an attempt that ends after some chunks
@@ -246,7 +246,7 @@ def test_chunks_that_come_again_are_dropped_however_batches_are_cut(shards: Shar
     job.client.close()
 
 
-def test_rows_that_are_sent_reach_all_queues(shards: Shards):
+def test_at_least_once_rows_are_sent_without_a_stage(shards: Shards):
     job = Job(shards.name_servers, delivery="atLeastOnce")
     job.create()
     assert job.task(BODIES).stages == ()
@@ -254,7 +254,7 @@ def test_rows_that_are_sent_reach_all_queues(shards: Shards):
     job.client.close()
 
 
-def test_little_may_be_on_its_way_at_a_time(shards: Shards):
+def test_a_write_succeeds_with_a_tiny_limit_of_bytes_in_flight(shards: Shards):
     job = Job(shards.name_servers, maxInFlightBytes="1")
     job.create()
     large = [b"%06d" % i * 50_000 for i in range(30)]
@@ -264,7 +264,7 @@ def test_little_may_be_on_its_way_at_a_time(shards: Shards):
 
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
-def test_a_topic_is_made_by_its_first_rows(shards: Shards, delivery: str):
+def test_a_topic_is_created_by_its_first_rows(shards: Shards, delivery: str):
     job = Job(shards.name_servers, delivery=delivery)
     receipt = job.task(BODIES)
     if receipt.stages:
@@ -274,7 +274,7 @@ def test_a_topic_is_made_by_its_first_rows(shards: Shards, delivery: str):
 
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
-def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
+def test_rows_go_to_the_lane_of_their_priority(shards: Shards, delivery: str):
     job = Job(shards.name_servers, [("body", "string"), ("properties", STRING_MAP_TYPE)], delivery=delivery)
     job.client.run(Admin(session=job.client.session).create_topic("t", 2, has_lanes=True))
     words = ["high", "middle", "low", None] * 5
@@ -292,10 +292,10 @@ def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
     job.client.close()
 
 
-def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: Shards, monkeypatch: pytest.MonkeyPatch):
+def test_a_broker_without_staging_is_refused_before_the_first_write(shards: Shards, monkeypatch: pytest.MonkeyPatch):
     job = Job(shards.name_servers)
     job.create()
-    for code in (RequestCode.QUERY_LEDGER, RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE):  # as Apache's brokers
+    for code in (RequestCode.QUERY_LEDGER, RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE):  # like Apache's brokers
         monkeypatch.delitem(dispatch.HANDLERS, code)
     with pytest.raises(Refused, match=r"broker 'a' .* Set delivery=atLeastOnce"):
         job.client.run(job.brokers.check_staging("t"))
@@ -304,7 +304,7 @@ def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: S
     job.client.close()
 
 
-def test_a_topic_that_nobody_makes_is_an_error_before_anything_is_written(tmp_path: Path):
+def test_a_missing_topic_without_auto_creation_is_an_error_before_the_first_write(tmp_path: Path):
     with run_platform(tmp_path, broker={"auto_create_topics": False}) as platform:
         job = Job(platform.name_servers)
         with pytest.raises(UnknownTopic):
@@ -313,11 +313,11 @@ def test_a_topic_that_nobody_makes_is_an_error_before_anything_is_written(tmp_pa
 
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
-def test_rows_are_written_once_to_a_database_too(tmp_path: Path, delivery: str):
+def test_rows_are_written_once_to_a_sql_store_too(tmp_path: Path, delivery: str):
     with run_platform(tmp_path, store=f"sqlite:///{tmp_path / 'messages.db'}") as platform:
         job = Job(platform.name_servers, delivery=delivery)
         for _ in range(2):
-            receipt = job.task(BODIES, batch=0)  # a first batch makes its topic
+            receipt = job.task(BODIES, batch=0)  # the first batch creates its topic
             if receipt.stages:
                 job.commit(receipt)
         assert sorted(job.stored()) == sorted(BODIES)

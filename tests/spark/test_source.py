@@ -43,7 +43,7 @@ def fill(platform: RunningPlatform, topic: str, rows: int, *, first: int = 0) ->
         }
     )
     with Producer(platform.name_servers) as producer:
-        # In several lots, so that the queues take turns in the log.
+        # In several lots, so that records of the queues alternate in the log.
         for at in range(0, rows, 500):
             producer.send_table(topic, table.slice(at, 500))
 
@@ -64,7 +64,7 @@ def failure_of(frame: DataFrame) -> str:
 # -- batch ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_message_is_a_row_with_all_that_belongs_to_it(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_every_message_is_a_row_with_all_its_fields(spark: SparkSession, platform: RunningPlatform) -> None:
     frame = topic(spark, platform)
     assert frame.count() == ROWS
     (row,) = frame.where("keys = 'key-1234'").collect()
@@ -93,13 +93,13 @@ def test_any_subset_of_the_columns_in_any_order_is_a_schema(spark: SparkSession,
     ("schema", "sentence"),
     [("colour string", "unknown column 'colour'"), ("queue_id bigint", "has the type int, not bigint")],
 )
-def test_a_schema_that_no_topic_has_is_refused_before_the_first_task(
+def test_an_unknown_schema_is_refused_before_the_first_task(
     spark: SparkSession, platform: RunningPlatform, schema: str, sentence: str
 ) -> None:
     assert sentence in failure_of(topic(spark, platform, schema=schema))
 
 
-def test_sql_finds_the_format_by_itself(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_sql_finds_the_format_without_registration(spark: SparkSession, platform: RunningPlatform) -> None:
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW orders USING sparrow "
         f"OPTIONS (nameserver '{platform.name_servers}', subscribe 'orders')"
@@ -108,7 +108,7 @@ def test_sql_finds_the_format_by_itself(spark: SparkSession, platform: RunningPl
     assert [(row.tags, row.n) for row in found] == [(tag, ROWS // 5) for tag in "abcde"]
 
 
-def test_ranges_are_half_open_at_both_ends(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_ranges_are_half_open(spark: SparkSession, platform: RunningPlatform) -> None:
     def json_of(offset: int) -> str:
         return json.dumps({"orders": {str(queue): offset for queue in range(4)}})
 
@@ -148,7 +148,7 @@ def test_times_bound_a_range(spark: SparkSession, platform: RunningPlatform) -> 
 
 
 @pytest.mark.thorough
-def test_patterns_and_single_queues_choose_what_is_read(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_patterns_and_single_queues_select_messages(spark: SparkSession, platform: RunningPlatform) -> None:
     assert topic(spark, platform, subscribePattern="ord.*").count() == ROWS
     assert topic(spark, platform, subscribePattern="ord").count() == 0
     assign = json.dumps({"orders": {"sparrow": [1, 3]}})
@@ -160,7 +160,7 @@ def test_patterns_and_single_queues_choose_what_is_read(spark: SparkSession, pla
 
 
 @pytest.mark.thorough
-def test_tags_are_chosen_by_the_broker(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_tags_are_filtered_by_the_broker(spark: SparkSession, platform: RunningPlatform) -> None:
     frame = topic(spark, platform, tags="a || c", schema="tags string, body binary")
     assert {row.tags: row["count"] for row in frame.groupBy("tags").count().collect()} == {"a": 4000, "c": 4000}
 
@@ -180,7 +180,7 @@ def test_tags_are_chosen_by_the_broker(spark: SparkSession, platform: RunningPla
         ("tags IS NULL", 0),
     ],
 )
-def test_pushed_filters_give_what_spark_alone_would(
+def test_pushed_filters_return_the_same_rows_as_spark_alone(
     spark: SparkSession, platform: RunningPlatform, condition: str, count: int
 ) -> None:
     schema = "topic string, queue_id int, queue_offset bigint, tags string, store_timestamp timestamp"
@@ -188,7 +188,7 @@ def test_pushed_filters_give_what_spark_alone_would(
 
 
 @pytest.mark.thorough
-def test_people_who_come_from_kafka_find_their_columns(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_the_kafka_schema_has_kafkas_columns(spark: SparkSession, platform: RunningPlatform) -> None:
     frame = topic(spark, platform, kafkaSchema="true")
     assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
     (row,) = frame.where("CAST(key AS string) = 'key-42'").collect()
@@ -199,7 +199,7 @@ def test_people_who_come_from_kafka_find_their_columns(spark: SparkSession, plat
 
 
 @pytest.mark.thorough
-def test_compressed_and_empty_bodies_come_as_they_were_sent(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_compressed_and_empty_bodies_are_read_as_they_were_sent(spark: SparkSession, platform: RunningPlatform) -> None:
     with Producer(platform.name_servers, compress_above_bytes=1000) as producer:
         for body in (b"x" * 50_000, b"", bytes(range(256))):
             producer.send(Message("bodies", body))
@@ -210,13 +210,13 @@ def test_compressed_and_empty_bodies_come_as_they_were_sent(spark: SparkSession,
     assert "is not valid UTF-8" in failure_of(topic(spark, platform, subscribe="bodies", schema="body string"))
 
 
-def test_a_missing_topic_is_an_error_or_waited_for(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_a_missing_topic_is_an_error_or_is_awaited(spark: SparkSession, platform: RunningPlatform) -> None:
     assert "topic 'nowhere' does not exist" in failure_of(topic(spark, platform, subscribe="nowhere"))
     assert topic(spark, platform, subscribe="nowhere", topicMissing="wait").count() == 0
 
 
 @pytest.mark.thorough
-def test_ranges_are_cut_and_joined_as_asked(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_ranges_are_split_and_merged_by_the_options(spark: SparkSession, platform: RunningPlatform) -> None:
     schema = "queue_offset bigint"
     assert topic(spark, platform, schema=schema).rdd.getNumPartitions() == 1
     assert topic(spark, platform, schema=schema, targetRowsPerTask=0).rdd.getNumPartitions() == 4
@@ -228,7 +228,7 @@ def test_ranges_are_cut_and_joined_as_asked(spark: SparkSession, platform: Runni
     assert small.count() == ROWS
 
 
-def test_offsets_that_retention_has_eaten_fail_or_are_skipped(spark: SparkSession, platform: RunningPlatform) -> None:
+def test_unavailable_offsets_fail_the_query_or_are_skipped(spark: SparkSession, platform: RunningPlatform) -> None:
     beyond = json.dumps({"orders": {str(queue): ROWS * 2 for queue in range(4)}})
     assert "failOnDataLoss=false" in failure_of(topic(spark, platform, endingOffsets=beyond))
     assert topic(spark, platform, endingOffsets=beyond, failOnDataLoss="false").count() == ROWS
@@ -244,7 +244,7 @@ def test_an_unreachable_name_server_is_a_clear_error(spark: SparkSession) -> Non
 
 
 class Stream:
-    """A query into memory, run to the end of what is there."""
+    """A query into memory that ends after all existing messages."""
 
     def __init__(self, spark: SparkSession, platform: RunningPlatform, folder: Path, **options: Any) -> None:
         self._spark, self._folder = spark, folder
@@ -274,7 +274,7 @@ class Stream:
         return sorted((row.topic, row.queue_id, row.queue_offset) for row in self.rows)
 
 
-def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
+def test_a_stream_continues_where_it_stopped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     with Admin(platform.name_servers) as admin:
         admin.create_topic("growing", queues=2)
     fill(platform, "growing", 1000)
@@ -295,7 +295,7 @@ def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, platform: Runnin
 
 
 @pytest.mark.thorough
-def test_a_batch_that_was_not_committed_is_replayed_the_same(
+def test_an_uncommitted_batch_is_replayed_unchanged(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     fill(platform, "replayed", 900)
@@ -342,7 +342,9 @@ def test_a_checkpoint_of_another_topic_is_refused(
 
 
 @pytest.mark.thorough
-def test_a_query_starts_where_a_group_is(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
+def test_a_query_starts_at_the_committed_offsets_of_a_group(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
     with Admin(platform.name_servers) as admin:
         admin.create_topic("shared", queues=1)
         fill(platform, "shared", 500)

@@ -1,4 +1,4 @@
-"""A broker over a real socket, and somebody who asks it things."""
+"""A broker on a real socket, and a client that sends it single requests."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ B = TypeVar("B")
 
 
 class Clock:
-    """Stands still until it is told otherwise."""
+    """A clock that stands still until a test sets it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
@@ -35,23 +35,23 @@ class Asking:
         self.server, self.broker, self.channel = server, server.broker, channel
 
     async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
-        """Whatever the answer is."""
+        """Return the response, a success or not."""
         return await self.channel.request(code, header, body)
 
     async def done(self, code: int, header: Header | None = None, body: bytes = b"") -> Any:
-        """The header of an answer that must be a success."""
+        """Return the header of a response that must be a success."""
         answer = await self.ask(code, header, body)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return headers.read(headers.response_header_type(code), answer.ext)
 
     async def told(self, kind: type[B], code: int, header: Header | None = None, body: bytes = b"") -> B:
-        """The body of an answer that must be a success."""
+        """Return the body of a response that must be a success."""
         answer = await self.ask(code, header, body)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return bodies.read(kind, bytes(answer.body))
 
     async def refused(self, code: int, header: Header | None = None, body: bytes = b"") -> tuple[int, str]:
-        """Code and remark of an answer that must not be a success; the connection must live on."""
+        """Return code and remark of a response that must not be a success; the connection must stay open."""
         answer = await self.ask(code, header, body)
         assert answer.code != ResponseCode.SUCCESS
         assert answer.remark
@@ -69,7 +69,7 @@ class Asking:
         await self.done(RequestCode.UPDATE_CONSUMER_OFFSET, headers.CommitOffset(group, queue.topic, queue.id, offset))
 
     async def pull(self, group: str, queue: Queue, offset: int = 0) -> RemotingCommand:
-        """With the subscription in the request, as tools pull."""
+        """Pull with the subscription in the request, as admin tools do."""
         flag = headers.pull.SUBSCRIPTION_FLAG
         return await self.ask(
             RequestCode.PULL_MESSAGE,
@@ -77,7 +77,7 @@ class Asking:
         )
 
     async def subscribe(self, group: str, **expressions: str) -> None:
-        """Come online as a consumer of a group."""
+        """Register as a consumer of a group."""
         wanted = [
             bodies.SubscriptionData(topic, words, sub_version=1, tags_set=[] if words == "*" else words.split(" || "))
             for topic, words in expressions.items()

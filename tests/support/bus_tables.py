@@ -1,4 +1,4 @@
-"""Reading and changing the tables of a bus, past the bus."""
+"""Reading and changing the tables of a bus directly in the database."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sparrow.bus.aio import EventBus
 
 TIMES = ("Added", "ExpiresAt", "NextAt", "SeenAt", "LastLockTime")
 EFFECTS = "effects"
-"""A table of the application: what handlers write."""
+"""A table of the application, to which handlers write."""
 
 
 async def rows(bus: EventBus, table: str) -> list[dict[str, Any]]:
-    """All rows of `published`, `received`, `queue`, `inbox` or `lock`, by the first column; times as datetimes."""
+    """Return all rows of `published`, `received`, `queue`, `inbox` or `lock`, by first column; times as datetimes."""
     return await bus.database.run(lambda db: read(db, bus, table))
 
 
@@ -32,20 +32,20 @@ def read(db: Connection, bus: EventBus, table: str) -> list[dict[str, Any]]:
 
 
 async def row(bus: EventBus, table: str, number: int | None = None) -> dict[str, Any]:
-    """The only one, or the one with this Id."""
+    """Return the only row, or the row with this Id."""
     found = [each for each in await rows(bus, table) if number is None or each["Id"] == number]
     assert len(found) == 1, f"{len(found)} rows in {table}"
     return found[0]
 
 
 async def counts(bus: EventBus) -> tuple[int, int, int]:
-    """How many rows Published, Received and Queue have."""
+    """Return the numbers of rows of Published, Received and Queue."""
     published, received, queue = [await rows(bus, table) for table in ("published", "received", "queue")]
     return len(published), len(received), len(queue)
 
 
 async def change(bus: EventBus, statement: str, *values: Any) -> int:
-    """`{published}` and the like stand for the tables."""
+    """Run a statement; `{published}` and the like stand for the tables."""
     names = vars(bus.core.context.sql.names)
     return await bus.database.run(lambda db: bus.core.context.sql.change(db, statement.format(**names), *values))
 
@@ -62,7 +62,7 @@ async def make_effects(bus: EventBus) -> None:
 
 
 async def effects(bus: EventBus) -> list[str]:
-    """What handlers have written and committed."""
+    """Return the rows that handlers have written and committed."""
 
     def read_them(db: Connection) -> list[str]:
         return sorted(found[0] for found in db.exec_driver_sql(f"SELECT what FROM {EFFECTS}"))
@@ -71,7 +71,7 @@ async def effects(bus: EventBus) -> list[str]:
 
 
 async def table_names(bus: EventBus) -> set[str]:
-    """All tables in the database, those of a schema as schema.table."""
+    """Return all tables in the database, those of a schema as schema.table."""
 
     def read_them(db: Connection) -> set[str]:
         looking = inspect(db)
@@ -84,7 +84,7 @@ async def table_names(bus: EventBus) -> set[str]:
 
 
 async def shape(bus: EventBus) -> dict[str, Any]:
-    """What the database says of every table: columns, keys and indexes; where they are does not count."""
+    """Return columns, keys and indexes of every table from the database's catalog, without schema names."""
     meta = bus.metadata()
 
     def read_it(db: Connection) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A table of cases for one claim about one function: one test, not one test per line."""
+"""A table of cases for one claim about one function: one test instead of one test per case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def each_case(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Call a test for every case and report all cases that fail.
 
-    It is written like `pytest.mark.parametrize`. Use it for functions without side effects: fixtures are made once.
+    Use it like `pytest.mark.parametrize`, for functions without side effects: fixtures are created once for all cases.
     """
     wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = [case if len(wanted) > 1 else (case,) for case in cases]

@@ -1,4 +1,4 @@
-"""A platform with something to read, and handlers that remember what they were given."""
+"""A platform with messages to consume, and handlers that record them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROKER = "sparrow"
 
 
 class Stand:
-    """A running platform, and a connection to send over."""
+    """A running platform, and a connection for sending."""
 
     def __init__(self, platform: Platform, channel: Channel) -> None:
         self.platform, self.channel = platform, channel
@@ -34,7 +34,7 @@ class Stand:
         return name
 
     async def put(self, topic: str, bodies: Sequence[str], queue_id: int = 0, *, tags: str = "") -> None:
-        """Messages of one queue, in this order."""
+        """Send messages to one queue in this order."""
         said = named(TAGS=tags) if tags else ""
         if len(bodies) == 1:
             sent(await try_send(self.channel, topic, bodies[0].encode(), queue_id, said))
@@ -44,7 +44,7 @@ class Stand:
                 await send_batch(self.channel, topic, some, queue_id)
 
     async def spread(self, topic: str, queues: int, each: int, *, prefix: str = "") -> set[str]:
-        """So many messages for each queue; no two have the same body."""
+        """Send this many messages to each queue; no two have the same body."""
         every: set[str] = set()
         for queue_id in range(queues):
             bodies = [f"{prefix}{queue_id}-{number}" for number in range(each)]
@@ -56,7 +56,7 @@ class Stand:
         return await self.platform.broker.broker.store.offsets.committed(group, Queue(topic, queue_id))
 
     async def commits(self, offset: int, group: str, topic: str, queue_id: int = 0, *, within_s: float = 10.0) -> None:
-        """Returns once the group has committed that offset."""
+        """Wait until the group has committed that offset."""
         async with asyncio.timeout(within_s):
             while await self.committed(group, topic, queue_id) != offset:
                 await asyncio.sleep(LOOK_S)
@@ -81,7 +81,7 @@ def texts(messages: Sequence[StoredMessage]) -> list[str]:
 
 
 class Inbox:
-    """A handler that keeps what it is given."""
+    """A handler that records its messages."""
 
     def __init__(self) -> None:
         self.messages: list[StoredMessage] = []
@@ -95,7 +95,7 @@ class Inbox:
 
 
 class Gate(Inbox):
-    """Each message is in hand until the gate is opened."""
+    """A handler that keeps each message in progress until the gate opens."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Real MariaDB and PostgreSQL servers: private, on loopback, durable, and gone when the process that started them is.
+"""Real MariaDB and PostgreSQL servers: private, on loopback, durable, and ended with the process that started them.
 
     with mariadb_server() as server:
         url = server.new_database()
 
-Creating a data folder from nothing takes seconds, so it is done once per user and version and copied from then on.
-What several test processes share is locked: each may start servers of its own at the same time as the others.
+The creation of a data folder takes seconds, so it happens once per user and version, and each server gets a copy. A
+lock protects files shared by several test processes, which may start servers at the same time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ STOP_S = 30.0
 INSTALL = ("apt-get", "-o", "DPkg::Lock::Timeout=300")
 INSTALL_WORDS = ("install", "-y", "-qq", "--no-install-recommends")
 PACKAGES = ("mariadb-server", "postgresql")
-# Below the ports that systems give to outgoing connections: one of those could sit on ours while the server is down.
+# Below the ephemeral ports: an outgoing connection could occupy a port of that range while the server is down.
 PORTS = range(20_000, 30_000)
-# The environment of every program here: none of the caller's PG* or MYSQL_* may lead it elsewhere.
+# The environment of every program here: no PG* or MYSQL_* variable of the caller may redirect it.
 ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 MARIADB_SETTINGS = {
@@ -60,7 +60,7 @@ POSTGRES_SETTINGS = {
     "max_connections": 200,
 }
 
-# A new database is hundreds of files to write, and to remove in the end.
+# Empties a database for reuse: a new one would write, and later remove, hundreds of files.
 EMPTY_POSTGRES = """
     SET lock_timeout = '5s';
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -76,13 +76,13 @@ EMPTY_POSTGRES = """
     CREATE SCHEMA public;
 """
 
-# The kernel's parent-death signal means the death of the *thread* that started the child. This one lives as long as
-# the process, so a server may be started from a thread of a short-lived event loop.
+# The kernel sends the parent-death signal when the *thread* that started the child ends. This thread lives as long as
+# the process, so that a short-lived event loop's thread may start a server.
 _LAUNCHER = ThreadPoolExecutor(1, thread_name_prefix="database-launcher")
 
 
 class NoServer(Exception):
-    """The server's programs are not on this machine and cannot be put there from here."""
+    """The server's programs are missing on this machine and cannot be installed from here."""
 
     def __init__(self, name: str, packages: Sequence[str] = PACKAGES) -> None:
         words = " ".join((INSTALL[0], *INSTALL_WORDS, *packages))
@@ -91,18 +91,18 @@ class NoServer(Exception):
 
 @dataclass(eq=False)
 class Server:
-    """A server that comes back on its port, with its data, until `stop` throws them away."""
+    """A server that can be restarted on its port with its data, until `stop` removes them."""
 
     url: str
-    """Without a database."""
+    """The URL without a database."""
     folder: Path
     command: Sequence[str]
     client: Sequence[str]
-    """Runs the statement that is added to it."""
+    """The command that runs the statement appended to it."""
     farewell: signal.Signals
-    """Asks for an orderly end that does not wait for clients to leave."""
+    """The signal for a shutdown that does not wait for clients to disconnect."""
     emptying: str = ""
-    """A statement that leaves nothing in a database, where that is quicker than to make another."""
+    """A statement that empties a database, where this is faster than a new database."""
     _process: subprocess.Popen[bytes] | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _empty: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def new_database(self) -> str:
-        """The URL of an empty one that nobody else uses."""
+        """Return the URL of an empty database that no other test uses."""
         if self._empty:
             return self._empty.pop()
         name = f"db{next(self._numbers)}"
@@ -120,18 +120,18 @@ class Server:
         return f"{self.url}/{name}"
 
     def take_back(self, url: str) -> None:
-        """Nobody needs the database any more: another may get it, once it is empty."""
+        """Empty a database that is no longer used and keep it for another test."""
         if not (self.emptying and self.is_running):
             return
         *words, run = self.client
         try:
             _run(*words, f"--dbname={url.rpartition('/')[2]}", run, self.emptying)
         except subprocess.CalledProcessError:
-            return  # somebody would not leave
+            return  # a client is still connected
         self._empty.append(url)
 
     def start(self) -> None:
-        """Returns once the server answers."""
+        """Start the server and wait until it answers."""
         assert not self.is_running, f"{self.url} is running"
         with self._log.open("ab") as log:
             starting = _LAUNCHER.submit(
@@ -142,7 +142,7 @@ class Server:
                 stderr=log,
                 env=ENVIRONMENT,
                 cwd=self.folder,
-                start_new_session=True,  # an interrupt at the keyboard is for the tests, not for the server
+                start_new_session=True,  # Ctrl-C is for the tests, not for the server
             )
             self._process = starting.result()
         deadline = time.monotonic() + START_S
@@ -153,10 +153,10 @@ class Server:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """With no chance to finish anything; returns when none of its processes is left."""
+        """Kill all processes of the server without a shutdown; return when none is left."""
         if self._process is None or not self.is_running:
             return
-        self._process.send_signal(signal.SIGSTOP)  # while it stands still, no child is born after the count
+        self._process.send_signal(signal.SIGSTOP)  # a stopped process forks no child after the count
         family = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
         for child in family:
@@ -166,7 +166,7 @@ class Server:
         wait_until(lambda: not any(map(_is_alive, family)))
 
     def stop(self) -> None:
-        """The end, and a quick one: the data are removed. May be called again, and after `kill`."""
+        """Stop the server at once and remove its data. May be called again, and after `kill`."""
         if self._process is not None and self.is_running:
             self._process.send_signal(self.farewell)
             try:
@@ -192,13 +192,14 @@ class Server:
 
 @contextmanager
 def mariadb_server(folder: Path | None = None, *, binlog: bool = False, **settings: object) -> Iterator[Server]:
-    """Running when entered, removed when left. `settings` are the server's own; they win over the ones here.
+    """Run a MariaDB server inside the context and remove it afterwards. `settings` override the defaults below.
 
-    Its files go into a new folder inside `folder`; say one on a real disk where /tmp is memory and durability counts.
+    Its files go into a new folder inside `folder`; name one on a real disk where /tmp is in memory and durability
+    matters.
     """
     daemon = _program("mariadbd", "MariaDB")
     port = _free_port()
-    # To stay root is deliberate: a change of user makes the kernel forget the parent-death signal.
+    # The server stays root on purpose: after a change of user the kernel drops the parent-death signal.
     account = ("--user=root",) if os.geteuid() == 0 else ()
     create = (str(_program("mariadb-install-db", "MariaDB")), "--no-defaults", *account)
     create += ("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
@@ -230,8 +231,9 @@ def mariadb_server(folder: Path | None = None, *, binlog: bool = False, **settin
 
 @contextmanager
 def postgres_server(folder: Path | None = None, **settings: object) -> Iterator[Server]:
-    """The same for PostgreSQL. It refuses to be root, so under root it is the user postgres, who must reach `folder`:
-    pytest's own temporary folders are closed to others and will not do."""
+    """The same for PostgreSQL. It refuses to run as root, so under root it runs as user postgres, who must have access
+    to `folder`; pytest's own temporary folders are closed to other users.
+    """
     daemon = _program("postgres", "PostgreSQL")
     port = _free_port()
     owner = "postgres" if os.geteuid() == 0 else None
@@ -272,13 +274,13 @@ def _running(server: Server) -> Iterator[Server]:
 
 
 def _program(name: str, server: str, packages: Sequence[str] = PACKAGES) -> Path:
-    """Installs the packages if this is allowed and the program is missing."""
+    """Return the program's path; install its packages if it is missing and installation is allowed."""
     if (found := _find(name)) is not None:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise NoServer(server, packages)
     with _locked(_home()):
-        if (found := _find(name)) is None:  # another process may have installed it while we waited
+        if (found := _find(name)) is None:  # another process may have installed it meanwhile
             _run(*INSTALL, "update", "-qq", env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
             _run(*INSTALL, *INSTALL_WORDS, *packages, env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
             found = _find(name)
@@ -288,7 +290,8 @@ def _program(name: str, server: str, packages: Sequence[str] = PACKAGES) -> Path
 
 
 def _find(name: str) -> Path | None:
-    # Debian's psql and friends on the PATH are slow wrappers, so the folders of the versions come first, newest first.
+    # Debian's psql and similar programs on the PATH are slow wrappers, so look first in the folders of the versions,
+    # newest first.
     versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
     versions.sort(key=lambda path: int(path.parent.name), reverse=True)
     places = [*map(str, versions), *os.get_exec_path(), "/usr/sbin", "/usr/local/sbin"]
@@ -297,9 +300,10 @@ def _find(name: str) -> Path | None:
 
 
 def _guarded(user: str | None) -> tuple[str, ...]:
-    """Words that make a command die with this process, as another user if one is named; they leave no process between.
+    """Return a command prefix that makes a command end with this process, optionally as another user, without a process
+    in between.
 
-    Only Linux has them: elsewhere a server outlives a test process that was killed.
+    Linux only: on other systems a server outlives a test process that was killed.
     """
     identity = () if user is None else (f"--reuid={user}", f"--regid={user}", "--init-groups")
     return ("setpriv", *identity, "--pdeathsig=KILL", "--") if shutil.which("setpriv") else ()
@@ -309,7 +313,7 @@ def _run(*command: str, env: dict[str, str] = ENVIRONMENT) -> str:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, cwd="/")
     if done.returncode != 0:
         error = subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-        error.add_note(done.stdout[-2_000:] + done.stderr[-2_000:])  # its own sentence leaves out what the program said
+        error.add_note(done.stdout[-2_000:] + done.stderr[-2_000:])  # the exception's text omits the program's output
         raise error
     return done.stdout
 
@@ -322,7 +326,7 @@ def _kill(process: psutil.Process) -> None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """An orphan that nobody buries is as dead as one that is gone: not every container has an init that does."""
+    """Return whether the process lives; a zombie counts as dead: not every container has an init that reaps it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -345,7 +349,7 @@ def _free_port() -> int:
 
 
 def _home() -> Path:
-    """Where templates and servers live, open to read for the user that PostgreSQL runs as."""
+    """Return the folder of templates and servers, readable for PostgreSQL's user."""
     HOME.mkdir(exist_ok=True)
     if HOME.is_symlink() or HOME.stat().st_uid != os.geteuid():
         raise PermissionError(f"{HOME} belongs to another user; remove it")
@@ -365,7 +369,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _private_folder(parent: Path | None, *, owner: str | None) -> Iterator[Path]:
-    """A new folder for one server. Its lock says that it is in use, and is gone with this process however it ends."""
+    """Yield a new folder for one server. Its lock marks it as in use and ends with this process, even after a kill."""
     home = _home()
     with _locked(home):
         _remove_leftovers(home)
@@ -384,7 +388,7 @@ def _private_folder(parent: Path | None, *, owner: str | None) -> Iterator[Path]
 
 
 def _remove_leftovers(home: Path) -> None:
-    """Folders whose process died before it could remove them."""
+    """Remove folders whose process died before it removed them."""
     for folder in home.glob("server-*"):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -397,7 +401,7 @@ def _remove_leftovers(home: Path) -> None:
 
 
 def _copy_template(daemon: Path, create: Sequence[str], data: Path, *, owner: str | None) -> None:
-    """`create` makes a data folder at `{data}`; another version or other words make another template."""
+    """Copy a data folder made by `create` at `{data}`; another version or command makes another template."""
     version = _run(str(daemon), "--version")
     key = hashlib.sha256("\0".join((version, *create)).encode()).hexdigest()[:16]
     template = _home() / f"{daemon.name}-{key}"
@@ -414,7 +418,7 @@ def _copy_template(daemon: Path, create: Sequence[str], data: Path, *, owner: st
 
 
 def prepare() -> None:
-    """Install what is missing before any test's time runs; where that is not allowed, say how it is done."""
+    """Install missing programs before any test's timeout runs; where that is not allowed, print the instructions."""
     try:
         _program("mariadbd", "MariaDB")
         _program("postgres", "PostgreSQL")

@@ -1,4 +1,4 @@
-"""Messages to append, and what came back."""
+"""Drafts to append, and the messages read back."""
 
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.store.spi import Slice
@@ -19,7 +19,7 @@ def draft(
 
 
 def messages(found: Slice) -> list[StoredMessage]:
-    """The messages of a slice, whose own account of them must be right."""
+    """Return the messages of a slice; assert that the slice describes them correctly."""
     decoded = record.decode_all(found.tobytes())
     assert sum(found.sizes) == len(found.tobytes())
     assert len(found.sizes) == len(decoded)

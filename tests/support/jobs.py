@@ -1,4 +1,4 @@
-"""What tests of Spark jobs do with a platform: put messages into it, flags and all, and look at what lies there."""
+"""Platforms for tests of Spark jobs: append messages with any flags, and read stored messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparrow.testing.platform import RunningPlatform
 from sparrow.wire import record
 
 TINY_LOG: dict[str, Any] = {"segment_bytes": 64 << 10, "message_bytes_max": 16 << 10, "retention_hours": 0}
-"""Segments that are soon full, and expire at once."""
+"""Small segments that expire at once."""
 
 
 class Stored(NamedTuple):
-    """All of a message that a copy of it has, too."""
+    """All fields of a message that a copy shares with its original."""
 
     body: bytes
     properties: bytes
@@ -40,7 +40,7 @@ def make_topic(platform: RunningPlatform, topic: str, queues: int) -> None:
 
 
 def append(platform: RunningPlatform, topic: str, queue_id: int, drafts: Sequence[Draft]) -> None:
-    """As they are, with whatever flags and properties."""
+    """Append messages unchanged, with any flags and properties."""
     platform._loop.run(_append(store_of(platform), Queue(topic, queue_id), drafts))
 
 
@@ -50,12 +50,12 @@ async def _append(store: LogStore, queue: Queue, drafts: Sequence[Draft]) -> Non
 
 
 def trim(platform: RunningPlatform) -> int:
-    """What an operator may ask for at any time; how many bytes went."""
+    """Run retention, as an operator may at any time; return the number of deleted bytes."""
     return platform._loop.run(store_of(platform).trim())
 
 
 def stored(platform: RunningPlatform, topic: str, queues: int) -> dict[int, list[Stored]]:
-    """Everything a topic holds, queue by queue, byte for byte."""
+    """Return all messages of a topic, queue by queue, byte for byte."""
     return {
         queue_id: platform._loop.run(_stored(store_of(platform), Queue(topic, queue_id))) for queue_id in range(queues)
     }

@@ -1,4 +1,4 @@
-"""Log stores so small that everything rolls, and what a crash leaves of them."""
+"""Log stores with tiny files, so that every file rolls, and copies of them as a crash leaves them."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ SMALL = LogSettings(
     message_bytes_max=2048,
     warm_bytes=0,
     flush_interval_ms=5,
-    # Nothing is checkpointed or said behind a test's back.
+    # No background checkpoints or state records during a test.
     checkpoint_interval_ms=3_600_000,
     offset_flush_interval_ms=3_600_000,
     disk_clean_ratio=1,
@@ -28,14 +28,14 @@ def small(**changes: object) -> LogSettings:
 
 
 def crashed_copy(store: LogStore, to: Path) -> Path:
-    """What is on disk at this moment, as a kill would leave it. The store itself goes on, and is to be closed."""
+    """Copy the files as a kill would leave them at this moment. The store itself continues; the caller closes it."""
     with store._maintenance_thread.paused(), store._segment_thread.paused(), store._writer.lock:
         shutil.copytree(store.path, to)
     return to
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
-    """Change some bytes of a file, as rot or a careless hand would."""
+    """Change some bytes of a file, as disk corruption would."""
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(data)
@@ -46,6 +46,6 @@ def segment_path(store_path: Path, base: int) -> Path:
 
 
 def damage(store_path: Path, physical_offset: int, segment_bytes: int, data: bytes = b"\xff") -> None:
-    """Overwrite a byte of the log, wherever its segment is."""
+    """Overwrite a byte of the log, in the segment that holds it."""
     base = physical_offset - physical_offset % segment_bytes
     overwrite(segment_path(store_path, base), physical_offset - base, data)

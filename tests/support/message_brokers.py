@@ -1,10 +1,10 @@
-"""Real RabbitMQ and Apache Kafka servers: private, on loopback, and gone when the process that started them is.
+"""Real RabbitMQ and Apache Kafka servers: private, on loopback, and ended with the process that started them.
 
     with rabbitmq_server() as server:
         transport = RabbitTransport(server.url)
 
-They can be killed and come back on their ports, with their data, as the database servers do. Debian has no Kafka, so
-its jars come by Maven, as those of RocketMQ do; without Java or Maven the test is skipped.
+They can be killed and restarted on their ports with their data, like the database servers. Debian has no Kafka, so
+Maven fetches its jars, like those of RocketMQ; without Java or Maven the test is skipped.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tests.support.databases import (
 )
 
 PACKAGES = ("rabbitmq-server", "redis-server", "nats-server")
-"""Of every message broker the tests know, so that one run of apt gets them all."""
-# Debian's program of this name on the PATH changes to a user of its own, and that one's folders.
+"""The packages of every message broker in the tests, so that one run of apt installs all."""
+# Debian's program of this name on the PATH switches to its own user and folders.
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 KAFKA_VERSION = "4.1.0"
 KAFKA_POM = official.SOURCES / "kafka" / "pom.xml"
@@ -47,7 +47,7 @@ KAFKA_GREETING = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 @dataclass(eq=False)
 class MessageBroker(Server):
-    """A server that answers a greeting once it is up; with an empty one, a connection is enough."""
+    """A server that is ready when it answers a greeting; with an empty greeting, a connection is enough."""
 
     port: int = 0
     greeting: bytes = b""
@@ -68,7 +68,7 @@ class MessageBroker(Server):
 
 @contextmanager
 def rabbitmq_server(folder: Path | None = None, **settings: object) -> Iterator[MessageBroker]:
-    """Running when entered, removed when left. `settings` are RabbitMQ's own, as Erlang writes them.
+    """Run a RabbitMQ server inside the context and remove it afterwards. `settings` are RabbitMQ's, in Erlang's syntax.
 
     The user is guest, with that password; the virtual host is `/`.
     """
@@ -76,7 +76,7 @@ def rabbitmq_server(folder: Path | None = None, **settings: object) -> Iterator[
     program = RABBITMQ if RABBITMQ.exists() else found
     port, distribution_port, names_port = _free_port(), _free_port(), _free_port()
     with _private_folder(folder, owner=None) as private:
-        # Erlang starts its register of names by itself, and that one would outlive all of this.
+        # Erlang would start its own name server (epmd), which would outlive the test.
         register = MessageBroker(
             f"epmd://127.0.0.1:{names_port}",
             private / "epmd",
@@ -101,9 +101,9 @@ def rabbitmq_server(folder: Path | None = None, **settings: object) -> Iterator[
             "RABBITMQ_LOG_BASE": private / "logs",
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_ENABLED_PLUGINS_FILE": private / "plugins",
-            # Settings of the machine's own server are not for this one.
+            # Ignore settings of the machine's own server.
             **{f"RABBITMQ_{name}_FILE": private / "none" for name in ("CONF_ENV", "CONFIG", "ADVANCED_CONFIG")},
-            # So the script becomes the server, instead of standing between it and our signals.
+            # The script then replaces itself by the server and receives the signals directly.
             "RABBITMQ_ALLOW_INPUT": 1,
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(erlang),
         }
@@ -124,7 +124,7 @@ def rabbitmq_server(folder: Path | None = None, **settings: object) -> Iterator[
 def kafka_server(folder: Path | None = None, **settings: object) -> Iterator[MessageBroker]:
     """The same for Kafka, as one node that is its own controller. `settings` are the server's, with `_` for dots.
 
-    It makes no topics by itself.
+    It creates no topics automatically.
     """
     jars = _kafka_jars()
     port, controller_port = _free_port(), _free_port()
@@ -141,7 +141,7 @@ def kafka_server(folder: Path | None = None, **settings: object) -> Iterator[Mes
             "offsets.topic.num.partitions": 3,
             "offsets.topic.replication.factor": 1,
             "group.initial.rebalance.delay.ms": 0,
-            # A node that was killed may only come back when its last life is over.
+            # A killed node can only register again when its previous session has expired.
             "broker.session.timeout.ms": 2_000,
             "broker.heartbeat.interval.ms": 500,
             "log.cleaner.dedupe.buffer.size": 8 << 20,
@@ -166,12 +166,12 @@ def kafka_server(folder: Path | None = None, **settings: object) -> Iterator[Mes
 
 
 def _kafka_jars() -> Path:
-    """Fetched once; skips the test where that cannot be done."""
+    """Fetch the jars once; skip the test where that is impossible."""
     official._need("java")
     folder = official.BUILD / f"kafka-{KAFKA_VERSION}"
     folder.mkdir(parents=True, exist_ok=True)
     jars = folder / f"jars-{official._fingerprint([KAFKA_POM])}"
-    with open(folder / "lock", "w") as lock:  # two test processes may want the same jars
+    with open(folder / "lock", "w") as lock:  # two test processes may need the same jars
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jars.exists():
             official._need("mvn")
@@ -185,7 +185,7 @@ def _kafka_jars() -> Path:
 
 
 def prepare() -> None:
-    """Install what is missing before any test's time runs; where that is not allowed, say how it is done."""
+    """Install missing programs before any test's timeout runs; where that is not allowed, print the instructions."""
     try:
         for program, name in (("rabbitmq-server", "RabbitMQ"), ("redis-server", "Redis"), ("nats-server", "NATS")):
             _program(program, name, PACKAGES)

@@ -1,4 +1,4 @@
-"""A small platform or broker on free ports, and the two things everybody does with it: send and pull."""
+"""A small platform or broker on free ports, with functions to send and to pull."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -24,14 +24,14 @@ SMALL_LOG = LogSettings(
     segment_bytes=4 << 20, warm_bytes=0, index_slots=1024, index_entries=4096, queue_file_entries=1000
 )
 TIMEOUT_MS = 10_000
-"""A busy machine may take its time; what is being tested never does."""
+"""A generous timeout for busy machines; the code under test is fast."""
 
 
-# -- starting ---------------------------------------------------------------------------------------------------------
+# -- platforms and brokers --------------------------------------------------------------------------------------------
 
 
 def broker_settings(**changes: object) -> BrokerSettings:
-    """On a free port; the rest as it is by default."""
+    """Return default settings with a free port."""
     return BrokerSettings.model_validate({"port": 0, **changes})
 
 
@@ -39,7 +39,7 @@ def broker_settings(**changes: object) -> BrokerSettings:
 async def running_platform(
     folder: Path, *, log: LogSettings = SMALL_LOG, name_server: NameServerSettings | None = None, **broker: object
 ) -> AsyncIterator[Platform]:
-    """A name server and a broker. What is not named here is a setting of the broker's."""
+    """Run a name server and a broker. Other keyword arguments are broker settings."""
     async with Platform(
         folder, name_server=name_server or NameServerSettings(port=0), broker=broker_settings(**broker), log=log
     ) as platform:
@@ -47,7 +47,7 @@ async def running_platform(
 
 
 def broker_server(folder: Path, *, log: LogSettings = SMALL_LOG, **broker: object) -> BrokerServer:
-    """Not started: for tests that start and stop it themselves."""
+    """Return a broker server that is not started, for tests that start and stop it."""
     return BrokerServer(broker_settings(**broker), folder / "store", log)
 
 
@@ -55,7 +55,7 @@ def broker_server(folder: Path, *, log: LogSettings = SMALL_LOG, **broker: objec
 async def running_broker(
     folder: Path, *, log: LogSettings = SMALL_LOG, **broker: object
 ) -> AsyncIterator[BrokerServer]:
-    """A broker alone, known to no name server unless it is told of one."""
+    """Run a broker alone, registered with no name server unless the settings name one."""
     async with broker_server(folder, log=log, **broker) as server:
         yield server
 
@@ -75,7 +75,7 @@ async def channel_to(address: Address, serve: RequestReceiver | None = None) -> 
 def send_header(
     topic: str, queue_id: int = 0, properties: str = "", *, v2: bool = True, **others: object
 ) -> SendMessage:
-    """What a producer says about its message, in Java's short spelling or (`v2=False`) in Go's long one."""
+    """Return the header of a send, in Java's short spelling or (`v2=False`) in Go's long one."""
     fields: dict[str, object] = {
         "group": "producers",
         "topic": topic,
@@ -100,7 +100,7 @@ async def try_send(
     code: int = RequestCode.SEND_MESSAGE_V2,
     **others: object,
 ) -> RemotingCommand:
-    """The answer to a send, whatever it is."""
+    """Send and return the response, a success or not."""
     header = send_header(topic, queue_id, properties, v2=code != RequestCode.SEND_MESSAGE, **others)
     return await channel.request(code, header, body, timeout_ms=TIMEOUT_MS)
 
@@ -115,14 +115,14 @@ async def send(
     code: int = RequestCode.SEND_MESSAGE_V2,
     **others: object,
 ) -> SendMessageResponse:
-    """Where the message went; it must have gone somewhere."""
+    """Send a message that must be stored; return its place."""
     return sent(await try_send(channel, topic, body, queue_id, properties, code=code, **others))
 
 
 async def send_batch(
     channel: Channel, topic: str, members: Iterable[tuple[bytes, bytes]], queue_id: int = 0, **others: object
 ) -> SendMessageResponse:
-    """Several messages, each a body and a property string, in one request."""
+    """Send several messages in one request, each a body and a property string."""
     body = batch.encode((0, body, said) for body, said in members)
     return await send(channel, topic, body, queue_id, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, **others)
 
@@ -133,7 +133,7 @@ def sent(answer: RemotingCommand) -> SendMessageResponse:
 
 
 def named(**said: str) -> str:
-    """A property string."""
+    """Return a property string."""
     return properties.encode(said).decode()
 
 
@@ -144,7 +144,7 @@ class PullAnswer(NamedTuple):
     code: int
     remark: str
     header: PullMessageResponse
-    """All four fields; an answer without them does not get this far."""
+    """All four fields; decoding fails on a response without them."""
     messages: list[StoredMessage]
 
     @property
@@ -164,8 +164,9 @@ def pull_header(
     commit: int | None = None,
     **others: object,
 ) -> PullMessage:
-    """`tags=None` leaves the subscription to the group's heartbeat; `long_poll_ms` asks to be held; `commit` commits
-    too."""
+    """Return the header of a pull. `tags=None` uses the subscription of the group's heartbeat, `long_poll_ms` allows a
+    long poll, `commit` also commits.
+    """
     flag = (
         (SUSPEND_FLAG if long_poll_ms else 0)
         | (SUBSCRIPTION_FLAG if tags is not None else 0)
@@ -195,7 +196,7 @@ async def try_pull(
     code: int = RequestCode.PULL_MESSAGE,
     **how: object,
 ) -> RemotingCommand:
-    """The answer to a pull, whatever it is. `how` is what `pull_header` takes."""
+    """Pull and return the response, a success or not. `how` are arguments of `pull_header`."""
     header = pull_header(topic, queue_id, offset, **how)  # type: ignore[arg-type]
     return await channel.request(code, header, timeout_ms=TIMEOUT_MS + header.long_poll_ms)
 
@@ -209,7 +210,7 @@ async def pull(
     code: int = RequestCode.PULL_MESSAGE,
     **how: object,
 ) -> PullAnswer:
-    """The answer to a pull that must be one of the four kinds (0, 19, 20, 21)."""
+    """Pull; the response must have one of the four codes of a pull (0, 19, 20, 21)."""
     return pulled(await try_pull(channel, topic, queue_id, offset, code=code, **how))
 
 
@@ -220,7 +221,7 @@ def pulled(answer: RemotingCommand) -> PullAnswer:
 
 
 async def subscribe(channel: Channel, group: str, *, version: int = 1, **expressions: str) -> None:
-    """Come online as a member of a group that subscribes to these topics."""
+    """Register as a member of a group that subscribes to these topics."""
     wanted = [bodies.SubscriptionData(topic, tags, sub_version=version) for topic, tags in expressions.items()]
     consumer = bodies.ConsumerData(group, subscription_data_set=wanted)
     beat = bodies.write(bodies.HeartbeatData(f"client@{channel.address}", consumer_data_set=[consumer]))

@@ -1,4 +1,4 @@
-"""Ready-made records, as a client that stages them makes them."""
+"""Encoded records, as a client stages them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def portion(
     checksum: bool = True,
     **others: Any,
 ) -> QueueBatch:
-    """`others` are what `columns.encode` takes."""
+    """Return a queue batch; `others` are arguments of `columns.encode`."""
     if properties is not None:
         others["properties"] = pa.array([list(each.items()) for each in properties], PROPERTY_MAP_TYPE)
     encoded = columns.encode(pa.array(bodies, pa.binary()), topic=topic, checksum=checksum, **others)
@@ -30,7 +30,7 @@ def portion(
 
 
 def blob(topic: str, bodies_by_queue: Mapping[int, Sequence[bytes]], *, checksum: bool = True, **others: Any) -> bytes:
-    """One body for several queues of a topic."""
+    """Return one request body for several queues of a topic."""
     return queue_batches.encode(
         portion(topic, queue_id, bodies, checksum=checksum, **others) for queue_id, bodies in bodies_by_queue.items()
     )

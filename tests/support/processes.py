@@ -1,4 +1,4 @@
-"""Servers in processes of their own, to be killed, stopped and started again."""
+"""Servers in separate processes that tests kill, stop and restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENVIRONMENT = {
 
 
 class BrokerProcess:
-    """A broker that comes back on the port it had."""
+    """A broker that restarts on its port."""
 
     def __init__(self, name: str, folder: Path, name_servers: str, **settings: object) -> None:
         self.name, self._folder, self._name_servers = name, folder, name_servers
@@ -54,7 +54,7 @@ class BrokerProcess:
         self._process.send_signal(number)
 
     async def kill(self) -> None:
-        """With no chance to finish anything."""
+        """Kill the broker without a shutdown."""
         self.signal(signal.SIGKILL)
         assert self._process is not None
         await self._process.wait()
@@ -67,7 +67,7 @@ class BrokerProcess:
 
 @asynccontextmanager
 async def server_process(*words: str) -> AsyncIterator[list[str]]:
-    """`sparrow ...`, ready when entered, killed when left; gives what it said until it was ready."""
+    """Run `sparrow ...` until it is ready, kill it on exit; yield its output until it was ready."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "sparrow", *words), stdout=asyncio.subprocess.PIPE, env=ENVIRONMENT
     )
@@ -89,7 +89,7 @@ async def server_process(*words: str) -> AsyncIterator[list[str]]:
 async def broker_process(
     name: str, folder: Path, name_servers: str, **settings: object
 ) -> AsyncIterator[BrokerProcess]:
-    """Running when entered, killed when left. `settings` are those of `BrokerSettings`."""
+    """Run a broker inside the context and kill it on exit. `settings` are those of `BrokerSettings`."""
     folder.mkdir(parents=True, exist_ok=True)
     broker = BrokerProcess(name, folder, name_servers, **settings)
     try:

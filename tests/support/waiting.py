@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a while."""
+"""Waiting for a condition instead of a fixed time."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ _LOOK_S = 0.001
 
 
 async def eventually(claim: Callable[[], object], *, within_s: float = 10.0) -> None:
-    """Returns once the claim holds; fails if it never does."""
+    """Wait until the condition holds; fail after a timeout."""
     deadline = time.monotonic() + within_s
     while not claim():
         assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
@@ -16,7 +16,7 @@ async def eventually(claim: Callable[[], object], *, within_s: float = 10.0) -> 
 
 
 def wait_until(claim: Callable[[], object], *, within_s: float = 10.0) -> None:
-    """The same where there is no event loop."""
+    """The same without an event loop."""
     deadline = time.monotonic() + within_s
     while not claim():
         assert time.monotonic() < deadline, f"it did not come true within {within_s} s"

@@ -1,4 +1,4 @@
-"""Below the level of a channel: a listener around any function, and a peer that says exactly these bytes."""
+"""Below the level of a channel: a listener around any function, and a peer that sends exactly the given bytes."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ _READ_BYTES = 1 << 20
 
 
 class Listening:
-    """A listener that runs, and where."""
+    """A running listener and its address."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener, self.address = listener, Address(LOOPBACK, listener.port)
@@ -29,7 +29,7 @@ class Listening:
 
 @asynccontextmanager
 async def listening(serve: RequestReceiver, **settings: int) -> AsyncIterator[Listening]:
-    """`settings` are those of `NetSettings`."""
+    """Run a listener; `settings` are those of `NetSettings`."""
     listener = Listener(serve, NetSettings(**settings))
     listener.bind(LOOPBACK, 0)
     await listener.start()
@@ -40,21 +40,21 @@ async def listening(serve: RequestReceiver, **settings: int) -> AsyncIterator[Li
 
 
 class Wire:
-    """A peer that is not ours: it writes what it is told and reads when it is told."""
+    """A raw peer: it writes and reads only when the test calls it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.reads: list[int] = []
-        """How many bytes each read found."""
+        """The number of bytes of each read."""
         self._stream = Connection()
         self._come: list[RemotingCommand] = []
 
     def write(self, *said: RemotingCommand | bytes) -> None:
-        """All of it in one write."""
+        """Send all bytes in one write."""
         self.writer.write(b"".join(part if isinstance(part, bytes) else encode(part) for part in said))
 
     async def read(self, count: int = 1) -> list[RemotingCommand]:
-        """The next so many frames."""
+        """Return this many next frames."""
         while len(self._come) < count:
             data = await asyncio.wait_for(self.reader.read(_READ_BYTES), PATIENCE_S)
             assert data, f"the peer hung up; {len(self._come)} of {count} frames had come"
@@ -68,7 +68,7 @@ class Wire:
         return (await self.read())[0]
 
     async def is_hung_up_on(self) -> bool:
-        """Waits for the end of the stream; False if something else came first."""
+        """Wait for the end of the stream; return False if data came first."""
         try:
             return not await asyncio.wait_for(self.reader.read(_READ_BYTES), PATIENCE_S)
         except ConnectionError:
@@ -77,7 +77,7 @@ class Wire:
 
 @asynccontextmanager
 async def wire_to(address: Address, *, receive_bytes: int | None = None) -> AsyncIterator[Wire]:
-    """`receive_bytes` makes the peer's side of the socket small, so that it is full soon."""
+    """Connect a raw peer; `receive_bytes` makes its socket buffer small, so that it fills soon."""
     if receive_bytes is not None:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -89,7 +89,7 @@ async def wire_to(address: Address, *, receive_bytes: int | None = None) -> Asyn
     try:
         yield Wire(reader, writer)
     finally:
-        # What the other side does not take would keep the socket open, and its server waiting.
+        # Unread data would keep the socket open, and its server waiting.
         if writer.transport.get_write_buffer_size():
             writer.transport.abort()
         writer.close()

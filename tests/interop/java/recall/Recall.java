@@ -7,10 +7,10 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Sends a message for later and takes it back, twice; 4.9 has none of this, so it stands by itself.
+ * Sends a delayed message and recalls it twice. A separate program, because 4.9 has no recall.
  *
- * <p>Arguments: name server, topic, body. Prints the time of delivery, the message's id, the id of what was taken back,
- * and what the broker says to the second try, a line each.
+ * <p>Arguments: name server, topic, body. Prints one line each: the delivery time, the message's id, the id of the
+ * recalled message, and the broker's response to the second recall.
  */
 public final class Recall {
     public static void main(String[] args) throws Exception {

@@ -11,8 +11,8 @@ import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * mqadmin, without a JVM of its own: as a process every command takes three seconds longer, because the client's network
- * threads leave so late.
+ * mqadmin inside this JVM: as a separate process every command takes three seconds longer, because the client's network
+ * threads stop late.
  */
 final class Admin {
     private final String nameServer;
@@ -21,7 +21,7 @@ final class Admin {
         this.nameServer = nameServer;
     }
 
-    /** All the command printed. It tells of a failure by a stack trace only, so that is part of it. */
+    /** Returns all output of a command, including the stack trace, which is its only sign of a failure. */
     Object run(JsonObject order) throws IllegalAccessException {
         forgetCommands();
         List<String> words = new ArrayList<>();
@@ -45,10 +45,10 @@ final class Admin {
         return printed.toString(StandardCharsets.UTF_8);
     }
 
-    /** A command is made for one use; a second would find the client of the first, which is shut down. */
+    /** Removes all command objects: a second use of one would find the client of the first, which is shut down. */
     private static void forgetCommands() throws IllegalAccessException {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
-            if (field.getType() == List.class) { // its name is not the same in 4.9 and 5.x
+            if (field.getType() == List.class) { // its name differs between 4.9 and 5.x
                 field.setAccessible(true);
                 ((List<?>) field.get(null)).clear();
             }

@@ -12,10 +12,11 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * The official client as a process that takes orders: one JSON object a line on standard input, one answer a line on
- * standard output, {@code {"ok": ...}} or {@code {"error": "..."}}. Starting a JVM is slow, so one serves many tests.
+ * The official client as a process that executes commands: one JSON object per line on standard input, one answer per
+ * line on standard output, {@code {"ok": ...}} or {@code {"error": "..."}}. A JVM starts slowly, so one serves many
+ * tests.
  *
- * <p>Compiles against 4.9 and 5.x alike; where their APIs differ, a comment says so.
+ * <p>Compiles against 4.9 and 5.x; comments mark the places where their APIs differ.
  */
 public final class Client {
     private static final Gson JSON = new GsonBuilder().serializeNulls().disableHtmlEscaping().create();
@@ -26,13 +27,13 @@ public final class Client {
 
     public static void main(String[] args) throws Exception {
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-        System.setOut(System.err); // some logger always thinks standard output is its own
+        System.setOut(System.err); // some loggers write to standard output
         Map<String, Command> commands = commands(args[0]);
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = orders.readLine(); line != null; line = orders.readLine()) {
             answers.println(JSON.toJson(answer(commands, JSON.fromJson(line, JsonObject.class))));
         }
-        System.exit(0); // clients that nobody stopped have threads that would keep the process alive
+        System.exit(0); // threads of running clients would keep the process alive
     }
 
     private static Map<String, Object> answer(Map<String, Command> commands, JsonObject order) {

@@ -23,11 +23,11 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Consumers of either kind. What they are given waits in an inbox each. */
+/** Push and lite pull consumers. Each keeps its received messages in an inbox. */
 final class Consumers {
     private static final String RETRY_TOPIC = "%RETRY%";
 
-    /** One running consumer, seen through what the tests need of both kinds. */
+    /** One running consumer, with the operations that both kinds share. */
     private record Running(Inbox inbox, Callable<Collection<MessageQueue>> queues, Runnable stop) {
     }
 
@@ -48,13 +48,13 @@ final class Consumers {
         consumer.setInstanceName(id);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
-        consumer.setAwaitTerminationMillisWhenShutdown(5_000); // so that what the inbox got is committed as well
+        consumer.setAwaitTerminationMillisWhenShutdown(5_000); // so that messages in the inbox are committed
         consumer.setConsumeFromWhere(fromWhere(order));
-        // MessageModel lives in another package in 5.x, so it is never named here.
+        // MessageModel is in another package in 5.x, so this code does not name it.
         consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(),
             Orders.text(order, "model", "CLUSTERING")));
         if (Orders.has(order, "popInvisibleMs")) {
-            // The broker assigns queues, and says whether to pop them. 4.9 has none of this, so it is not named here.
+            // The broker assigns queues and selects pop or pull. 4.9 has no such API, so this code uses reflection.
             consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
             consumer.getClass().getMethod("setPopInvisibleTime", long.class)
                 .invoke(consumer, order.get("popInvisibleMs").getAsLong());
@@ -68,7 +68,7 @@ final class Consumers {
         DefaultMQProducer replies = Orders.is(order, "replies") ? replies(id) : null;
         Inbox inbox = new Inbox();
         int refusals = Orders.number(order, "refusals", 0);
-        int refusalLevel = Orders.number(order, "refusalLevel", 0); // 0: the broker decides when it comes again
+        int refusalLevel = Orders.number(order, "refusalLevel", 0); // 0: the broker chooses the delay
         if (Orders.is(order, "orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 inbox.add(messages);
@@ -94,7 +94,7 @@ final class Consumers {
         };
         try {
             consumer.start();
-        } catch (Exception e) { // when the broker refuses it, it runs nevertheless
+        } catch (Exception e) { // if the broker refuses it, it runs nevertheless
             stop.run();
             throw e;
         }
@@ -114,14 +114,14 @@ final class Consumers {
         return producer;
     }
 
-    /** Answers each request with its own text in capitals. */
+    /** Replies to each request with its text in capitals. */
     private static void reply(DefaultMQProducer producer, List<MessageExt> requests) {
         for (MessageExt request : requests) {
             byte[] body = new String(request.getBody(), StandardCharsets.UTF_8).toUpperCase(Locale.ROOT)
                 .getBytes(StandardCharsets.UTF_8);
             try {
                 producer.send(MessageUtil.createReplyMessage(request, body));
-            } catch (Exception e) { // the test sees that no reply comes; this says why
+            } catch (Exception e) { // the test only notices the missing reply; this prints the cause
                 e.printStackTrace();
             }
         }
@@ -137,7 +137,7 @@ final class Consumers {
         return ConsumeFromWhere.valueOf(Orders.text(order, "from", "CONSUME_FROM_FIRST_OFFSET"));
     }
 
-    /** Shares the queues of the group, or reads one queue from an offset of its own choice. */
+    /** Shares the queues of the group, or reads one queue from a given offset. */
     Object startLitePull(JsonObject order) throws Exception {
         String id = Orders.text(order, "id");
         String topic = Orders.text(order, "topic");
@@ -176,7 +176,7 @@ final class Consumers {
         throw new IllegalArgumentException("no such queue");
     }
 
-    /** Stops it and hands over what nobody has asked for yet: it is consumed as far as the broker knows. */
+    /** Stops the consumer and returns the remaining messages: for the broker they are consumed. */
     Object stop(JsonObject order) throws Exception {
         Running consumer = consumers.remove(Orders.text(order, "id"));
         consumer.stop().run();
@@ -187,7 +187,7 @@ final class Consumers {
         return of(order).inbox().drain(Orders.number(order, "atLeast", 0), Orders.number(order, "timeoutMs", 0));
     }
 
-    /** The queues the consumer has now; with a count, waits until it has as many or the time is over. */
+    /** Returns the assigned queues; with a count, waits until there are as many or the time is over. */
     Object queuesOf(JsonObject order) throws Exception {
         long deadline = System.currentTimeMillis() + Orders.number(order, "timeoutMs", 0);
         int count = Orders.number(order, "count", -1);

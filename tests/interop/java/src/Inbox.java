@@ -6,7 +6,7 @@ import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** What a consumer was given, in the order it was given, until somebody asks for it. */
+/** The received messages of a consumer, in order, until the test fetches them. */
 final class Inbox {
     private static final AtomicLong ARRIVALS = new AtomicLong();
 
@@ -15,13 +15,13 @@ final class Inbox {
     synchronized void add(List<MessageExt> messages) {
         for (MessageExt message : messages) {
             Map<String, Object> seen = Seen.describe(message);
-            seen.put("nth", ARRIVALS.incrementAndGet()); // so that the arrivals at several consumers can be put in order
+            seen.put("nth", ARRIVALS.incrementAndGet()); // orders the arrivals at several consumers
             waiting.add(seen);
         }
         notifyAll();
     }
 
-    /** Takes out everything, after waiting until there is at least so much or the time is over. */
+    /** Waits until there are at least {@code atLeast} messages or the time is over, then removes and returns all. */
     synchronized List<Map<String, Object>> drain(int atLeast, long timeoutMs) throws InterruptedException {
         long deadline = System.currentTimeMillis() + timeoutMs;
         for (long left = timeoutMs; waiting.size() < atLeast && left > 0; left = deadline - System.currentTimeMillis()) {

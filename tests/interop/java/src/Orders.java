@@ -3,7 +3,7 @@
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 
-/** Reads the fields of an order; a field may be left out where a fallback is given. */
+/** Reads the fields of a command; a field with a fallback is optional. */
 final class Orders {
     private Orders() {
     }
@@ -20,7 +20,7 @@ final class Orders {
         return has(order, name) ? order.get(name).getAsInt() : fallback;
     }
 
-    /** Whether a field that is true or left out is true. */
+    /** Returns a boolean field; a missing one is false. */
     static boolean is(JsonObject order, String name) {
         return has(order, name) && order.get(name).getAsBoolean();
     }

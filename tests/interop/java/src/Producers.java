@@ -20,7 +20,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Sending, and the questions every official client can ask: offsets of a queue, messages by key and by id. */
+/** Sending, and the queries of every official client: offsets of a queue, messages by key and by id. */
 final class Producers {
     private final String nameServer;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
@@ -35,7 +35,7 @@ final class Producers {
         DefaultMQProducer producer = make(order, Orders.text(order, "group"));
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName(id);
-        producer.setSendMsgTimeout(10_000); // the machine may be slow; a lost answer is still found
+        producer.setSendMsgTimeout(10_000); // for slow machines; a lost response is still detected
         producer.start();
         producers.put(id, producer);
         return null;
@@ -68,7 +68,7 @@ final class Producers {
     Object send(JsonObject order) throws Exception {
         DefaultMQProducer producer = of(order);
         List<Message> messages = new ArrayList<>();
-        List<String> hashes = new ArrayList<>(); // null: the client goes round the queues
+        List<String> hashes = new ArrayList<>(); // null: the client rotates over the queues
         for (JsonElement element : order.getAsJsonArray("messages")) {
             JsonObject each = element.getAsJsonObject();
             messages.add(message(Orders.text(order, "topic"), each));
@@ -91,14 +91,14 @@ final class Producers {
         }
     }
 
-    /** Sends one message that is there only if its transaction, which ends with {@code state}, is committed. */
+    /** Sends one half message and ends its transaction with {@code state}. */
     Object sendInTransaction(JsonObject order) throws Exception {
         Message message = message(Orders.text(order, "topic"), order.getAsJsonObject("message"));
         TransactionMQProducer producer = (TransactionMQProducer) of(order);
         return result(producer.sendMessageInTransaction(message, Orders.text(order, "state")));
     }
 
-    /** The transactions that the broker has asked about since the last call. */
+    /** Returns the transactions of check-backs since the last call. */
     Object asked(JsonObject order) throws Exception {
         return transactions.get(Orders.text(order, "id")).asked
             .drain(Orders.number(order, "atLeast", 0), Orders.number(order, "timeoutMs", 0));
@@ -123,7 +123,7 @@ final class Producers {
             message.setDelayTimeLevel(each.get("delayLevel").getAsInt());
         }
         for (String time : List.of("delayTimeMs", "deliverTimeMs")) {
-            if (Orders.has(each, time)) { // 4.9 has none of this, so it is not named here
+            if (Orders.has(each, time)) { // 4.9 has no such API, so this code uses reflection
                 String setter = "set" + Character.toUpperCase(time.charAt(0)) + time.substring(1);
                 Message.class.getMethod(setter, long.class).invoke(message, each.get(time).getAsLong());
             }
@@ -173,7 +173,7 @@ final class Producers {
     private static Map<String, Object> result(SendResult sent) {
         Map<String, Object> result = new LinkedHashMap<>();
         result.put("status", sent.getSendStatus().name());
-        result.put("msgId", sent.getMsgId()); // of a batch: the ids of all, joined by commas, as is the next
+        result.put("msgId", sent.getMsgId()); // for a batch: all ids, joined by commas; so is the next field
         result.put("offsetMsgId", sent.getOffsetMsgId());
         result.put("queueId", sent.getMessageQueue().getQueueId());
         result.put("queueOffset", sent.getQueueOffset());
@@ -181,7 +181,7 @@ final class Producers {
         return result;
     }
 
-    /** Makes a topic on the brokers that serve {@code key}: a cluster's name, or the topic new topics are modelled on. */
+    /** Creates a topic on the brokers of {@code key}: a cluster's name, or the template topic. */
     Object createTopic(JsonObject order) throws Exception {
         DefaultMQProducer producer = of(order);
         String key = Orders.text(order, "key");
@@ -192,7 +192,7 @@ final class Producers {
         try {
             Method of4 = type.getMethod("createTopic", String.class, String.class, int.class, int.class);
             of4.invoke(producer, key, topic, queues, flags);
-        } catch (NoSuchMethodException e) { // 5.x wants attributes as well
+        } catch (NoSuchMethodException e) { // 5.x requires attributes as well
             Method of5 = type.getMethod("createTopic", String.class, String.class, int.class, int.class, Map.class);
             of5.invoke(producer, key, topic, queues, flags, new HashMap<String, String>());
         }
@@ -208,12 +208,12 @@ final class Producers {
         return found;
     }
 
-    /** Either kind of id: the one the producer made, or the one that says where the message lies. */
+    /** Finds a message by either id: the producer's unique id, or the broker's offset id. */
     Object viewById(JsonObject order) throws Exception {
         return Seen.describe(of(order).viewMessage(Orders.text(order, "topic"), Orders.text(order, "msgId")));
     }
 
-    /** The bounds of each queue of a topic and, with a timestamp, the offset that time stands for. */
+    /** Returns the bounds of each queue of a topic and, with a timestamp, the offset of that time. */
     Object offsets(JsonObject order) throws Exception {
         DefaultMQProducer producer = of(order);
         List<Object> queues = new ArrayList<>();

@@ -7,7 +7,7 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** A message as the tests look at it. */
+/** A received message as JSON for the tests. */
 final class Seen {
     private Seen() {
     }
@@ -18,7 +18,7 @@ final class Seen {
         seen.put("queueId", message.getQueueId());
         seen.put("queueOffset", message.getQueueOffset());
         seen.put("msgId", MessageClientIDSetter.getUniqID(message));
-        // Not getMsgId(): that gives the unique id where there is one.
+        // Not getMsgId(): it returns the unique id if there is one.
         seen.put("offsetMsgId", MessageDecoder.createMessageId(message.getStoreHost(), message.getCommitLogOffset()));
         seen.put("body", new String(message.getBody(), StandardCharsets.UTF_8));
         seen.put("tags", message.getTags());

@@ -10,7 +10,7 @@ final class Signing {
     private Signing() {
     }
 
-    /** Null if the order names no keys. */
+    /** Returns null if the command has no keys. */
     static RPCHook hook(JsonObject order) {
         return Orders.has(order, "accessKey")
             ? new AclClientRPCHook(

@@ -9,13 +9,13 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Ends a transaction the way its sender was told to. A broker that asks is told what the message itself says, one word
- * each time it asks.
+ * Ends a transaction with the state that the command names. Each check-back is answered with the next word of the
+ * message's {@code answers} property.
  */
 final class Transactions implements TransactionListener {
     private static final String ANSWERS = "answers";
 
-    /** What the broker has asked about. */
+    /** Transactions of the check-backs. */
     final Inbox asked = new Inbox();
     private final Map<String, Integer> questions = new ConcurrentHashMap<>();
 
