@@ -134,7 +134,7 @@ class JavaClient:
         return self._consumer("start_lite_pull", group, topic, options)
 
     def _consumer(self, command: str, group: str, topic: str, options: dict[str, object]) -> "Consumer":
-        consumer = Consumer(self.name("consumer"), self)
+        consumer = Consumer(self, self.name("consumer"))
         self.order(command, id=consumer.id, group=group, topic=topic, **options)
         return consumer
 
