@@ -305,7 +305,7 @@ async def test_cancelled_or_late_handler_never_counts_as_success(make_bus: MakeB
     async def late(value: int) -> None:
         await asyncio.Event().wait()
 
-    @bus.subscribe("late.in.thread", timeout="50ms")
+    @bus.subscribe("late.in.thread", timeout="500ms")  # long enough for a thread to start on a busy machine
     def late_in_thread(value: int, session: Session, cancel: CancelToken) -> None:
         session.execute(text(INSERT), {"what": "late"})
         ended.append("asked to stop" if cancel.wait(10) else "forgotten")

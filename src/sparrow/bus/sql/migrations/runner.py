@@ -100,7 +100,11 @@ def _locked(db: Connection, sql: SqlDialect) -> Iterator[None]:
     elif sql.kind == "mysql":
         sql.rows(db, "SELECT GET_LOCK(?, ?)", _LOCK_NAME, _LOCK_WAIT_S)
         try:
+            # The lock does not belong to a transaction. Commit after it is acquired, to read what the last process
+            # recorded, and before it is released, so that the next process reads what this one recorded.
+            sql.change(db, "COMMIT")
             yield
+            sql.change(db, "COMMIT")
         finally:
             sql.rows(db, "SELECT RELEASE_LOCK(?)", _LOCK_NAME)
     else:  # the transaction holds SQLite's write lock already
