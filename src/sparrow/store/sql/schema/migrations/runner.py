@@ -105,5 +105,7 @@ async def schema_lock(database: StoreDatabase) -> AsyncIterator[SqlSession]:
             raise LockConflict("another process is changing the schema")
         try:
             yield session
+            # The lock does not belong to the transaction: commit first, so that the next process reads the new version.
+            await session.execute("COMMIT")
         finally:
             await session.fetch(f"SELECT RELEASE_LOCK({_MYSQL_LOCK_NAME})")
