@@ -65,7 +65,7 @@ def measure(path: Path, count: int, *, has_goals: bool) -> list[Row]:
         Row(f"{name}, {MESSAGES} messages each, memory", after - before, "MB", memory_max, at_most=True),
         Row(f"{name}, memory after 5 times as many more", later - after, "MB", growth_max, at_most=True),
         Row(f"{name}, a checkpoint of all", checkpoint_s, "s"),
-        Row(f"{name}, a keeper's round with nothing to do, CPU", idle_ms, "ms"),
+        Row(f"{name}, a maintenance round with nothing to do, CPU", idle_ms, "ms"),
         Row(f"{name}, open", open_s, "s"),
     ]
 
