@@ -36,7 +36,7 @@ import psycopg  # noqa: F401
 import pymysql  # noqa: F401
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
-from tests.fault.bus_points import arm, die
+from tests.fault.bus_kill_points import arm, die
 
 from sparrow.bus import Headers, Retry, fixed
 from sparrow.bus.aio import EventBus

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.fault.bus_crew import Crew, crew
+from tests.fault.bus_worker_pool import Crew, crew
 
 
 @pytest.fixture(scope="session")

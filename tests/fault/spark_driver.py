@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark import LOCAL, SMALL
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.spark.runtime.session import spark_session
 

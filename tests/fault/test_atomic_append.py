@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault import atomic_append_writer
-from tests.fault.contents import served
+from tests.fault.store_contents import served
 from tests.integration.conformance import portion
 from tests.support.drafts import draft
 from tests.support.log_stores import crashed_copy, damage, overwrite, segment_path, small

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tests.fault.bus_crew import (
+from tests.fault.bus_worker import Job
+from tests.fault.bus_worker_pool import (
     BATCH,
     CALM_LEASE_S,
     Crew,
@@ -26,7 +27,6 @@ from tests.fault.bus_crew import (
     shares,
     until,
 )
-from tests.fault.bus_worker import Job
 
 from sparrow.testing import RunningPlatform
 

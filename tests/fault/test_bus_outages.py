@@ -14,7 +14,8 @@ from typing import Literal
 
 import pytest
 from sqlalchemy import Connection
-from tests.fault.bus_crew import (
+from tests.fault.bus_kill_points import POINTS, PUBLISHING
+from tests.fault.bus_worker_pool import (
     CALM_LEASE_S,
     Crew,
     Place,
@@ -24,7 +25,6 @@ from tests.fault.bus_crew import (
     sent_out_of_order,
     until,
 )
-from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.support.databases import _free_port
 
 from sparrow.bus import EventBus

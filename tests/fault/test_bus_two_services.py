@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import pytest
 from sqlalchemy import Connection, select
-from tests.fault.bus_crew import CRASHES_MAX, LEASE_S, PATIENCE_S, POLL_MAX_S, Crew, until
-from tests.fault.bus_points import POINTS, PUBLISHING
+from tests.fault.bus_kill_points import POINTS, PUBLISHING
 from tests.fault.bus_worker import Job, two_services
+from tests.fault.bus_worker_pool import CRASHES_MAX, LEASE_S, PATIENCE_S, POLL_MAX_S, Crew, until
 
 from sparrow.bus.aio import EventBus
 from sparrow.bus.transports.sparrow.transport import SparrowTransport

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.fault.contents import SMALL, Place, assert_right, assert_same, folder_in_memory, opened, served
+from tests.fault.store_contents import SMALL, Place, assert_right, assert_same, folder_in_memory, opened, served
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.platforms import channel_to, named, pull, send, subscribe
-from tests.support.processes import BrokerProcess, broker_process
-from tests.support.waiting import eventually
+from tests.support.server_processes import BrokerProcess, broker_process
+from tests.support.wait import eventually
 
 from sparrow.model.errors import Unavailable
 from sparrow.model.message import StoredMessage

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pytest
-from tests.fault.contents import (
+from tests.fault.store_contents import (
     Laid,
     Place,
     assert_right,

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from tests.fault import killed_consumer
 from tests.fault.killed_consumer import APPETITE, GROUP, TOPIC, WORKERS
-from tests.support.consuming import Stand, standing
-from tests.support.processes import ENVIRONMENT
-from tests.support.waiting import eventually
+from tests.support.platform_driver import Stand, standing
+from tests.support.server_processes import ENVIRONMENT
+from tests.support.wait import eventually
 
 QUEUES = 8
 TRICKLE = 20

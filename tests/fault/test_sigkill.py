@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault import killed_writer
-from tests.fault.contents import Place, assert_right, served
+from tests.fault.store_contents import Place, assert_right, served
 
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore

@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fault.spark_driver import Orders, Plan
-from tests.fault.spark_runs import COMMITS, Checkpoint, Driver, kill
+from tests.fault.spark_driver_process import COMMITS, Checkpoint, Driver, kill
 from tests.support.databases import mariadb_server
-from tests.support.processes import BrokerProcess
-from tests.support.waiting import eventually
+from tests.support.server_processes import BrokerProcess
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, ClientSession, Consumer, Producer
 from sparrow.client.aio.produce import staging

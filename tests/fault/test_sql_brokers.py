@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import pytest
 from tests.support.databases import mariadb_server
 from tests.support.platforms import channel_to, named, pull, send_header
-from tests.support.processes import BrokerProcess
+from tests.support.server_processes import BrokerProcess
 from tests.support.sql_brokers import NAME
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.errors import SparrowError

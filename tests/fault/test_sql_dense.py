@@ -22,7 +22,7 @@ from tests.fault import sql_writer
 from tests.fault.sql_writer import LANE, drafts_of
 from tests.support.databases import Server, mariadb_server, postgres_server
 from tests.support.drafts import messages
-from tests.support.processes import ROOT
+from tests.support.server_processes import ROOT
 
 from sparrow.model.errors import Unavailable
 from sparrow.model.topic import Topic

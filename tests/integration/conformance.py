@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pyarrow as pa
 import pytest
 from tests.support.drafts import bodies, draft, messages
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow import clock
 from sparrow.model.errors import IllegalName, Refused, TooLarge, UnknownTopic

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.platforms import channel_to, running_broker, running_platform, subscribe
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.platforms import channel_to, named, pull, pull_header, running_broker, send, send_header, try_send
-from tests.support.waiting import eventually
-from tests.support.wires import wire_to
+from tests.support.raw_connection import wire_to
+from tests.support.wait import eventually
 
 from sparrow.broker import dispatch
 from sparrow.model.topic import Topic

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from tests.support.processes import server_process
-from tests.support.waiting import wait_until
+from tests.support.server_processes import server_process
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin, Consumer, Message, Producer, SendResult, SendStatus, aio, blocking
 from sparrow.client.blocking import fetch_buffer

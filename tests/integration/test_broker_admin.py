@@ -1,7 +1,7 @@
 """Admin requests of operators' tools, over a real socket."""
 
 import pytest
-from tests.support.asking import LOG, Asking, Clock, asking
+from tests.support.broker_client import LOG, Asking, Clock, asking
 
 from sparrow.model.queue import Queue
 from sparrow.wire import bodies, headers, record

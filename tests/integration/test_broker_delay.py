@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.asking import LOG, Asking, Clock, asking
+from tests.support.broker_client import LOG, Asking, Clock, asking
 from tests.support.platforms import log_delay_of
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX
 from sparrow.broker.delay.log import DELIVERED_MARK, LogDelayScheduler

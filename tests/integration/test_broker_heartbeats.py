@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.drafts import draft
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.broker.admin import consumer_control
 from sparrow.broker.server import BrokerServer

@@ -1,9 +1,9 @@
 """Committed offsets and queue bounds: requests 14, 15 and 29 to 32."""
 
 import pytest
-from tests.support.asking import Clock
+from tests.support.broker_client import Clock
 from tests.support.platforms import SMALL_LOG, broker_settings, channel_to, log_store_of, pull, running_broker, send
-from tests.support.wires import wire_to
+from tests.support.raw_connection import wire_to
 
 from sparrow.broker.server import BrokerServer
 from sparrow.model.queue import Queue

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.support.asking import LOG, Clock
+from tests.support.broker_client import LOG, Clock
 from tests.support.log_stores import crashed_copy
 from tests.support.platforms import TIMEOUT_MS, named, running_platform, send, send_batch, subscribe
-from tests.support.waiting import eventually
-from tests.support.wires import wire_to
+from tests.support.raw_connection import wire_to
+from tests.support.wait import eventually
 
 from sparrow.broker.pop import receipt_handles
 from sparrow.broker.pop.state import log as state_log

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.asking import LOG, Asking, Clock, asking
+from tests.support.broker_client import LOG, Asking, Clock, asking
 from tests.support.platforms import channel_to, named, running_platform, send, send_batch, try_send
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.broker.server import BrokerServer
 from sparrow.model.message import StoredMessage

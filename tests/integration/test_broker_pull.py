@@ -19,8 +19,8 @@ from tests.support.platforms import (
     subscribe,
     try_pull,
 )
-from tests.support.waiting import eventually
-from tests.support.wires import wire_to
+from tests.support.raw_connection import wire_to
+from tests.support.wait import eventually
 
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic

@@ -1,7 +1,7 @@
 """Queries of messages by key, by id and by consume-queue position, over a real socket."""
 
 import pytest
-from tests.support.asking import Asking, Clock, asking
+from tests.support.broker_client import Asking, Clock, asking
 
 from sparrow.model.queue import Queue
 from sparrow.wire import bodies, headers, record

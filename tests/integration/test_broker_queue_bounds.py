@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.consuming import BROKER, Stand, queue_of, standing
+from tests.support.platform_driver import BROKER, Stand, queue_of, standing
 from tests.support.platforms import running_broker
 from tests.support.sql_brokers import standing_on
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.broker import dispatch
 from sparrow.client.aio.admin.queue_bounds import SizedQueueBounds, fetch_queue_bounds

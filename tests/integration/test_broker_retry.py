@@ -1,9 +1,9 @@
 """Messages that consumers send back: retries with growing delays, then the dead-letter queue."""
 
 import pytest
-from tests.support.asking import Asking, Clock, asking
+from tests.support.broker_client import Asking, Clock, asking
 from tests.support.platforms import log_delay_of
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.message import StoredMessage

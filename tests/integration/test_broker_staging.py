@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Stand, standing
+from tests.support.platform_driver import Stand, standing
 from tests.support.platforms import pull, running_platform
-from tests.support.portions import blob, portion
+from tests.support.queue_batches import blob, portion
 from tests.support.sql_brokers import crew, standing_on
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.broker.server import BrokerServer
 from sparrow.client.aio import Admin

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.support.asking import LOG, Clock
-from tests.support.waiting import eventually
+from tests.support.broker_client import LOG, Clock
+from tests.support.wait import eventually
 
 from sparrow.broker.server import BrokerServer
 from sparrow.broker.transactions.half_messages import FINISHED_TAG, OP_QUEUE

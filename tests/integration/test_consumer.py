@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Gate, Inbox, Stand, queue_of, standing, texts
 from tests.support.log_stores import damage
+from tests.support.platform_driver import Stand, queue_of, standing
 from tests.support.platforms import SMALL_LOG
-from tests.support.waiting import eventually
+from tests.support.recording_handlers import Gate, Inbox, texts
+from tests.support.wait import eventually
 
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume import handler_delivery

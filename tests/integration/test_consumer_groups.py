@@ -11,8 +11,9 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
-from tests.support.waiting import eventually
+from tests.support.platform_driver import Stand, queue_of, standing
+from tests.support.recording_handlers import Inbox, texts
+from tests.support.wait import eventually
 
 from sparrow.client.aio.consume import broker_requests, handler_delivery, membership
 from sparrow.client.aio.consume.consumer import Consumer

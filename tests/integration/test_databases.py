@@ -15,8 +15,8 @@ import psutil
 import pytest
 from tests.support import databases
 from tests.support.databases import ENVIRONMENT, NoServer, Server, mariadb_server, postgres_server
-from tests.support.processes import ROOT
-from tests.support.waiting import wait_until
+from tests.support.server_processes import ROOT
+from tests.support.wait import wait_until
 
 FACTORIES = {"mariadb": mariadb_server, "postgres": postgres_server}
 TABLES = "SELECT count(*) FROM information_schema.tables WHERE table_schema NOT IN ('information_schema', {hidden})"

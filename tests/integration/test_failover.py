@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox
 from tests.support.platforms import running_broker
-from tests.support.processes import BrokerProcess, broker_process
-from tests.support.waiting import eventually
+from tests.support.recording_handlers import Inbox
+from tests.support.server_processes import BrokerProcess, broker_process
+from tests.support.wait import eventually
 
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.connection.session import ClientSession

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.support.platforms import running_platform
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Producer
 from sparrow.client.aio.consume.pop_consumer import PopConsumer

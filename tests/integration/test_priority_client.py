@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consuming import Gate, Inbox, Stand, queue_of, standing, texts
-from tests.support.waiting import eventually, wait_until
+from tests.support.platform_driver import Stand, queue_of, standing
+from tests.support.recording_handlers import Gate, Inbox, texts
+from tests.support.wait import eventually, wait_until
 
 from sparrow import clock
 from sparrow.client import Consumer as BlockingConsumer

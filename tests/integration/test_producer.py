@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.support.platforms import running_broker, running_platform
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.consuming import Stand, standing
-from tests.support.waiting import eventually
+from tests.support.platform_driver import Stand, standing
+from tests.support.wait import eventually
 
 from sparrow.client.aio.consume import table_reader
 from sparrow.client.aio.consume.consumer import Consumer

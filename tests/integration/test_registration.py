@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from tests.support.platforms import broker_server, channel_to, running_broker, send
-from tests.support.waiting import eventually
-from tests.support.wires import LOOPBACK
+from tests.support.raw_connection import LOOPBACK
+from tests.support.wait import eventually
 
 from sparrow.model.errors import SettingsError
 from sparrow.model.topic import Topic

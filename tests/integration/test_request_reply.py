@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, standing
+from tests.support.platform_driver import Stand, standing
 from tests.support.platforms import named, pull, running_broker, send_header
-from tests.support.waiting import eventually
+from tests.support.recording_handlers import Inbox
+from tests.support.wait import eventually
 
 from sparrow import client
 from sparrow.client.aio import Consumer, Producer

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.asking import Asking, Clock, asking
-from tests.support.consuming import Inbox, Stand, queue_of, standing
+from tests.support.broker_client import Asking, Clock, asking
+from tests.support.platform_driver import Stand, queue_of, standing
 from tests.support.platforms import channel_to, running_broker, sent, try_send
-from tests.support.waiting import eventually
+from tests.support.recording_handlers import Inbox
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer
 from sparrow.client.aio.admin.resend import ResendResult

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
-from tests.support.waiting import eventually, wait_until
+from tests.support.platform_driver import Stand, queue_of, standing
+from tests.support.recording_handlers import Inbox, texts
+from tests.support.wait import eventually, wait_until
 
 from sparrow import client, clock
 from sparrow.client.aio import Admin, Consumer, Producer

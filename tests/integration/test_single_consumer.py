@@ -8,9 +8,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
+from tests.support.platform_driver import Stand, queue_of, standing
 from tests.support.platforms import running_broker
-from tests.support.waiting import eventually, wait_until
+from tests.support.recording_handlers import Inbox, texts
+from tests.support.wait import eventually, wait_until
 
 from sparrow.client import Consumer as BlockingConsumer
 from sparrow.client import DeadLetter, Message, RetryLater

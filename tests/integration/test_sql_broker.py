@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.asking import Asking, Clock, asking
-from tests.support.consuming import Inbox, Stand, texts
+from tests.support.broker_client import Asking, Clock, asking
 from tests.support.databases import Server, mariadb_server, postgres_server
+from tests.support.platform_driver import Stand
 from tests.support.platforms import channel_to, named, pull, send, send_header, sent, try_pull, try_send
+from tests.support.recording_handlers import Inbox, texts
 from tests.support.sql_brokers import standing_on, store_of
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow import clock
 from sparrow.client.aio import Admin, Consumer, Producer

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consuming import Inbox
 from tests.support.platforms import named, pull, pulled, send, send_batch, sent, try_pull, try_send
+from tests.support.recording_handlers import Inbox
 from tests.support.sql_brokers import NAME, Crew, crew, leading_of, store_of
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.broker.delay.sql import SqlDelayScheduler
 from sparrow.client.aio import Admin, Consumer, Producer

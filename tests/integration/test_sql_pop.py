@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.integration.test_broker_pop import INVISIBLE_MS, Got, Popper, bodies_of
-from tests.support.asking import Clock
+from tests.support.broker_client import Clock
 from tests.support.platforms import broker_settings, channel_to, named, send, send_batch, subscribe
 from tests.support.sql_brokers import Crew, crew, leading_of, standing_on, store_of
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow import clock
 from sparrow.broker.pop.state import sql as state_sql

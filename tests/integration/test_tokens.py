@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.platforms import SMALL_LOG, broker_settings, channel_to, running_platform, try_pull, try_send
-from tests.support.wires import wire_to
+from tests.support.raw_connection import wire_to
 
 import sparrow.testing
 from sparrow import client

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, standing
-from tests.support.waiting import eventually, wait_until
+from tests.support.platform_driver import Stand, standing
+from tests.support.recording_handlers import Inbox
+from tests.support.wait import eventually, wait_until
 
 from sparrow import client
 from sparrow.client.aio import ClientSession, Consumer, Producer

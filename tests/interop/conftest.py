@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 from tests.interop import official, platforms
+from tests.interop.fresh_topic import QUEUES, Stage
 from tests.interop.java import JavaClient, Producer, java_client
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
-from tests.interop.stage import QUEUES, Stage
 
 from sparrow.client.aio import Admin
 

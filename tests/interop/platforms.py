@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.interop.official import Kit
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin
 

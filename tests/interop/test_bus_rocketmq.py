@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
+from tests.interop.fresh_topic import PATIENCE_S
 from tests.interop.platforms import Platform
-from tests.interop.stage import PATIENCE_S
 
 from sparrow.bus import headers as h
 from sparrow.bus.transports.sparrow.consumer import SparrowGroupConsumer

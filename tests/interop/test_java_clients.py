@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, Producer, Seen
 from tests.interop.mqadmin import Mqadmin
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 # A client that lost a notification catches up half a minute later, possibly several times in a test.
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -9,7 +9,7 @@ import pytest
 from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Producer, Seen, java_client
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin, trace_records
 from sparrow.client.trace_records import ConsumeEndTrace, ConsumeStartTrace, PublishTrace, TraceRecord

@@ -3,7 +3,7 @@
 import pytest
 from tests.interop.java import JavaClient, Producer
 from tests.interop.platforms import Platform
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin
 

@@ -23,10 +23,10 @@ from tests.interop.platforms import Platform
 from tests.interop.test_java_clients import bodies, found_by_key, numbered, places, settle, wait_for_all
 from tests.interop.test_java_kinds import ASKED_S, later, traces
 from tests.interop.test_mqadmin import body_of, route
-from tests.support import processes
+from tests.support import server_processes
 from tests.support.databases import Server, mariadb_server
-from tests.support.processes import broker_process
-from tests.support.waiting import wait_until
+from tests.support.server_processes import broker_process
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin
 from sparrow.client.trace_records import ConsumeEndTrace, ConsumeStartTrace, PublishTrace
@@ -545,10 +545,10 @@ def _crew(version: str, name_server: str, folder: Path) -> Iterator[Crew]:
 async def test_clients_continue_when_the_leader_of_two_brokers_is_killed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(processes.ENVIRONMENT, "SPARROW_SQL__LEASE_MS", "2000")
+    monkeypatch.setitem(server_processes.ENVIRONMENT, "SPARROW_SQL__LEASE_MS", "2000")
     store = server.new_database()
     async with (
-        processes.server_process("name-server", "--port", "0", "--data", str(tmp_path / "naming")) as said,
+        server_processes.server_process("name-server", "--port", "0", "--data", str(tmp_path / "naming")) as said,
         AsyncExitStack() as brokers,
     ):
         name_server = said[0].split()[-1]

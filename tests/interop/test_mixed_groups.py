@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from tests.interop.fresh_topic import QUEUES, Stage, numbered
 from tests.interop.java import SETTLE_S, JavaClient
 from tests.interop.java import Consumer as JavaConsumer
 from tests.interop.platforms import Platform
-from tests.interop.stage import QUEUES, Stage, numbered
-from tests.support.consuming import Inbox
-from tests.support.waiting import eventually
+from tests.support.recording_handlers import Inbox
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Consumer
 

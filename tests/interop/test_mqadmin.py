@@ -11,7 +11,7 @@ from tests.interop.conftest import PRODUCER_GROUP, TEMPLATE_TOPIC
 from tests.interop.java import SETTLE_S, Consumer, JavaClient, Producer, Sent
 from tests.interop.mqadmin import Mqadmin, fields
 from tests.interop.platforms import Platform
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

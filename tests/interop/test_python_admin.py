@@ -4,9 +4,9 @@ import asyncio
 from collections import Counter
 
 import pytest
-from tests.interop.stage import PATIENCE_S, Stage, early_and_late, lies, numbered
-from tests.support.consuming import Gate, Inbox, texts
-from tests.support.waiting import eventually
+from tests.interop.fresh_topic import PATIENCE_S, Stage, early_and_late, lies, numbered
+from tests.support.recording_handlers import Gate, Inbox, texts
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin
 from sparrow.client.options import Prefetch

@@ -6,11 +6,22 @@ from collections import Counter, defaultdict
 from datetime import UTC, datetime
 
 import pyarrow as pa
+from tests.interop.fresh_topic import (
+    PATIENCE_S,
+    QUEUES,
+    Stage,
+    early_and_late,
+    found,
+    lies,
+    numbered,
+    polled,
+    settled,
+    told,
+)
 from tests.interop.java import JavaClient
 from tests.interop.platforms import Platform
-from tests.interop.stage import PATIENCE_S, QUEUES, Stage, early_and_late, found, lies, numbered, polled, settled, told
-from tests.support.consuming import Inbox, texts
-from tests.support.waiting import eventually
+from tests.support.recording_handlers import Inbox, texts
+from tests.support.wait import eventually
 
 from sparrow import client as blocking
 from sparrow.client.aio import Admin

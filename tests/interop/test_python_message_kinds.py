@@ -4,9 +4,9 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.interop.stage import PATIENCE_S, Stage, polled
-from tests.support.consuming import Inbox, texts
-from tests.support.waiting import eventually
+from tests.interop.fresh_topic import PATIENCE_S, Stage, polled
+from tests.support.recording_handlers import Inbox, texts
+from tests.support.wait import eventually
 
 from sparrow.client import trace_records
 from sparrow.client.aio import Admin

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.interop.fresh_topic import QUEUES, Stage
 from tests.interop.java import JavaClient
 from tests.interop.mqadmin import Mqadmin
-from tests.interop.stage import QUEUES, Stage
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin
 from sparrow.testing.platform import run_platform

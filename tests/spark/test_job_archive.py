@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.jobs import TINY_LOG, Stored, append, make_topic, store_of, stored, trim
+from tests.support.spark_jobs import TINY_LOG, Stored, append, make_topic, store_of, stored, trim
 from typer.testing import CliRunner
 
 from sparrow.cli.main import app

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.jobs import append, make_topic, stored
+from tests.support.spark_jobs import append, make_topic, stored
 
 from sparrow.model.errors import Refused
 from sparrow.model.message import Draft

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow.cli.main import app

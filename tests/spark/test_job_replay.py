@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.jobs import append, make_topic, stored
-from tests.support.waiting import wait_until
+from tests.support.spark_jobs import append, make_topic, stored
+from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow.cli.main import app

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 # Not the temporary folder of the environment: a unix socket's path has at most 107 bytes (103 on macOS).
 HOME = Path(f"/tmp/sparrow-databases-{os.geteuid()}")

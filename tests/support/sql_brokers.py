@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests.support.consuming import Stand
+from tests.support.platform_driver import Stand
 from tests.support.platforms import broker_settings, channel_to
 
 from sparrow.broker.leadership import Leadership

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 from tests.support.bus_tables import change, counts, effects, make_effects, row, rows
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.bus import CancelToken, Event, FailedEvent, Headers, NoReply, Reject, Retry, fixed
 from sparrow.bus.aio import EventBus

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.bus import EventStatus, Reject, Retry, StateChange
 from sparrow.bus.aio import EventBus

@@ -18,7 +18,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.support.bus_tables import change, counts, effects, make_effects, row, rows
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.bus import Event, Headers, NotInTransaction, NotSerializable, OutgoingEvent
 from sparrow.bus.aio import EventBus

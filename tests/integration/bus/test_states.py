@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.support.bus_tables import change, counts, effects, make_effects, row, rows
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.bus import (
     EventBus,

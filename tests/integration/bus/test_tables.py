@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.support.bus_tables import change, counts, row, rows, set_time, shape, table_names
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.bus import Event, EventStatus, Reject
 from sparrow.bus.aio import EventBus

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from tests.support.platforms import channel_to
-from tests.support.waiting import eventually
-from tests.support.wires import listening, wire_to
+from tests.support.raw_connection import listening, wire_to
+from tests.support.wait import eventually
 
 from sparrow.model.errors import ConnectionLost, NotPermitted, RequestTimeout, UnknownTopic
 from sparrow.net import HandlerResponse, RequestDispatcher

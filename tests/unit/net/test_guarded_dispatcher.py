@@ -1,7 +1,7 @@
 """A guard before the handlers: requests that it refuses reach no handler."""
 
 import pytest
-from tests.support.wires import listening, wire_to
+from tests.support.raw_connection import listening, wire_to
 
 from sparrow.model.errors import NotPermitted
 from sparrow.net.dispatcher import GuardedRequestDispatcher, HandlerResponse, encode_response

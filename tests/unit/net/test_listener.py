@@ -5,8 +5,8 @@ import socket
 
 import pytest
 from tests.support.platforms import channel_to
-from tests.support.waiting import eventually
-from tests.support.wires import LOOPBACK, listening, wire_to
+from tests.support.raw_connection import LOOPBACK, listening, wire_to
+from tests.support.wait import eventually
 
 from sparrow.model.errors import ConnectionLost, SettingsError
 from sparrow.net import Address, Listener, connect

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.support.cases import each_case
-from tests.support.portions import blob, portion
+from tests.support.queue_batches import blob, portion
 
 from sparrow.model.errors import ProtocolError
 from sparrow.model.queue import Queue

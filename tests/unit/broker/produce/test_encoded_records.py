@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.portions import portion
+from tests.support.queue_batches import portion
 
 from sparrow.broker.produce.encoded_records import IncomingRecords, check_destinations, validate_records
 from sparrow.model.errors import IllegalMessage, NotPermitted, Refused, TooLarge, UnknownTopic

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.portions import blob
-from tests.support.waiting import eventually
+from tests.support.queue_batches import blob
+from tests.support.wait import eventually
 
 from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.broker.produce.stage_store import STAGE_NAME_CHARS_MAX, StageStore

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.support.drafts import bodies, draft, messages
 from tests.support.log_stores import SMALL, crashed_copy, damage, overwrite, segment_path, small
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.model.errors import IllegalName, Refused, SparrowError, UnknownTopic
 from sparrow.model.message import Host

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from tests.support.drafts import bodies, draft
 from tests.support.log_stores import small
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.model.errors import SparrowError, StoreFull
 from sparrow.model.queue import Queue

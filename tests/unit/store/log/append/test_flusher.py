@@ -6,7 +6,7 @@ import threading
 import pytest
 from tests.support.drafts import bodies, draft
 from tests.support.log_stores import small
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.model.errors import FlushTimeout, StoreFailed
 from sparrow.model.queue import Queue

@@ -23,8 +23,8 @@ import msgspec
 from sqlalchemy import Connection, text
 from tests.fault import bus_worker
 from tests.fault.bus_worker import TOPIC, Job
-from tests.support.processes import ENVIRONMENT
-from tests.support.waiting import wait_until
+from tests.support.server_processes import ENVIRONMENT
+from tests.support.wait import wait_until
 
 from sparrow.bus import EventBus
 from sparrow.bus import headers as h

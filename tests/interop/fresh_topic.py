@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from tests.interop.platforms import Platform
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message, StoredMessage

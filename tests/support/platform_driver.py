@@ -1,4 +1,4 @@
-"""A platform with messages to consume, and handlers that record them."""
+"""A running platform for tests of consumers: create topics, send messages, wait for commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.support.platforms import named, running_platform, send_batch, sent, t
 
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
-from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net import Channel, connect
 from sparrow.wire.bodies import QueueRef
@@ -74,35 +73,3 @@ async def standing(folder: Path, **settings: object) -> AsyncIterator[Stand]:
 
 def queue_of(topic: str, queue_id: int = 0, broker: str = BROKER) -> QueueRef:
     return QueueRef(topic, broker, queue_id)
-
-
-def texts(messages: Sequence[StoredMessage]) -> list[str]:
-    return [message.body.decode() for message in messages]
-
-
-class Inbox:
-    """A handler that records its messages."""
-
-    def __init__(self) -> None:
-        self.messages: list[StoredMessage] = []
-
-    async def __call__(self, message: StoredMessage) -> None:
-        self.messages.append(message)
-
-    @property
-    def texts(self) -> list[str]:
-        return texts(self.messages)
-
-
-class Gate(Inbox):
-    """A handler that keeps each message in progress until the gate opens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened = asyncio.Event()
-        self.finished: list[str] = []
-
-    async def __call__(self, message: StoredMessage) -> None:
-        self.messages.append(message)
-        await self.opened.wait()
-        self.finished.append(message.body.decode())
