@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.support.platforms import channel_to, named, pull, send, subscribe
+from tests.support.platforms import encode_properties, open_channel, pull, send, subscribe
 from tests.support.server_processes import BrokerProcess, broker_process
 from tests.support.wait import eventually
 
@@ -67,11 +67,11 @@ async def delays(channel: Channel, told: Told, rng: random.Random) -> None:
         body = told.name("delayed")
         if rng.random() < 0.3:
             begun = now_ms()
-            await send(channel, LATE, body, rng.randrange(4), named(DELAY="1"))
+            await send(channel, LATE, body, rng.randrange(4), encode_properties(DELAY="1"))
             told.due_ms[body], told.due_ms_at_latest[body] = begun + 1_000, now_ms() + 1_000
         else:
             due_ms = now_ms() + rng.randrange(20, 2_000)
-            await send(channel, LATE, body, rng.randrange(4), named(TIMER_DELIVER_MS=str(due_ms)))
+            await send(channel, LATE, body, rng.randrange(4), encode_properties(TIMER_DELIVER_MS=str(due_ms)))
             told.due_ms[body], told.due_ms_at_latest[body] = due_ms, max(due_ms, now_ms())
 
 
@@ -89,7 +89,7 @@ async def retries(channel: Channel, told: Told, _: random.Random) -> None:
 async def transactions(channel: Channel, told: Told, rng: random.Random) -> None:
     while True:
         body = told.name("paid")
-        sent = await send(channel, PAID, body, 0, named(TRAN_MSG="true", PGROUP="p"), sys_flag=4)
+        sent = await send(channel, PAID, body, 0, encode_properties(TRAN_MSG="true", PGROUP="p"), sys_flag=4)
         chance = rng.random()
         if chance < 0.2:
             continue  # its producer never ends the transaction
@@ -108,7 +108,7 @@ async def load(address: Address, told: Told, rng: random.Random) -> None:
 
     async def one(work, number: int) -> None:
         try:
-            async with channel_to(address) as channel:
+            async with open_channel(address) as channel:
                 await subscribe(channel, "g", **{TRIED: "*"})
                 await work(channel, told, random.Random(rng.random() + number))
         except Unavailable:
@@ -151,7 +151,7 @@ async def test_a_kill_loses_nothing_delivers_nothing_early_and_shows_no_unfinish
     async with broker_process("killed", tmp_path / "store", "") as broker:
         for _ in range(50 if scale == "full" else 3):
             await round_of(broker, told, rng)
-        async with channel_to(address_of(broker)) as channel:
+        async with open_channel(address_of(broker)) as channel:
             last_ms = max(told.due_ms_at_latest.values())
             await eventually(lambda: now_ms() > last_ms + SLACK_MS, within_s=10)
             delivered = await everything(channel, LATE, 4) + await everything(channel, RETRY, 1)

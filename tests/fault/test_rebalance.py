@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.fault import killed_consumer
 from tests.fault.killed_consumer import APPETITE, GROUP, TOPIC, WORKERS
-from tests.support.platform_driver import Stand, standing
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
 from tests.support.server_processes import ENVIRONMENT
 from tests.support.wait import eventually
 
@@ -79,7 +79,7 @@ class Child:
 class Group:
     """All children, dead or alive, and the sent messages."""
 
-    def __init__(self, stand: Stand, folder: Path) -> None:
+    def __init__(self, stand: PlatformDriver, folder: Path) -> None:
         self._stand, self._folder = stand, folder
         self.children: list[Child] = []
         self.sent = 0
@@ -156,8 +156,8 @@ async def some_join(group: Group) -> None:
 async def test_a_rebalance_loses_no_message_and_repeats_only_uncommitted_ones(tmp_path, scale):
     events = [some_kill, some_leave, some_join] * (1 if scale == "smoke" else 3)
     each = (10_000 if scale == "smoke" else 100_000) // QUEUES // len(events)
-    async with standing(tmp_path / "platform") as stand, AsyncExitStack() as stack:
-        await stand.topic(TOPIC, QUEUES)
+    async with running_platform_driver(tmp_path / "platform") as stand, AsyncExitStack() as stack:
+        await stand.create_topic(TOPIC, QUEUES)
         group = Group(stand, tmp_path)
         for _ in range(3):
             await group.add()
@@ -178,7 +178,7 @@ async def test_a_rebalance_loses_no_message_and_repeats_only_uncommitted_ones(tm
                 assert not early, f"{name}: {len(early)} committed messages came again, the first is {min(early)}"
             twice[name] = twice.get(name, 0) + group.repeats - repeats_before
         for queue_id in range(QUEUES):
-            await stand.commits(group.sent, GROUP, TOPIC, queue_id)
+            await stand.wait_for_commit(group.sent, GROUP, TOPIC, queue_id)
         group.look()
         given = list(group.everything_given())
         assert set(given) == {(queue_id, offset) for queue_id in range(QUEUES) for offset in range(group.sent)}

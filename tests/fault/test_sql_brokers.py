@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.support.databases import mariadb_server
-from tests.support.platforms import channel_to, named, pull, send_header
+from tests.support.platforms import encode_properties, open_channel, pull, send_header
 from tests.support.server_processes import BrokerProcess
-from tests.support.sql_brokers import NAME
+from tests.support.sql_brokers import BROKER_NAME
 from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
@@ -93,7 +93,7 @@ class Broker(BrokerProcess):
     """One of the brokers; it is restarted within a second after a kill."""
 
     def __init__(self, folder: Path, name_servers: str, url: str) -> None:
-        super().__init__(NAME, folder, name_servers, store=url)
+        super().__init__(BROKER_NAME, folder, name_servers, store=url)
         self._environment |= {"SPARROW_SQL__LEASE_MS": str(LEASE_MS)}
         self.is_up = False
 
@@ -133,10 +133,10 @@ async def produce_at(history: History, name: str, broker: Broker) -> None:
     number = 0
     while not history.is_over:
         with contextlib.suppress(SparrowError):
-            async with channel_to(broker.address) as channel:
+            async with open_channel(broker.address) as channel:
                 while not history.is_over:
                     body = f"{name} {number}".encode()
-                    words = named(
+                    words = encode_properties(
                         __PID=name, __SEQ=str(number), UNIQ_KEY=body.hex(), PRIORITY=WORDS[number % LANE_COUNT]
                     )
                     header = send_header(TOPIC, number % PARTS, words)
@@ -176,7 +176,7 @@ class Reader:
         while True:
             broker = self._brokers[self._at % BROKERS]
             with contextlib.suppress(SparrowError):
-                async with channel_to(broker.address) as channel:
+                async with open_channel(broker.address) as channel:
                     await asyncio.gather(*(self._read(channel, queue_id) for queue_id in range(QUEUES)))
             self._at += 1
             await asyncio.sleep(0.02)
@@ -205,7 +205,7 @@ async def watch_progress(history: History, brokers: Sequence[Broker], groups: Se
     while True:
         broker = rng.choice([broker for broker in brokers if broker.is_up])
         with contextlib.suppress(SparrowError):
-            async with channel_to(broker.address) as channel:
+            async with open_channel(broker.address) as channel:
                 for group in groups:
                     for queue_id in range(QUEUES):
                         await assert_progress(history, channel, group, queue_id)
@@ -305,7 +305,7 @@ async def number_0(name_servers: str) -> str | None:
     """Return the leader's address from the name server."""
     async with Admin(name_servers) as admin:
         for cluster in (await admin.clusters()).values():
-            return cluster.masters.get(NAME)
+            return cluster.masters.get(BROKER_NAME)
     return None
 
 
@@ -336,7 +336,7 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
         async with Admin(name_servers) as admin:
             await admin.create_topic(TOPIC, PARTS)
         for broker in brokers:
-            async with channel_to(broker.address) as channel:
+            async with open_channel(broker.address) as channel:
                 await knows_the_topic(channel)
         yield Stage(name_servers, brokers, History())
 
@@ -380,7 +380,7 @@ async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, ga
             ],
             hurt_and_settle,
         )
-    async with channel_to(brokers[0].address) as channel:
+    async with open_channel(brokers[0].address) as channel:
         log = await everything(channel)
     delivered = history.seen[GROUP]
     gaps, direct_gaps = gaps_after(history.blows, history, by_name), gaps_after(history.blows, history, direct)

@@ -21,7 +21,7 @@ import pytest
 from tests.fault import sql_writer
 from tests.fault.sql_writer import LANE, drafts_of
 from tests.support.databases import Server, mariadb_server, postgres_server
-from tests.support.drafts import messages
+from tests.support.drafts import decode_messages
 from tests.support.server_processes import ROOT
 
 from sparrow.model.errors import Unavailable
@@ -98,7 +98,7 @@ async def follow(store: SqlStore, seen: list[bytes], is_over: asyncio.Event) -> 
             await asyncio.sleep(0)  # no pause: read rows before they are on disk
             continue
         assert isinstance(found, Slice), f"after {len(seen)} messages the reader was sent elsewhere: {found}"
-        for message in messages(found):
+        for message in decode_messages(found):
             assert message.queue_offset == len(seen), "the next one is the next one"
             seen.append(digest(message.body))
         assert found.next_offset == len(seen)

@@ -1,7 +1,7 @@
 """Admin requests of operators' tools, over a real socket."""
 
 import pytest
-from tests.support.broker_client import LOG, Asking, Clock, asking
+from tests.support.broker_client import LOG, BrokerClient, Clock, running_broker_client
 
 from sparrow.model.queue import Queue
 from sparrow.wire import bodies, headers, record
@@ -20,7 +20,7 @@ def clock():
 
 @pytest.fixture
 async def desk(tmp_path, clock):
-    async with asking(tmp_path / "store", clock) as desk:
+    async with running_broker_client(tmp_path / "store", clock) as desk:
         yield desk
 
 
@@ -37,19 +37,19 @@ def a_topic(name: str = "T", **changes: object) -> UpdateTopic:
     return UpdateTopic(**(fields | changes))
 
 
-async def make(desk: Asking, name: str = "T", **changes: object) -> None:
+async def make(desk: BrokerClient, name: str = "T", **changes: object) -> None:
     await desk.done(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(name, **changes))
 
 
-async def topic_of(desk: Asking, name: str = "T") -> TopicConfig:
+async def topic_of(desk: BrokerClient, name: str = "T") -> TopicConfig:
     return await desk.told(TopicConfig, RequestCode.GET_TOPIC_CONFIG, TopicRequest(name))
 
 
-async def all_topics(desk: Asking) -> bodies.TopicTable:
+async def all_topics(desk: BrokerClient) -> bodies.TopicTable:
     return await desk.told(bodies.TopicTable, RequestCode.GET_ALL_TOPIC_CONFIG)
 
 
-async def all_groups(desk: Asking) -> bodies.GroupTable:
+async def all_groups(desk: BrokerClient) -> bodies.GroupTable:
     return await desk.told(bodies.GroupTable, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 
 
@@ -76,9 +76,9 @@ class TestTopics:
         assert await all_topics(desk) == before
 
     async def test_a_topic_survives_a_restart_of_the_broker(self, tmp_path):
-        async with asking(tmp_path / "store") as desk:
+        async with running_broker_client(tmp_path / "store") as desk:
             await make(desk, attributes="+message.type=FIFO")
-        async with asking(tmp_path / "store") as desk:
+        async with running_broker_client(tmp_path / "store") as desk:
             assert await topic_of(desk) == TopicConfig("T", 2, 2, attributes={"message.type": "FIFO"})
 
     async def test_topic_attributes_are_added_changed_and_removed(self, desk):
@@ -319,7 +319,7 @@ class TestGroups:
 
 
 class TestProgress:
-    async def stats(self, desk: Asking, group: str = "g", **topics: str) -> bodies.ConsumeStats:
+    async def stats(self, desk: BrokerClient, group: str = "g", **topics: str) -> bodies.ConsumeStats:
         asked = headers.GetConsumeStats(group, **topics)
         return await desk.told(bodies.ConsumeStats, RequestCode.GET_CONSUME_STATS, asked)
 
@@ -477,7 +477,7 @@ class TestProgress:
 
 
 class TestRuntime:
-    async def figures(self, desk: Asking) -> dict[str, str]:
+    async def figures(self, desk: BrokerClient) -> dict[str, str]:
         return (await desk.told(bodies.KvTable, RequestCode.GET_BROKER_RUNTIME_INFO)).table
 
     async def test_runtime_info_contains_every_key_that_cluster_list_reads(self, desk):
@@ -556,7 +556,7 @@ class TestRuntime:
 
     async def test_broker_config_is_returned_as_java_properties(self, tmp_path):
         folder = tmp_path / "a b\\Jürgen"
-        async with asking(folder, name="b1", auto_create_topics=False) as desk:
+        async with running_broker_client(folder, name="b1", auto_create_topics=False) as desk:
             answer = await desk.ask(RequestCode.GET_BROKER_CONFIG)
             said = headers.read(headers.GetBrokerConfigResponse, answer.ext)
             assert bodies.read(bodies.DataVersion, said.version.encode()).timestamp == desk.broker.started_ms

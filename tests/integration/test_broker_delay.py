@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import LOG, Asking, Clock, asking
+from tests.support.broker_client import LOG, BrokerClient, Clock, running_broker_client
 from tests.support.platforms import log_delay_of
 from tests.support.wait import eventually
 
@@ -46,7 +46,7 @@ async def bodies_in(store: LogStore, queue: Queue = T) -> list[bytes]:
 class Stage:
     """A broker, its clock, and the messages that it has delivered."""
 
-    def __init__(self, client: Asking, clock: Clock) -> None:
+    def __init__(self, client: BrokerClient, clock: Clock) -> None:
         self.client, self.clock, self.store = client, clock, client.broker.store
 
     def pass_ms(self, ms: int) -> None:
@@ -73,7 +73,7 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path):
     clock = Clock()
-    async with asking(tmp_path / "store", clock) as client:
+    async with running_broker_client(tmp_path / "store", clock) as client:
         yield Stage(client, clock)
 
 
@@ -89,7 +89,7 @@ class Restarts:
 
 class _staged:
     def __init__(self, path: Path, clock: Clock, settings: dict[str, object]) -> None:
-        self._context, self._clock = asking(path, clock, **settings), clock
+        self._context, self._clock = running_broker_client(path, clock, **settings), clock
 
     async def __aenter__(self) -> Stage:
         return Stage(await self._context.__aenter__(), self._clock)

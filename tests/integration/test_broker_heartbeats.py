@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.drafts import draft
+from tests.support.drafts import make_draft
 from tests.support.wait import eventually
 
 from sparrow.broker.admin import consumer_control
@@ -333,7 +333,7 @@ async def five_messages(server: BrokerServer) -> list[int]:
     """Store five messages in queue 0 of T and commit offset 3 for group g; return their physical offsets."""
     store = server.broker.store
     await server.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
-    appended = await store.append(Queue("T", 0), [draft(f"m{number}", tags="a") for number in range(5)])
+    appended = await store.append(Queue("T", 0), [make_draft(f"m{number}", tags="a") for number in range(5)])
     await store.offsets.commit("g", Queue("T", 0), 3)
     await store.offsets.commit("g", Queue("T", 1), 0)
     return list(appended.physical_offsets)

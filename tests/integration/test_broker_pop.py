@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 from tests.support.broker_client import LOG, Clock
-from tests.support.log_stores import crashed_copy
-from tests.support.platforms import TIMEOUT_MS, named, running_platform, send, send_batch, subscribe
-from tests.support.raw_connection import wire_to
+from tests.support.log_stores import copy_as_crashed
+from tests.support.platforms import TIMEOUT_MS, encode_properties, running_platform, send, send_batch, subscribe
+from tests.support.raw_connection import open_raw_connection
 from tests.support.wait import eventually
 
 from sparrow.broker.pop import receipt_handles
@@ -218,7 +218,7 @@ async def test_a_pop_response_contains_the_fields_of_receipt_handles(popper):
 
 
 async def test_a_popped_message_equals_the_stored_one(popper):
-    await send(popper.channel, "T", b"body", 1, named(TAGS="a", KEYS="k"))
+    await send(popper.channel, "T", b"body", 1, encode_properties(TAGS="a", KEYS="k"))
     (got,) = await popper.pop()
     (stored,) = record.decode_all((await popper.broker.store.read(Queue("T", 1), 0)).tobytes())
     assert got.message == stored
@@ -226,7 +226,7 @@ async def test_a_popped_message_equals_the_stored_one(popper):
 
 async def test_a_binary_pop_and_a_binary_ack_get_binary_responses(popper):
     await popper.fill(each=1, queues=1)
-    async with wire_to(popper.server.address) as wire:
+    async with open_raw_connection(popper.server.address) as wire:
         ext = headers.write(popper.pop_header())
         answer = await wire.ask(
             RemotingCommand(RequestCode.POP_MESSAGE, 1, ext=ext, serialization=Serialization.BINARY)
@@ -294,7 +294,7 @@ async def test_each_group_pops_every_message(popper):
 
 async def test_messages_excluded_by_the_tags_of_a_pop_are_skipped_for_good(popper):
     for tag in ("a", "b", "a", "c"):
-        await send(popper.channel, "T", tag.encode(), 0, named(TAGS=tag))
+        await send(popper.channel, "T", tag.encode(), 0, encode_properties(TAGS=tag))
     got = await popper.pop(expression="a || c", expression_type="TAG")
     assert bodies_of(got) == [b"a", b"a", b"c"]
     await popper.acked(*got)
@@ -304,7 +304,7 @@ async def test_messages_excluded_by_the_tags_of_a_pop_are_skipped_for_good(poppe
 async def test_one_pop_skips_thousands_of_messages_that_do_not_match(popper):
     for _ in range(3):
         await send_batch(popper.channel, "T", [(b"no", b"TAGS\x01b\x02")] * 1000, 0)
-    await send(popper.channel, "T", b"yes", 0, named(TAGS="a"))
+    await send(popper.channel, "T", b"yes", 0, encode_properties(TAGS="a"))
     assert bodies_of(await popper.pop(queue_id=0, expression="a")) == [b"yes"]
 
 
@@ -403,7 +403,7 @@ async def test_an_ack_of_an_unknown_topic_queue_or_offset_is_refused(popper, top
 
 
 async def test_unacknowledged_message_returns_after_its_invisible_time(popper):
-    await send(popper.channel, "T", b"x", 0, named(TAGS="a", KEYS="k"))
+    await send(popper.channel, "T", b"x", 0, encode_properties(TAGS="a", KEYS="k"))
     (first,) = await popper.pop(invisible_ms=1000)
     await popper.passes(999)
     assert await popper.pop() == []
@@ -558,8 +558,8 @@ async def test_a_parked_pop_receives_a_revived_message(popper):
 async def test_a_parked_pop_with_tags_ignores_other_tags(popper):
     waiting = asyncio.create_task(popper.pop(poll_ms=20_000, expression="a"))
     await eventually(lambda: popper.broker.long_polls.count == 1)
-    await send(popper.channel, "T", b"no", 1, named(TAGS="b"))
-    await send(popper.channel, "T", b"yes", 1, named(TAGS="a"))
+    await send(popper.channel, "T", b"no", 1, encode_properties(TAGS="b"))
+    await send(popper.channel, "T", b"yes", 1, encode_properties(TAGS="a"))
     assert bodies_of(await waiting) == [b"yes"]
 
 
@@ -748,7 +748,7 @@ async def test_a_crash_may_repeat_messages_and_loses_none(tmp_path):
         every = await popper.fill(each=40, queues=2)
         got = [each for _ in range(2) for each in await popper.pop(count=20)]
         await popper.acked(*got[:10])
-        crashed_copy(popper.broker.store, tmp_path / "second")
+        copy_as_crashed(popper.broker.store, tmp_path / "second")
     acknowledged = set(bodies_of(got[:10]))
     async with popping(tmp_path / "second", clock) as popper:
         seen: set[bytes] = set()

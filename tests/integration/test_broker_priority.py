@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import LOG, Asking, Clock, asking
-from tests.support.platforms import channel_to, named, running_platform, send, send_batch, try_send
+from tests.support.broker_client import LOG, BrokerClient, Clock, running_broker_client
+from tests.support.platforms import encode_properties, open_channel, running_platform, send, send_batch, try_send
 from tests.support.wait import eventually
 
 from sparrow.broker.server import BrokerServer
@@ -54,7 +54,7 @@ def a_topic(name: str = "T", **changes: object) -> UpdateTopic:
 class Desk:
     """One client of a broker that has a topic with lanes."""
 
-    def __init__(self, client: Asking, clock: Clock) -> None:
+    def __init__(self, client: BrokerClient, clock: Clock) -> None:
         self.client, self.clock, self.channel, self.store = client, clock, client.channel, client.broker.store
 
     async def make(self, **changes: object) -> TopicConfig:
@@ -65,10 +65,10 @@ class Desk:
         self, priority: Priority | None, body: bytes = b"", part: int = 0, **said: str
     ) -> SendMessageResponse:
         word = {} if priority is None else {"PRIORITY": priority.label}
-        return await send(self.channel, "T", body, part, named(**word, **said))
+        return await send(self.channel, "T", body, part, encode_properties(**word, **said))
 
     async def fill(self, priority: Priority, count: int, part: int = 0) -> None:
-        members = [(b"%d" % number, named(PRIORITY=priority.label).encode()) for number in range(count)]
+        members = [(b"%d" % number, encode_properties(PRIORITY=priority.label).encode()) for number in range(count)]
         await send_batch(self.channel, "T", members, part)
 
     async def stored(self, queue_id: int) -> list[StoredMessage]:
@@ -91,7 +91,7 @@ class Desk:
 @asynccontextmanager
 async def desk_at(path: Path, **settings: object) -> AsyncIterator[Desk]:
     clock = Clock()
-    async with asking(path / "store", clock, **settings) as client:
+    async with running_broker_client(path / "store", clock, **settings) as client:
         desk = Desk(client, clock)
         await desk.make()
         yield desk
@@ -141,7 +141,7 @@ async def test_adding_lanes_to_an_ordinary_topic_is_refused(desk):
 async def test_lanes_and_their_messages_survive_a_restart(tmp_path):
     async with desk_at(tmp_path) as desk:
         await desk.send(LOW, b"x", part=1)
-    async with asking(tmp_path / "store", Clock()) as client:
+    async with running_broker_client(tmp_path / "store", Clock()) as client:
         desk = Desk(client, Clock())
         assert [message.body for message in await desk.pop()] == [b"x"]
         assert (await desk.send(HIGH, part=1)).queue_id == 3
@@ -175,10 +175,10 @@ async def test_consume_time_spans_cover_every_lane(desk):
 
 
 async def test_routes_contain_the_lane_flag_and_the_queue_counts(tmp_path):
-    async with running_platform(tmp_path) as platform, channel_to(platform.broker.address) as broker:
+    async with running_platform(tmp_path) as platform, open_channel(platform.broker.address) as broker:
         answer = await broker.request(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(), timeout_ms=10_000)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        async with channel_to(platform.name_server.address) as naming:
+        async with open_channel(platform.name_server.address) as naming:
             answer = await naming.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"), timeout_ms=10_000)
         (queues,) = bodies.read(RouteData, answer.body).queue_datas
         assert (queues.write_queue_nums, queues.read_queue_nums, queues.topic_sys_flag) == (2, 6, LANES_SYS_FLAG)
@@ -209,16 +209,16 @@ async def test_a_send_to_an_unknown_write_queue_is_refused(desk):
 
 
 async def test_an_unknown_priority_is_refused_only_by_topics_with_lanes(desk):
-    answer = await try_send(desk.channel, "T", b"x", 0, named(PRIORITY="urgent"))
+    answer = await try_send(desk.channel, "T", b"x", 0, encode_properties(PRIORITY="urgent"))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "use high, middle or low" in (answer.remark or "")
-    sent = await send(desk.channel, "ordinary", b"x", 3, named(PRIORITY="urgent"))
+    sent = await send(desk.channel, "ordinary", b"x", 3, encode_properties(PRIORITY="urgent"))
     assert sent.queue_id == 3
 
 
 @pytest.mark.parametrize("count", [2, 1_000])
 async def test_a_batch_is_stored_in_the_lane_of_its_messages(desk, count):
-    members = [(b"%d" % number, named(PRIORITY="low").encode()) for number in range(count)]
+    members = [(b"%d" % number, encode_properties(PRIORITY="low").encode()) for number in range(count)]
     sent = await send_batch(desk.channel, "T", members, 1)
     assert sent.queue_id == 3 + LOW
     assert await desk.bodies_in(3 + LOW) == [body for body, _ in members]
@@ -229,7 +229,10 @@ async def test_a_batch_without_a_priority_is_stored_in_the_middle_lane(desk):
 
 
 async def test_a_batch_of_several_priorities_is_refused_completely(desk):
-    members = [(0, b"a", named(PRIORITY="low").encode()), (0, b"b", named(PRIORITY="high").encode())]
+    members = [
+        (0, b"a", encode_properties(PRIORITY="low").encode()),
+        (0, b"b", encode_properties(PRIORITY="high").encode()),
+    ]
     answer = await try_send(desk.channel, "T", batch.encode(members), code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "its messages have priorities high, low" in (answer.remark or "")
@@ -250,7 +253,7 @@ async def test_a_delayed_message_keeps_its_lane(desk, said):
 
 
 async def test_a_transactional_message_keeps_its_lane(desk):
-    said = named(TRAN_MSG="true", PGROUP="p", PRIORITY="low")
+    said = encode_properties(TRAN_MSG="true", PGROUP="p", PRIORITY="low")
     sent = await send(desk.channel, "T", b"paid", 1, said, sys_flag=IN_TRANSACTION, group="p")
     assert sent.queue_id == 3 + LOW
     word = EndTransaction("p", sent.queue_offset, int(sent.message_id[-16:], 16), COMMIT, "id")
@@ -341,8 +344,8 @@ async def test_only_starved_lanes_get_a_share_and_batches_stay_full(desk):
 async def test_a_starved_lane_on_disk_gets_its_share_as_separate_pops(tmp_path):
     clock, cold = Clock(), LOG.model_copy(update={"hot_bytes": 0})
     async with BrokerServer(BrokerSettings(port=0), tmp_path / "store", cold, now_ms=clock) as server:
-        async with channel_to(server.address) as channel:
-            desk = Desk(Asking(server, channel), clock)
+        async with open_channel(server.address) as channel:
+            desk = Desk(BrokerClient(server, channel), clock)
             await desk.make()
             await desk.fill(HIGH, 100)
             await desk.fill(LOW, 100)

@@ -1,7 +1,7 @@
 """Queries of messages by key, by id and by consume-queue position, over a real socket."""
 
 import pytest
-from tests.support.broker_client import Asking, Clock, asking
+from tests.support.broker_client import BrokerClient, Clock, running_broker_client
 
 from sparrow.model.queue import Queue
 from sparrow.wire import bodies, headers, record
@@ -21,12 +21,12 @@ def clock():
 
 @pytest.fixture
 async def desk(tmp_path, clock):
-    async with asking(tmp_path / "store", clock) as desk:
+    async with running_broker_client(tmp_path / "store", clock) as desk:
         yield desk
 
 
 async def found_by_key(
-    desk: Asking, key: str, *, topic: str = "T", count: int = 32, unique: bool = False, **times: int
+    desk: BrokerClient, key: str, *, topic: str = "T", count: int = 32, unique: bool = False, **times: int
 ):
     header = QueryMessage(topic, key, count, times.get("begin_ms", 0), times.get("end_ms", FOREVER), unique)
     answer = await desk.ask(RequestCode.QUERY_MESSAGE, header)
@@ -67,7 +67,7 @@ async def test_a_query_by_unique_key_ignores_the_count(desk):
 
 
 async def test_a_query_result_is_limited_in_bytes_but_has_at_least_one_message(tmp_path):
-    async with asking(tmp_path / "store", pull_bytes_max=1_100) as desk:
+    async with running_broker_client(tmp_path / "store", pull_bytes_max=1_100) as desk:
         for number in range(4):
             await desk.send(Q, bytes([number]) * 300, KEYS="k")
         await desk.send(Q, b"x" * 2_000, KEYS="large")

@@ -1,7 +1,7 @@
 """Messages that consumers send back: retries with growing delays, then the dead-letter queue."""
 
 import pytest
-from tests.support.broker_client import Asking, Clock, asking
+from tests.support.broker_client import BrokerClient, Clock, running_broker_client
 from tests.support.platforms import log_delay_of
 from tests.support.wait import eventually
 
@@ -19,7 +19,7 @@ T, RETRY, DEAD = Queue("T", 0), Queue("%RETRY%g", 0), Queue("%DLQ%g", 0)
 
 
 class Stage:
-    def __init__(self, client: Asking, clock: Clock) -> None:
+    def __init__(self, client: BrokerClient, clock: Clock) -> None:
         self.client, self.clock, self.broker = client, clock, client.broker
 
     async def messages(self, queue: Queue) -> list[StoredMessage]:
@@ -57,7 +57,7 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path):
     clock = Clock()
-    async with asking(tmp_path / "store", clock) as client:
+    async with running_broker_client(tmp_path / "store", clock) as client:
         await client.subscribe("g", T="*")
         yield Stage(client, clock)
 
@@ -146,12 +146,12 @@ async def test_sending_back_to_an_unknown_group_or_an_unreadable_message_is_refu
 
 async def test_a_pending_retry_survives_a_restart(tmp_path):
     clock = Clock()
-    async with asking(tmp_path / "store", clock) as client:
+    async with running_broker_client(tmp_path / "store", clock) as client:
         await client.subscribe("g", T="*")
         stage = Stage(client, clock)
         await stage.hand_back(await stage.sent())
     clock.now_ms += 9_999
-    async with asking(tmp_path / "store", clock) as client:
+    async with running_broker_client(tmp_path / "store", clock) as client:
         stage = Stage(client, clock)
         await stage.comes_again(1, 1)
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.platform_driver import Stand, standing
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
 from tests.support.platforms import pull, running_platform
-from tests.support.queue_batches import blob, portion
-from tests.support.sql_brokers import crew, standing_on
+from tests.support.queue_batches import encode_queue_batches, make_queue_batch
+from tests.support.sql_brokers import running_sql_brokers, running_sql_platform
 from tests.support.wait import eventually
 
 from sparrow.broker.server import BrokerServer
@@ -40,22 +40,22 @@ SCOPE = "query-1/sink"
 
 
 @asynccontextmanager
-async def stand_on(store: str, folder: Path, **settings: object) -> AsyncIterator[Stand]:
+async def stand_on(store: str, folder: Path, **settings: object) -> AsyncIterator[PlatformDriver]:
     """Run a platform with topic `t` of two queues."""
     if store == "log":
-        async with standing(folder, **settings) as stand:
-            await stand.topic("t", queues=2)
+        async with running_platform_driver(folder, **settings) as stand:
+            await stand.create_topic("t", queues=2)
             yield stand
     else:
-        async with standing_on(folder, f"sqlite:///{folder}/sparrow.db", **settings) as stand:
-            await stand.topic("t", queues=2)
+        async with running_sql_platform(folder, f"sqlite:///{folder}/sparrow.db", **settings) as stand:
+            await stand.create_topic("t", queues=2)
             yield stand
 
 
 class Desk:
     """A client that stages records, commits them and reads them back."""
 
-    def __init__(self, stand: Stand, session: ClientSession, store: str) -> None:
+    def __init__(self, stand: PlatformDriver, session: ClientSession, store: str) -> None:
         self.stand, self.session, self.store = stand, session, store
         self.address = str(stand.platform.address)
         self.server: BrokerServer = stand.platform.broker
@@ -109,8 +109,10 @@ async def desk(store: str, tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 async def test_staged_records_become_visible_in_order_at_the_commit(desk):
-    first = await desk.stage("a", blob("t", {0: [b"0", b"1"], 1: [b"x"]}), blob("t", {0: [b"2"]}))
-    second = await desk.stage("b", blob("t", {1: [b"y"], 0: [b"3"]}))
+    first = await desk.stage(
+        "a", encode_queue_batches("t", {0: [b"0", b"1"], 1: [b"x"]}), encode_queue_batches("t", {0: [b"2"]})
+    )
+    second = await desk.stage("b", encode_queue_batches("t", {1: [b"y"], 0: [b"3"]}))
     assert (first.rows, second.rows) == (4, 2)
     assert first.bytes > second.bytes > 0
     assert (await desk.read(0), await desk.read(1), await desk.ledger()) == ([], [], None)
@@ -122,24 +124,24 @@ async def test_staged_records_become_visible_in_order_at_the_commit(desk):
 
 
 async def test_stages_are_appended_in_the_order_of_the_commit(desk):
-    await desk.stage("a", blob("t", {0: [b"a"]}))
-    await desk.stage("b", blob("t", {0: [b"b"]}))
+    await desk.stage("a", encode_queue_batches("t", {0: [b"a"]}))
+    await desk.stage("b", encode_queue_batches("t", {0: [b"b"]}))
     assert await desk.commit(0, "b", "a")
     assert await desk.read() == [b"b", b"a"]
 
 
 async def test_a_number_of_a_scope_is_committed_once(desk):
-    await desk.stage("a", blob("t", {0: [b"a"]}))
+    await desk.stage("a", encode_queue_batches("t", {0: [b"a"]}))
     assert await desk.commit(3, "a")
-    await desk.stage("again", blob("t", {0: [b"a"]}))
+    await desk.stage("again", encode_queue_batches("t", {0: [b"a"]}))
     assert not await desk.commit(3, "again")
     assert not await desk.commit(3, "a"), "a stage that is gone is no error then"
-    await desk.stage("older", blob("t", {0: [b"z"]}))
+    await desk.stage("older", encode_queue_batches("t", {0: [b"z"]}))
     assert not await desk.commit(2, "older")
     assert len(desk.broker.stages) == 0, "stages go in either case"
-    await desk.stage("next", blob("t", {0: [b"b"]}))
+    await desk.stage("next", encode_queue_batches("t", {0: [b"b"]}))
     assert await desk.commit(4, "next")
-    await desk.stage("other", blob("t", {0: [b"c"]}))
+    await desk.stage("other", encode_queue_batches("t", {0: [b"c"]}))
     assert await desk.commit(0, "other", scope="query-2/sink"), "scopes are apart"
     assert await desk.read() == [b"a", b"b", b"c"]
     assert (await desk.ledger(), await desk.ledger("query-2/sink"), await desk.ledger("query-3")) == (4, 0, None)
@@ -152,7 +154,7 @@ async def test_a_commit_without_stages_is_recorded_in_the_ledger(desk):
 
 
 async def test_a_commit_response_contains_the_outcome_and_the_row_count(desk):
-    await desk.stage("a", blob("t", {0: [b"a", b"b"], 1: [b"c"]}))
+    await desk.stage("a", encode_queue_batches("t", {0: [b"a", b"b"], 1: [b"c"]}))
     for outcome, rows in (("committed", "3"), ("already", "0")):
         answer = await desk.stand.channel.request(
             RequestCode.COMMIT_STAGES, CommitStages(SCOPE, 1), bodies.write(["a"]), timeout_ms=10_000
@@ -161,13 +163,13 @@ async def test_a_commit_response_contains_the_outcome_and_the_row_count(desk):
 
 
 async def test_concurrent_repeats_of_a_commit_are_done_once(desk):
-    await desk.stage("a", blob("t", {0: [b"a"] * 100}))
+    await desk.stage("a", encode_queue_batches("t", {0: [b"a"] * 100}))
     assert sorted(await asyncio.gather(*(desk.commit(1, "a") for _ in range(4)))) == [False, False, False, True]
     assert len(await desk.read()) == 100
 
 
 async def test_the_broker_fills_missing_checksums_on_request(desk):
-    unchecked = blob("t", {0: [b"a", b"b" * 100]}, checksum=False)
+    unchecked = encode_queue_batches("t", {0: [b"a", b"b" * 100]}, checksum=False)
     with pytest.raises(Refused, match="checksum"):
         await desk.stage("a", unchecked)
     await desk.stage("b", unchecked, fills=True)
@@ -176,7 +178,7 @@ async def test_the_broker_fills_missing_checksums_on_request(desk):
 
 
 async def test_committed_messages_keep_body_flag_keys_tags_and_properties(desk):
-    part = portion(
+    part = make_queue_batch(
         "t", 0, [b"a"], keys=["k"], tags=["g"], msg_ids=["id-1"], properties=[{"p": "q"}], flag=5, born_ms=1234
     )
     await desk.stage("a", queue_batches.encode([part]))
@@ -192,7 +194,7 @@ async def test_committed_messages_keep_body_flag_keys_tags_and_properties(desk):
 async def test_a_commit_wakes_parked_pulls(desk):
     waiting = asyncio.create_task(pull(desk.stand.channel, "t", desk.queue_id(1), long_poll_ms=20_000))
     await eventually(lambda: desk.broker.long_polls.count == 1)
-    await desk.stage("a", blob("t", {1: [b"a"]}))
+    await desk.stage("a", encode_queue_batches("t", {1: [b"a"]}))
     assert not waiting.done()
     await desk.commit(0, "a")
     woken = await asyncio.wait_for(waiting, 10)
@@ -202,7 +204,7 @@ async def test_a_commit_wakes_parked_pulls(desk):
 
 
 async def test_committed_rows_count_as_sent_messages(desk):
-    await desk.stage("a", blob("t", {0: [b"a"] * 30, 1: [b"b"] * 12}))
+    await desk.stage("a", encode_queue_batches("t", {0: [b"a"] * 30, 1: [b"b"] * 12}))
     before = desk.broker.counters.totals
     await desk.commit(0, "a")
     await desk.commit(0, "a")
@@ -214,7 +216,10 @@ async def test_many_rows_in_many_requests_and_stages_are_stored_once(desk):
     names = []
     for which in range(4):
         mine = rows[which * 5000 : (which + 1) * 5000]
-        blobs = [blob("t", {0: mine[at : at + 500], 1: mine[at + 500 : at + 1000]}) for at in range(0, 5000, 1000)]
+        blobs = [
+            encode_queue_batches("t", {0: mine[at : at + 500], 1: mine[at + 500 : at + 1000]})
+            for at in range(0, 5000, 1000)
+        ]
         names.append(f"stage-{which}")
         assert (await desk.stage(names[-1], *blobs)).rows == 5000
     assert await desk.commit(0, *names)
@@ -223,7 +228,9 @@ async def test_many_rows_in_many_requests_and_stages_are_stored_once(desk):
 
 async def test_stage_requests_may_be_repeated_and_pipelined(desk):
     sends = [
-        stage_records(desk.session, desk.address, "a", seq, blob("t", {0: [b"%d" % seq]}), fills_checksum=False)
+        stage_records(
+            desk.session, desk.address, "a", seq, encode_queue_batches("t", {0: [b"%d" % seq]}), fills_checksum=False
+        )
         for seq in (0, 1, 1, 2, 0, 3)
     ]
     await asyncio.gather(*sends)
@@ -237,7 +244,7 @@ async def test_stage_requests_may_be_repeated_and_pipelined(desk):
 
 
 async def test_committing_an_unknown_stage_is_refused_and_commits_nothing(desk):
-    await desk.stage("a", blob("t", {0: [b"a"]}))
+    await desk.stage("a", encode_queue_batches("t", {0: [b"a"]}))
     with pytest.raises(Refused, match="'gone' does not exist"):
         await desk.commit(0, "a", "gone")
     assert (await desk.read(), await desk.ledger()) == ([], None)
@@ -245,7 +252,7 @@ async def test_committing_an_unknown_stage_is_refused_and_commits_nothing(desk):
 
 
 async def test_committing_a_dropped_stage_is_refused(desk):
-    await desk.stage("a", blob("t", {0: [b"a"]}))
+    await desk.stage("a", encode_queue_batches("t", {0: [b"a"]}))
     await drop_stages(desk.session, desk.address, ["a", "never"])
     with pytest.raises(Refused, match="'a' does not exist"):
         await desk.commit(0, "a")
@@ -256,7 +263,7 @@ async def test_committing_a_dropped_stage_is_refused(desk):
 async def test_an_invalid_stage_name_is_refused_by_every_request(desk, name, tmp_path):
     files = sorted(path for path in tmp_path.rglob("*") if "stage" in path.name or "escape" in path.name)
     for attempt in (
-        desk.stage(name, blob("t", {0: [b"a"]})),
+        desk.stage(name, encode_queue_batches("t", {0: [b"a"]})),
         seal_stage(desk.session, desk.address, name, 0),
         desk.commit(0, name),
         drop_stages(desk.session, desk.address, [name]),
@@ -268,20 +275,20 @@ async def test_an_invalid_stage_name_is_refused_by_every_request(desk, name, tmp
 
 
 async def test_invalid_records_are_refused_when_staged(desk):
-    good = blob("t", {0: [b"a"]})
+    good = encode_queue_batches("t", {0: [b"a"]})
     with pytest.raises(UnknownTopic):
-        await desk.stage("a", blob("nowhere", {0: [b"a"]}))
+        await desk.stage("a", encode_queue_batches("nowhere", {0: [b"a"]}))
     with pytest.raises(Refused, match="no queue 9"):
-        await desk.stage("a", blob("t", {9: [b"a"]}))
+        await desk.stage("a", encode_queue_batches("t", {9: [b"a"]}))
     with pytest.raises(Refused, match="cannot be decoded"):
         await desk.stage("a", good[:-1])
     with pytest.raises(Refused, match="no records"):
         await desk.stage("a", queue_batches.encode([]))
     with pytest.raises(Refused, match="delivery time"):
-        await desk.stage("a", blob("t", {0: [b"a"]}, properties=[{"DELAY": "3"}]))
+        await desk.stage("a", encode_queue_batches("t", {0: [b"a"]}, properties=[{"DELAY": "3"}]))
     limit = desk.broker.store.message_bytes_max
     with pytest.raises(Refused, match=str(limit)):
-        await desk.stage("a", blob("t", {0: [bytes(limit + 1)]}))
+        await desk.stage("a", encode_queue_batches("t", {0: [bytes(limit + 1)]}))
     assert len(desk.broker.stages) == 0
     await desk.stage("a", good)
     assert await desk.commit(0, "a")
@@ -302,7 +309,9 @@ async def test_malformed_staging_requests_are_refused_without_effect(desk):
             await channel.request(RequestCode.COMMIT_STAGES, CommitStages(SCOPE, 0), said)
         ).code != ResponseCode.SUCCESS
         assert (await channel.request(RequestCode.DROP_STAGES, None, said)).code != ResponseCode.SUCCESS
-    negative = await channel.request(RequestCode.STAGE_RECORDS, StageRecords("a", -1), blob("t", {0: [b"a"]}))
+    negative = await channel.request(
+        RequestCode.STAGE_RECORDS, StageRecords("a", -1), encode_queue_batches("t", {0: [b"a"]})
+    )
     assert negative.code != ResponseCode.SUCCESS
     assert await desk.ledger() is None
     for scope in ("", "x" * 1000, "a\nb"):
@@ -313,24 +322,24 @@ async def test_malformed_staging_requests_are_refused_without_effect(desk):
 
 
 async def test_a_commit_is_refused_completely_if_a_topic_was_deleted(desk):
-    await desk.stand.topic("gone")
-    await desk.stage("a", queue_batches.encode([portion("t", 0, [b"a"]), portion("gone", 0, [b"b"])]))
+    await desk.stand.create_topic("gone")
+    await desk.stage("a", queue_batches.encode([make_queue_batch("t", 0, [b"a"]), make_queue_batch("gone", 0, [b"b"])]))
     async with Admin(desk.stand.name_servers) as admin:
         await admin.delete_topic("gone")
     with pytest.raises(UnknownTopic):
         await desk.commit(0, "a")
     assert (await desk.read(), await desk.ledger()) == ([], None)
-    await desk.stand.topic("gone")
+    await desk.stand.create_topic("gone")
     assert await desk.commit(0, "a"), "the stage is still there"
     assert (await desk.read(), await desk.read(topic="gone")) == ([b"a"], [b"b"])
 
 
 async def test_missing_write_permission_refuses_staging_and_commit(desk):
-    await desk.stage("a", blob("t", {0: [b"a"]}))
+    await desk.stage("a", encode_queue_batches("t", {0: [b"a"]}))
     async with Admin(desk.stand.name_servers) as admin:
         await admin.create_topic("t", 2, permission=PERM_READ)
     with pytest.raises(Refused, match="no write permission"):
-        await desk.stage("b", blob("t", {0: [b"b"]}))
+        await desk.stage("b", encode_queue_batches("t", {0: [b"b"]}))
     with pytest.raises(Refused, match="no write permission"):
         await desk.commit(0, "a")
     assert await desk.ledger() is None
@@ -338,17 +347,17 @@ async def test_missing_write_permission_refuses_staging_and_commit(desk):
 
 async def test_stages_beyond_the_size_limit_are_refused_as_busy(store, tmp_path):
     async with desk_on(store, tmp_path, stage_bytes_max=5_000) as desk:
-        await desk.stage("a", blob("t", {0: [b"a" * 3000]}))
+        await desk.stage("a", encode_queue_batches("t", {0: [b"a" * 3000]}))
         with pytest.raises(Busy, match="stage_bytes_max"):
-            await desk.stage("b", blob("t", {0: [b"b" * 3000]}))
+            await desk.stage("b", encode_queue_batches("t", {0: [b"b" * 3000]}))
         assert await desk.commit(0, "a")
-        await desk.stage("b", blob("t", {0: [b"b" * 3000]}))
+        await desk.stage("b", encode_queue_batches("t", {0: [b"b" * 3000]}))
         assert await desk.commit(1, "b")
 
 
 async def test_uncommitted_stages_are_deleted_after_their_ttl(store, tmp_path):
     async with desk_on(store, tmp_path, stage_ttl_hours=0.1 / 3600) as desk:
-        await desk.stage("a", blob("t", {0: [b"a"]}))
+        await desk.stage("a", encode_queue_batches("t", {0: [b"a"]}))
         await eventually(lambda: not len(desk.broker.stages))
         with pytest.raises(Refused, match="does not exist"):
             await desk.commit(0, "a")
@@ -359,8 +368,10 @@ async def test_uncommitted_stages_are_deleted_after_their_ttl(store, tmp_path):
 
 async def test_a_sealed_stage_can_be_committed_after_a_restart(tmp_path):
     async with desk_on("log", tmp_path) as desk:
-        sealed = await desk.stage("a", blob("t", {0: [b"a", b"b"]}))
-        await stage_records(desk.session, desk.address, "half", 0, blob("t", {0: [b"x"]}), fills_checksum=False)
+        sealed = await desk.stage("a", encode_queue_batches("t", {0: [b"a", b"b"]}))
+        await stage_records(
+            desk.session, desk.address, "half", 0, encode_queue_batches("t", {0: [b"x"]}), fills_checksum=False
+        )
     async with desk_on("log", tmp_path) as desk:
         assert await seal_stage(desk.session, desk.address, "a", 1) == sealed
         with pytest.raises(Refused, match="does not exist"):
@@ -371,7 +382,7 @@ async def test_a_sealed_stage_can_be_committed_after_a_restart(tmp_path):
 
 async def test_a_commit_in_the_ledger_survives_a_restart(store, tmp_path):
     async with desk_on(store, tmp_path) as desk:
-        await desk.stage("a", blob("t", {0: [b"a"]}))
+        await desk.stage("a", encode_queue_batches("t", {0: [b"a"]}))
         await desk.commit(9, "a")
     async with desk_on(store, tmp_path) as desk:
         assert await desk.ledger() == 9
@@ -383,7 +394,7 @@ async def test_a_commit_in_the_ledger_survives_a_restart(store, tmp_path):
 
 
 async def test_records_are_appended_once_without_a_stage(desk):
-    once = blob("t", {0: [b"a", b"b"], 1: [b"c"]}, checksum=False)
+    once = encode_queue_batches("t", {0: [b"a", b"b"], 1: [b"c"]}, checksum=False)
     for expected in (True, False):
         assert await append_once(desk.session, desk.address, "q/p-0", 1, once, fills_checksum=True) is expected
     assert await append_once(desk.session, desk.address, "q/p-0", 2, once, fills_checksum=True)
@@ -395,7 +406,7 @@ async def test_records_are_appended_once_without_a_stage(desk):
 
 
 async def test_concurrent_repeats_of_append_once_are_done_once(desk):
-    once = blob("t", {0: [b"a"] * 50})
+    once = encode_queue_batches("t", {0: [b"a"] * 50})
     asked = [append_once(desk.session, desk.address, "q", 1, once, fills_checksum=False) for _ in range(4)]
     assert sorted(await asyncio.gather(*asked)) == [False, False, False, True]
     assert len(await desk.read()) == 50
@@ -407,13 +418,13 @@ async def test_concurrent_repeats_of_append_once_are_done_once(desk):
 async def test_a_broker_that_is_not_the_leader_serves_staging(tmp_path):
     """All brokers share the database, but a stage exists only at the broker that received it."""
     async with (
-        crew(tmp_path, f"sqlite:///{tmp_path}/sparrow.db") as brokers,
+        running_sql_brokers(tmp_path, f"sqlite:///{tmp_path}/sparrow.db") as brokers,
         ClientSession(brokers.name_servers) as session,
     ):
         await brokers.brokers[0].broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
         first, second = (str(server.address) for server in brokers.brokers)
         await eventually(lambda: "t" in brokers.brokers[1].broker.topics)
-        await stage_records(session, second, "a", 0, blob("t", {0: [b"a"]}), fills_checksum=False)
+        await stage_records(session, second, "a", 0, encode_queue_batches("t", {0: [b"a"]}), fills_checksum=False)
         await seal_stage(session, second, "a", 1)
         with pytest.raises(Refused, match="does not exist"):
             await commit_stages(session, first, SCOPE, 0, ["a"])
@@ -431,7 +442,7 @@ async def test_producer_and_admin_tokens_may_stage_and_consumer_tokens_may_not(t
         async with Admin(platform.name_servers, credentials=boss) as admin:
             await admin.create_topic("t", 1)
             sender, reader = await admin.issue_token("sender", "p"), await admin.issue_token("reader", "c")
-        address, one = str(platform.address), blob("t", {0: [b"a"]})
+        address, one = str(platform.address), encode_queue_batches("t", {0: [b"a"]})
         for who in (boss, sender):
             async with ClientSession(platform.name_servers, credentials=who) as session:
                 name = who.access_key
@@ -458,13 +469,15 @@ async def test_producer_and_admin_tokens_may_stage_and_consumer_tokens_may_not(t
             assert [head.end for head in found.values()] == [4], "where queues end is for both to know"
         async with ClientSession(platform.name_servers, credentials=sender) as session:
             with pytest.raises(Refused, match="only consumers may send to retry topics"):
-                mixed = queue_batches.encode([portion("t", 0, [b"a"]), portion("%RETRY%g", 0, [b"b"])])
+                mixed = queue_batches.encode(
+                    [make_queue_batch("t", 0, [b"a"]), make_queue_batch("%RETRY%g", 0, [b"b"])]
+                )
                 await stage_records(session, address, "x", 0, mixed, fills_checksum=False)
 
 
 async def test_the_queue_id_of_a_staged_record_is_a_write_queue(desk):
     said = [{"PRIORITY": "high"}, {}]
-    await desk.stage("a", blob("t", {1: [b"h", b"m"]}, properties=said))
+    await desk.stage("a", encode_queue_batches("t", {1: [b"h", b"m"]}, properties=said))
     await desk.commit(0, "a")
     store = desk.broker.store
     ends = [(await store.bounds(Queue("t", queue_id))).end for queue_id in range(6)]

@@ -14,7 +14,7 @@ from threading import Thread
 import psutil
 import pytest
 from tests.support import databases
-from tests.support.databases import ENVIRONMENT, NoServer, Server, mariadb_server, postgres_server
+from tests.support.databases import ENVIRONMENT, Server, ServerNotInstalled, mariadb_server, postgres_server
 from tests.support.server_processes import ROOT
 from tests.support.wait import wait_until
 
@@ -184,5 +184,5 @@ def test_a_path_too_long_for_a_unix_socket_is_refused() -> None:
 
 def test_without_permission_to_install_the_error_contains_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1)
-    with pytest.raises(NoServer, match=r"no MariaDB .* apt-get install .*mariadb-server"):
+    with pytest.raises(ServerNotInstalled, match=r"no MariaDB .* apt-get install .*mariadb-server"):
         databases._program("no-such-daemon", "MariaDB")

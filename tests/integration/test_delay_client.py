@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.support.platform_driver import Stand, standing
-from tests.support.recording_handlers import Inbox
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.recording_handlers import RecordingHandler
 from tests.support.wait import eventually
 
 from sparrow import client
@@ -19,28 +19,28 @@ from sparrow.testing import RunningPlatform
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         await running.topic("T")
         yield running
 
 
 @pytest.fixture
-async def producer(stand: Stand) -> AsyncIterator[Producer]:
+async def producer(stand: PlatformDriver) -> AsyncIterator[Producer]:
     async with Producer(stand.name_servers) as producer:
         yield producer
 
 
 @pytest.fixture
-async def inbox(stand: Stand) -> AsyncIterator[Inbox]:
+async def inbox(stand: PlatformDriver) -> AsyncIterator[RecordingHandler]:
     async with Consumer(stand.name_servers, group="readers") as consumer:
-        inbox = Inbox()
+        inbox = RecordingHandler()
         await consumer.subscribe("T")
         await consumer.start(inbox)
         yield inbox
 
 
-async def test_message_is_delivered_after_its_delay_and_not_before(producer: Producer, inbox: Inbox) -> None:
+async def test_message_is_delivered_after_its_delay_and_not_before(producer: Producer, inbox: RecordingHandler) -> None:
     begun = time.monotonic()
     await producer.send(Message("T", "late"), deliver_after_ms=300)
     await producer.send(Message("T", "at once"))
@@ -48,7 +48,7 @@ async def test_message_is_delivered_after_its_delay_and_not_before(producer: Pro
     assert time.monotonic() - begun >= 0.3
 
 
-async def test_message_is_delivered_at_its_time(producer: Producer, inbox: Inbox) -> None:
+async def test_message_is_delivered_at_its_time(producer: Producer, inbox: RecordingHandler) -> None:
     moment = datetime.now(UTC) + timedelta(milliseconds=300)
     await producer.send(Message("T", "late"), deliver_at=moment)
     await eventually(lambda: inbox.texts == ["late"])
@@ -56,13 +56,17 @@ async def test_message_is_delivered_at_its_time(producer: Producer, inbox: Inbox
     assert inbox.messages[0].store_ms >= int(moment.timestamp() * 1000)
 
 
-async def test_message_with_a_time_in_the_past_is_delivered_at_once(producer: Producer, inbox: Inbox) -> None:
+async def test_message_with_a_time_in_the_past_is_delivered_at_once(
+    producer: Producer, inbox: RecordingHandler
+) -> None:
     sent = await producer.send(Message("T", "old"), deliver_at=1)
     assert sent.recall_handle is None
     await eventually(lambda: inbox.texts == ["old"])
 
 
-async def test_message_of_delay_level_1_is_delivered_after_a_second(producer: Producer, inbox: Inbox) -> None:
+async def test_message_of_delay_level_1_is_delivered_after_a_second(
+    producer: Producer, inbox: RecordingHandler
+) -> None:
     begun = time.monotonic()
     sent = await producer.send(Message("T", "late"), delay_level=1)
     assert sent.recall_handle is None
@@ -70,7 +74,7 @@ async def test_message_of_delay_level_1_is_delivered_after_a_second(producer: Pr
     assert time.monotonic() - begun >= 1
 
 
-async def test_batching_producer_delays_single_messages(stand: Stand, inbox: Inbox) -> None:
+async def test_batching_producer_delays_single_messages(stand: PlatformDriver, inbox: RecordingHandler) -> None:
     async with Producer(stand.name_servers, linger_ms=1) as producer:
         late = producer.send_soon(Message("T", "late"), deliver_after_ms=300)
         soon = [producer.send_soon(Message("T", str(number))) for number in range(5)]
@@ -78,7 +82,7 @@ async def test_batching_producer_delays_single_messages(stand: Stand, inbox: Inb
         await eventually(lambda: inbox.texts == [*"01234", "late"])
 
 
-async def test_recalled_message_is_never_delivered(producer: Producer, inbox: Inbox) -> None:
+async def test_recalled_message_is_never_delivered(producer: Producer, inbox: RecordingHandler) -> None:
     recalled = await producer.send(Message("T", "recalled"), deliver_after_ms=400)
     by_handle = await producer.send(Message("T", "recalled by its handle"), deliver_after_ms=400)
     await producer.send(Message("T", "later than both"), deliver_after_ms=500)
@@ -89,7 +93,7 @@ async def test_recalled_message_is_never_delivered(producer: Producer, inbox: In
     assert inbox.texts == ["later than both"]
 
 
-async def test_delivered_message_cannot_be_recalled(producer: Producer, inbox: Inbox) -> None:
+async def test_delivered_message_cannot_be_recalled(producer: Producer, inbox: RecordingHandler) -> None:
     sent = await producer.send(Message("T", "late"), deliver_after_ms=50)
     await eventually(lambda: inbox.texts == ["late"])
     with pytest.raises(SparrowError, match="too late"):

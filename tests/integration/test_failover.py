@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.platforms import running_broker
-from tests.support.recording_handlers import Inbox
+from tests.support.recording_handlers import RecordingHandler
 from tests.support.server_processes import BrokerProcess, broker_process
 from tests.support.wait import eventually
 
@@ -36,8 +36,8 @@ def message(text: str, topic: str = "T") -> Message:
     return Message(topic, text)
 
 
-async def reading(stack: AsyncExitStack, consumer: Consumer, topic: str = "T") -> Inbox:
-    inbox = Inbox()
+async def reading(stack: AsyncExitStack, consumer: Consumer, topic: str = "T") -> RecordingHandler:
+    inbox = RecordingHandler()
     await stack.enter_async_context(consumer)
     await consumer.subscribe(topic)
     await consumer.start(inbox)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.platform_driver import Stand, queue_of, standing
-from tests.support.recording_handlers import Gate, Inbox, texts
+from tests.support.platform_driver import PlatformDriver, queue_ref, running_platform_driver
+from tests.support.recording_handlers import GatedHandler, RecordingHandler, body_texts
 from tests.support.wait import eventually, wait_until
 
 from sparrow import clock
@@ -27,30 +27,30 @@ from sparrow.model.queue import Queue
 from sparrow.testing import run_platform
 from sparrow.wire.bodies import QueueRef
 
-HIGH, MIDDLE, LOW = (queue_of("T", lane) for lane in Priority)
+HIGH, MIDDLE, LOW = (queue_ref("T", lane) for lane in Priority)
 WAITING = {"low": 9, "middle": 4, "high": 3}
 IN_ORDER = [f"{word}{number}" for word in ("high", "middle", "low") for number in range(WAITING[word])]
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as stand:
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as stand:
         await made(stand, "T")
         yield stand
 
 
-async def made(stand: Stand, topic: str, parts: int = 1) -> None:
+async def made(stand: PlatformDriver, topic: str, parts: int = 1) -> None:
     async with Admin(stand.name_servers) as admin:
         await admin.create_topic(topic, parts, has_lanes=True)
 
 
-async def put(stand: Stand, word: str, bodies: list[str], topic: str = "T") -> None:
+async def put(stand: PlatformDriver, word: str, bodies: list[str], topic: str = "T") -> None:
     async with Producer(stand.name_servers) as producer:
         for body in bodies:
             await producer.send(Message(topic, body, priority=word))
 
 
-async def put_waiting(stand: Stand) -> None:
+async def put_waiting(stand: PlatformDriver) -> None:
     """Send the lowest priority first: 9 low, 4 middle, 3 high."""
     for word, count in WAITING.items():
         await put(stand, word, [f"{word}{number}" for number in range(count)])
@@ -72,10 +72,10 @@ async def test_poll_returns_high_then_middle_then_low(stand):
     await put_waiting(stand)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
-        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[10:]
+        assert body_texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+        assert body_texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[10:]
         await consumer.commit()
-    assert [await stand.committed("readers", "T", lane) for lane in Priority] == [3, 4, 9]
+    assert [await stand.committed_offset("readers", "T", lane) for lane in Priority] == [3, 4, 9]
 
 
 async def test_batch_of_a_handler_has_high_then_middle_then_low(stand):
@@ -83,21 +83,21 @@ async def test_batch_of_a_handler_has_high_then_middle_then_low(stand):
     batches: list[list[str]] = []
 
     async def handler(messages: list[StoredMessage]) -> None:
-        batches.append(texts(messages))
+        batches.append(body_texts(messages))
 
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, workers=1, batch=10)
         await eventually(lambda: len(batches) == 2)
     assert batches == [IN_ORDER[:10], IN_ORDER[10:]]
-    assert [await stand.committed("readers", "T", lane) for lane in Priority] == [3, 4, 9]
+    assert [await stand.committed_offset("readers", "T", lane) for lane in Priority] == [3, 4, 9]
 
 
 async def test_handler_of_single_messages_gets_them_by_priority(stand):
     await put_waiting(stand)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        inbox = Inbox()
+        inbox = RecordingHandler()
         await consumer.start(inbox, workers=1)
         await eventually(lambda: len(inbox.messages) == 16)
     assert inbox.texts == IN_ORDER
@@ -118,7 +118,7 @@ async def test_high_lane_comes_first_even_if_its_pull_ends_last(stand, monkeypat
     monkeypatch.setattr(queue_fetcher, "pull", slow)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+        assert body_texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
 
 
 async def test_lanes_wait_only_briefly_for_a_lane_that_does_not_respond(stand, monkeypatch):
@@ -134,7 +134,7 @@ async def test_lanes_wait_only_briefly_for_a_lane_that_does_not_respond(stand, m
     monkeypatch.setattr(queue_fetcher, "FIRST_PULL_WAIT_S", 0.05)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]
+        assert body_texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]
 
 
 async def test_high_message_overtakes_prefetched_low_ones(stand):
@@ -151,7 +151,7 @@ async def test_high_message_overtakes_prefetched_low_ones(stand):
 async def test_retried_message_keeps_its_priority(stand):
     await put(stand, "low", ["l0", "l1", "l2"])
     await put(stand, "high", ["h0"])
-    gate, failed = Gate(), list[str]()
+    gate, failed = GatedHandler(), list[str]()
 
     async def handler(message: StoredMessage) -> None:
         if message.body == b"h0" and not failed:
@@ -162,7 +162,7 @@ async def test_retried_message_keeps_its_priority(stand):
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, workers=1)
-        retry = queue_of("%RETRY%readers")
+        retry = queue_ref("%RETRY%readers")
         await eventually(lambda: consumer._membership.queue_states().get(retry, (0, 0))[1] == 1)
         gate.opened.set()
         await eventually(lambda: len(gate.finished) == 4)
@@ -188,12 +188,12 @@ async def test_seek_in_one_lane_redelivers_nothing_of_the_others(stand):
     await put(stand, "middle", ["m0", "m1"])
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        assert texts(await consumer.poll(3, timeout_ms=10_000)) == ["m0", "m1", "l0"]
+        assert body_texts(await consumer.poll(3, timeout_ms=10_000)) == ["m0", "m1", "l0"]
         assert await consumer.poll(0, timeout_ms=10) == []
         await consumer.seek(LOW, 0)
         found: list[str] = []
         while len(found) < 3 and (some := await consumer.poll(10, timeout_ms=10_000)):
-            found += texts(some)
+            found += body_texts(some)
         assert found == ["l0", "l1", "l2"]
         assert await consumer.poll(10, timeout_ms=50) == []
 
@@ -222,7 +222,7 @@ async def test_members_of_a_group_read_every_lane_of_every_queue_once(stand):
         Consumer(stand.name_servers, group="readers") as one,
         Consumer(stand.name_servers, group="readers") as other,
     ):
-        inbox = Inbox()
+        inbox = RecordingHandler()
         for consumer in (one, other):
             await consumer.subscribe("P")
             await consumer.start(inbox)
@@ -234,7 +234,7 @@ async def test_members_of_a_group_read_every_lane_of_every_queue_once(stand):
 
 
 async def test_topic_without_lanes_ignores_priorities(stand):
-    await stand.topic("plain")
+    await stand.create_topic("plain")
     await put(stand, "low", ["l"], "plain")
     await put(stand, "high", ["h"], "plain")
     async with Consumer(stand.name_servers, group="readers") as consumer:
@@ -245,14 +245,14 @@ async def test_topic_without_lanes_ignores_priorities(stand):
 # -- no lane starves --------------------------------------------------------------------------------------------------
 
 
-async def flooded(stand: Stand, consumer: Consumer, starvation_ms: int, handled: int) -> list[str]:
+async def flooded(stand: PlatformDriver, consumer: Consumer, starvation_ms: int, handled: int) -> list[str]:
     """Return the first messages of one worker, with a low message that is old enough and hundreds of high ones."""
     await put(stand, "low", ["low"])
     stored_ms = clock.now_ms()
     async with Producer(stand.name_servers) as producer:
         for _ in range(4):
             await producer.send_batch([Message("T", "high", priority="high") for _ in range(500)])
-    gate = Gate()
+    gate = GatedHandler()
     await consumer.subscribe("T")
     await consumer.start(gate, workers=1)
     await eventually(lambda: in_hand(consumer)["high"] > 900 and in_hand(consumer)["low"] == 1)
@@ -278,7 +278,7 @@ async def test_full_lane_takes_no_prefetch_space_from_another(stand):
     await put(stand, "high", ["h"] * 50)
     async with Consumer(stand.name_servers, group="readers", prefetch=Prefetch(count_max=10)) as consumer:
         await consumer.subscribe("T")
-        gate = Gate()
+        gate = GatedHandler()
         await consumer.start(gate, workers=1)
         await eventually(lambda: in_hand(consumer)["high"] == 10)
         await put(stand, "low", ["l"])
@@ -304,8 +304,8 @@ async def test_lingering_messages_go_to_their_own_lanes(stand):
 
 
 async def test_lingering_messages_of_a_queue_without_lanes_keep_their_order(stand):
-    await stand.topic("plain")
-    queue = queue_of("plain")
+    await stand.create_topic("plain")
+    queue = queue_ref("plain")
     async with Producer(stand.name_servers, linger_ms=20) as producer:
         await producer.send(Message("plain", "first"))  # from now on the route is known: no lanes
         words = ["low", "high", None, "middle"] * 5
@@ -346,10 +346,10 @@ def test_blocking_client_delivers_high_first(tmp_path):
                     producer.send(Message("T", f"{word}{number}", priority=word))
         with BlockingConsumer(platform.name_servers, group="polling") as consumer:
             consumer.subscribe("T")
-            assert texts(consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+            assert body_texts(consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
         with BlockingConsumer(platform.name_servers, group="looping") as consumer:
             consumer.subscribe("T")
-            assert texts([next(consumer) for _ in range(16)]) == IN_ORDER
+            assert body_texts([next(consumer) for _ in range(16)]) == IN_ORDER
         handled: list[str] = []
         with BlockingConsumer(platform.name_servers, group="handling") as consumer:
             consumer.subscribe("T")
@@ -374,5 +374,5 @@ def test_blocking_iteration_buffers_few_messages_of_a_topic_with_lanes(tmp_path)
             next(consumer)
             producer.send(Message("T", "high", priority="high"))
             wait_until(lambda: consumer._call(lambda: in_hand(consumer._client)["high"]) == 1)
-            taken = texts([next(consumer) for _ in range(10)])
+            taken = body_texts([next(consumer) for _ in range(10)])
     assert "high" in taken

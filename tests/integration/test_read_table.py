@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.platform_driver import Stand, standing
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
 from tests.support.wait import eventually
 
 from sparrow.client.aio.consume import table_reader
@@ -17,8 +17,8 @@ from sparrow.model.errors import Refused, UnknownTopic
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         yield running
 
 
@@ -30,19 +30,19 @@ def rows(table: pa.Table) -> list[tuple[int, int, str]]:
 
 
 async def test_table_of_a_topic_equals_the_sent_messages(stand, monkeypatch):
-    await stand.topic("T", queues=3)
-    await stand.spread("T", queues=3, each=400)
+    await stand.create_topic("T", queues=3)
+    await stand.send_to_each_queue("T", queues=3, each=400)
     expected = [(queue, number, f"{queue}-{number}") for queue in range(3) for number in range(400)]
     async with Consumer(stand.name_servers, group="readers") as consumer:
         assert rows(await consumer.read_table("T")) == expected
         monkeypatch.setattr(table_reader, "PULL_COUNT_MAX", 7)  # as from a broker that returns few messages per pull
         assert rows(await consumer.read_table("T")) == expected
-    assert await stand.committed("readers", "T") is None, "reading a table is no group's progress"
+    assert await stand.committed_offset("readers", "T") is None, "reading a table is no group's progress"
 
 
 async def test_table_has_the_requested_columns(stand):
-    await stand.topic("T")
-    await stand.put("T", ["a", "b"], tags="t")
+    await stand.create_topic("T")
+    await stand.send("T", ["a", "b"], tags="t")
     async with Consumer(stand.name_servers, group="readers") as consumer:
         table = await consumer.read_table("T", columns=["body", "tags", "store_timestamp"])
         assert table.column_names == ["body", "tags", "store_timestamp"]
@@ -53,9 +53,9 @@ async def test_table_has_the_requested_columns(stand):
 
 
 async def test_tag_filter_is_exact_even_when_hashes_collide(stand):
-    await stand.topic("T", queues=2)
+    await stand.create_topic("T", queues=2)
     for number in range(12):
-        await stand.put("T", [str(number)], number % 2, tags=["Aa", "BB", "C"][number % 3])
+        await stand.send("T", [str(number)], number % 2, tags=["Aa", "BB", "C"][number % 3])
     async with Consumer(stand.name_servers, group="readers") as consumer:
         assert [row[2] for row in rows(await consumer.read_table("T", expression="Aa"))] == ["0", "6", "3", "9"]
         both = await consumer.read_table("T", expression="BB || C")
@@ -65,7 +65,7 @@ async def test_tag_filter_is_exact_even_when_hashes_collide(stand):
 
 @pytest.mark.parametrize("expression", ["*", "even"])
 async def test_time_range_excludes_its_end(stand, expression):
-    await stand.topic("T")
+    await stand.create_topic("T")
     broker = stand.platform.broker.broker
     times: list[int] = []
     for part in range(3):
@@ -73,7 +73,7 @@ async def test_time_range_excludes_its_end(stand, expression):
         await eventually(lambda before_ms=before_ms: broker.now_ms() > before_ms)
         times.append(broker.now_ms())
         for number in range(part * 10, part * 10 + 10):
-            await stand.put("T", [str(number)], tags="odd" if number % 2 else "even")
+            await stand.send("T", [str(number)], tags="odd" if number % 2 else "even")
     wanted = [str(number) for number in range(30) if expression == "*" or number % 2 == 0]
     third = len(wanted) // 3
     moments = [datetime.fromtimestamp(ms / 1000, tz=UTC) for ms in times]
@@ -93,7 +93,7 @@ async def test_time_range_excludes_its_end(stand, expression):
 
 
 async def test_empty_topic_gives_an_empty_table_and_an_unknown_one_is_refused(stand):
-    await stand.topic("T", queues=2)
+    await stand.create_topic("T", queues=2)
     async with Consumer(stand.name_servers, group="readers") as consumer:
         table = await consumer.read_table("T")
         assert table.num_rows == 0
@@ -103,8 +103,8 @@ async def test_empty_topic_gives_an_empty_table_and_an_unknown_one_is_refused(st
 
 
 async def test_unknown_column_is_refused_by_name(stand):
-    await stand.topic("T")
-    await stand.put("T", ["a"])
+    await stand.create_topic("T")
+    await stand.send("T", ["a"])
     async with Consumer(stand.name_servers, group="readers") as consumer:
         with pytest.raises(Refused, match="colour"):
             await consumer.read_table("T", columns=["body", "colour"])

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.platform_driver import Stand, standing
-from tests.support.platforms import named, pull, running_broker, send_header
-from tests.support.recording_handlers import Inbox
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.platforms import encode_properties, pull, running_broker, send_header
+from tests.support.recording_handlers import RecordingHandler
 from tests.support.wait import eventually
 
 from sparrow import client
@@ -27,15 +27,15 @@ REPLIES = "DefaultCluster_REPLY_TOPIC"
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         await running.topic("T")
         yield running
 
 
 @asynccontextmanager
 async def answering(
-    stand: Stand, answer: Callable[[Producer, StoredMessage], Awaitable[object]]
+    stand: PlatformDriver, answer: Callable[[Producer, StoredMessage], Awaitable[object]]
 ) -> AsyncIterator[Producer]:
     """Start a consumer that replies, and yield a producer for requests."""
     async with Consumer(stand.name_servers, group="answerers") as consumer:
@@ -55,7 +55,7 @@ async def upper(answers: Producer, message: StoredMessage) -> None:
     await answers.reply(message, message.body.upper())
 
 
-async def test_request_gets_its_reply(stand: Stand) -> None:
+async def test_request_gets_its_reply(stand: PlatformDriver) -> None:
     async with answering(stand, upper) as producer:
         texts = [f"question {number}" for number in range(50)]
         replies = await asyncio.gather(*(producer.request(Message("T", text), timeout_ms=10_000) for text in texts))
@@ -64,13 +64,13 @@ async def test_request_gets_its_reply(stand: Stand) -> None:
         assert producer.session.pending_replies == {}
 
 
-async def test_long_reply_is_received_whole(stand: Stand) -> None:
+async def test_long_reply_is_received_whole(stand: PlatformDriver) -> None:
     async with answering(stand, upper) as producer:
         reply = await producer.request(Message("T", "x" * 100_000), timeout_ms=10_000)
         assert reply.body == b"X" * 100_000
 
 
-async def test_reply_is_stored_in_the_reply_topic(stand: Stand) -> None:
+async def test_reply_is_stored_in_the_reply_topic(stand: PlatformDriver) -> None:
     async with answering(stand, upper) as producer:
         await producer.request(Message("T", "question"), timeout_ms=10_000)
     kept = await pull(stand.channel, REPLIES)
@@ -78,14 +78,14 @@ async def test_reply_is_stored_in_the_reply_topic(stand: Stand) -> None:
     assert kept.messages[0].properties["MSG_TYPE"] == "reply"
 
 
-async def test_request_without_a_reply_times_out(stand: Stand) -> None:
+async def test_request_without_a_reply_times_out(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(RequestTimeout, match="consumer of topic 'T' did not respond to the request within 100 ms"):
             await producer.request(Message("T", "anybody?"), timeout_ms=100)
         assert producer.session.pending_replies == {}
 
 
-async def test_late_reply_is_ignored(stand: Stand) -> None:
+async def test_late_reply_is_ignored(stand: PlatformDriver) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
     told: list[object] = []
 
@@ -104,8 +104,8 @@ async def test_late_reply_is_ignored(stand: Stand) -> None:
         assert (await producer.request(Message("T", "quick"), timeout_ms=10_000)).body == b"answer"
 
 
-async def test_reply_raises_when_the_requester_is_offline(stand: Stand) -> None:
-    inbox = Inbox()
+async def test_reply_raises_when_the_requester_is_offline(stand: PlatformDriver) -> None:
+    inbox = RecordingHandler()
     async with Consumer(stand.name_servers, group="answerers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(inbox)
@@ -154,7 +154,7 @@ async def asker(
 
 
 async def reply(channel: Channel, code: RequestCode, **words: str) -> tuple[int, str | None, SendMessageResponse]:
-    header = send_header(REPLIES, 0, named(**words), v2=code is RequestCode.SEND_REPLY_MESSAGE_V2)
+    header = send_header(REPLIES, 0, encode_properties(**words), v2=code is RequestCode.SEND_REPLY_MESSAGE_V2)
     answer = await channel.request(code, header, b"42")
     return answer.code, answer.remark, headers.read(SendMessageResponse, answer.ext)
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import Asking, Clock, asking
-from tests.support.platform_driver import Stand, queue_of, standing
-from tests.support.platforms import channel_to, running_broker, sent, try_send
-from tests.support.recording_handlers import Inbox
+from tests.support.broker_client import BrokerClient, Clock, running_broker_client
+from tests.support.platform_driver import PlatformDriver, queue_ref, running_platform_driver
+from tests.support.platforms import open_channel, read_send_response, running_broker, try_send
+from tests.support.recording_handlers import RecordingHandler
 from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer
@@ -32,7 +32,7 @@ from sparrow.wire.message_ids import format_offset_id
 T, RETRY, DEAD = Queue("T", 0), Queue("%RETRY%g", 0), Queue("%DLQ%g", 0)
 
 
-class Desk(Asking):
+class Desk(BrokerClient):
     """A client that resends messages."""
 
     clock: Clock
@@ -79,7 +79,7 @@ class Desk(Asking):
 @asynccontextmanager
 async def desk_at(path: Path) -> AsyncIterator[Desk]:
     clock = Clock()
-    async with asking(path, clock) as client:
+    async with running_broker_client(path, clock) as client:
         desk = Desk(client.server, client.channel)
         desk.clock = clock
         yield desk
@@ -342,19 +342,19 @@ async def test_other_requests_are_served_during_a_large_resend(desk):
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         await running.topic("T")
         yield running
 
 
-def reader(stand: Stand) -> Consumer:
+def reader(stand: PlatformDriver) -> Consumer:
     return Consumer(stand.name_servers, group="readers", commit_interval_ms=10)
 
 
-async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers") -> None:
+async def handled(stand: PlatformDriver, inbox: RecordingHandler, count: int, group: str = "readers") -> None:
     await eventually(lambda: len(inbox.messages) == count)
-    await stand.commits(count, group, "T")
+    await stand.wait_for_commit(count, group, "T")
 
 
 async def test_an_online_consumer_receives_resent_messages(stand):
@@ -362,8 +362,8 @@ async def test_an_online_consumer_receives_resent_messages(stand):
         Admin(stand.name_servers) as admin,
         Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
-        await stand.put("T", ["a", "b", "c"])
-        inbox = Inbox()
+        await stand.send("T", ["a", "b", "c"])
+        inbox = RecordingHandler()
         await consumer.subscribe("T")
         await consumer.start(inbox)
         await handled(stand, inbox, 3)
@@ -372,11 +372,11 @@ async def test_an_online_consumer_receives_resent_messages(stand):
         assert sorted(inbox.texts[3:]) == ["b", "c"]
         assert {message.topic for message in inbox.messages} == {"T"}
         assert [message.properties.get("RESENT") for message in inbox.messages[3:]] == ["true", "true"]
-        await stand.commits(2, "readers", "%RETRY%readers")
+        await stand.wait_for_commit(2, "readers", "%RETRY%readers")
 
 
 async def test_a_consumer_can_retry_a_resent_message_later(stand):
-    class Hesitant(Inbox):
+    class Hesitant(RecordingHandler):
         async def __call__(self, message: StoredMessage) -> None:
             await super().__call__(message)
             if "RESENT" in message.properties and not message.reconsume_times:
@@ -386,7 +386,7 @@ async def test_a_consumer_can_retry_a_resent_message_later(stand):
         Admin(stand.name_servers) as admin,
         Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
-        await stand.put("T", ["a"])
+        await stand.send("T", ["a"])
         inbox = Hesitant()
         await consumer.subscribe("T")
         await consumer.start(inbox)
@@ -402,8 +402,8 @@ async def test_a_resent_message_can_be_consumed_directly(stand):
         Admin(stand.name_servers) as admin,
         Consumer(stand.name_servers, group="readers", commit_interval_ms=10) as consumer,
     ):
-        await stand.put("T", ["a"])
-        inbox = Inbox()
+        await stand.send("T", ["a"])
+        inbox = RecordingHandler()
         await consumer.subscribe("T")
         await consumer.start(inbox)
         await handled(stand, inbox, 1)
@@ -461,7 +461,7 @@ async def test_the_client_raises_errors_for_refused_resends(stand):
     async with Admin(stand.name_servers) as admin:
         with pytest.raises(UnknownTopic):
             await admin.resend("nowhere", group="g", begin=0, end=0)
-        await stand.put("T", ["a"])
+        await stand.send("T", ["a"])
         with pytest.raises(Refused, match="'g' does not exist"):
             await admin.resend("T", group="g", begin=0, end=0)
         with pytest.raises(Refused, match="name the group to resend to"):
@@ -474,17 +474,17 @@ async def test_the_client_raises_errors_for_refused_resends(stand):
 
 async def test_several_brokers_all_resend_or_none_does(tmp_path):
     async with (
-        standing(tmp_path / "a") as stand,
+        running_platform_driver(tmp_path / "a") as stand,
         running_broker(tmp_path / "b", name="other", name_servers=stand.name_servers) as other,
         Admin(stand.name_servers) as admin,
-        channel_to(other.address) as channel,
+        open_channel(other.address) as channel,
     ):
         await admin.create_topic("T", 1)
         await admin.create_group(Group(name="g"))
         stores = [stand.platform.broker.broker.store, other.broker.store]
-        await stand.put("T", ["a", "b"])
-        sent(await try_send(channel, "T", b"c"))
-        await admin.reset_queue("g", queue_of("T"), 2)
+        await stand.send("T", ["a", "b"])
+        read_send_response(await try_send(channel, "T", b"c"))
+        await admin.reset_queue("g", queue_ref("T"), 2)
 
         with pytest.raises(Refused, match="has read nothing"):
             await admin.resend("T", group="g", from_ms=0)
@@ -502,7 +502,7 @@ async def test_several_brokers_all_resend_or_none_does(tmp_path):
 # -- the command line -------------------------------------------------------------------------------------------------
 
 
-async def run(stand: Stand, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
+async def run(stand: PlatformDriver, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sparrow", "resend", *words, "--name-servers", stand.name_servers]
     return await asyncio.to_thread(
         subprocess.run, command, input=said, capture_output=True, text=True, timeout=60, check=False
@@ -511,7 +511,7 @@ async def run(stand: Stand, *words: str, said: str = "") -> subprocess.Completed
 
 async def test_the_command_resends_and_asks_before_resending_to_all_groups(stand):
     async with Admin(stand.name_servers) as admin:
-        await stand.put("T", ["a", "b", "c"])
+        await stand.send("T", ["a", "b", "c"])
         for name in ("g", "h"):
             await admin.create_group(Group(name=name))
             await admin.reset_offsets(name, "T", "last")

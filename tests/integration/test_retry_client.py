@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.support.platform_driver import Stand, queue_of, standing
-from tests.support.recording_handlers import Inbox, texts
+from tests.support.platform_driver import PlatformDriver, queue_ref, running_platform_driver
+from tests.support.recording_handlers import RecordingHandler, body_texts
 from tests.support.wait import eventually, wait_until
 
 from sparrow import client, clock
@@ -23,19 +23,19 @@ QUICK_MS = 10
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         await running.topic("T")
         yield running
 
 
 @pytest.fixture
-async def admin(stand: Stand) -> AsyncIterator[Admin]:
+async def admin(stand: PlatformDriver) -> AsyncIterator[Admin]:
     async with Admin(stand.name_servers) as admin:
         yield admin
 
 
-class Choosy(Inbox):
+class Choosy(RecordingHandler):
     """A handler that stores each message and then calls a function, which may raise."""
 
     def __init__(self, choose: Callable[[StoredMessage], None]) -> None:
@@ -56,27 +56,27 @@ def later_once(message: StoredMessage) -> None:
         raise RetryLater(1)
 
 
-async def buried(stand: Stand, admin: Admin, *bodies: str, group: str = "readers") -> list[StoredMessage]:
+async def buried(stand: PlatformDriver, admin: Admin, *bodies: str, group: str = "readers") -> list[StoredMessage]:
     """Return the dead letters of a group whose handler rejects these messages."""
     async with Producer(stand.name_servers) as producer:
         await producer.send_batch([Message("T", body) for body in bodies])
     async with Consumer(stand.name_servers, group=group, commit_interval_ms=QUICK_MS) as consumer:
         await consumer.subscribe("T")
         await consumer.start(Choosy(burying), workers=1)
-        await stand.commits(len(bodies), group, "T")
+        await stand.wait_for_commit(len(bodies), group, "T")
     return await admin.dead_letters(group)
 
 
 # -- handler outcomes -------------------------------------------------------------------------------------------------
 
 
-async def test_retry_later_redelivers_after_the_delay_under_the_original_topic(stand: Stand) -> None:
+async def test_retry_later_redelivers_after_the_delay_under_the_original_topic(stand: PlatformDriver) -> None:
     async with Consumer(stand.name_servers, group="readers", commit_interval_ms=QUICK_MS) as consumer:
         inbox = Choosy(later_once)
         await consumer.subscribe("T")
         await consumer.start(inbox)
         begun = time.monotonic()
-        await stand.put("T", ["later"])
+        await stand.send("T", ["later"])
         await eventually(lambda: len(inbox.messages) == 2)
         assert time.monotonic() - begun >= 1
         assert [(each.topic, each.body, each.reconsume_times) for each in inbox.messages] == [
@@ -86,14 +86,14 @@ async def test_retry_later_redelivers_after_the_delay_under_the_original_topic(s
         assert inbox.messages[0].unique_key == inbox.messages[1].unique_key
 
 
-async def test_dead_letter_raised_by_a_handler_takes_effect_at_once(stand: Stand, admin: Admin) -> None:
+async def test_dead_letter_raised_by_a_handler_takes_effect_at_once(stand: PlatformDriver, admin: Admin) -> None:
     assert await admin.dead_letters("readers") == []
     letters = await buried(stand, admin, "one", "two")
-    assert texts(letters) == ["one", "two"]
+    assert body_texts(letters) == ["one", "two"]
     assert {(letter.topic, letter.reconsume_times) for letter in letters} == {("T", 1)}
 
 
-async def test_message_with_used_up_retries_is_a_dead_letter(stand: Stand, admin: Admin) -> None:
+async def test_message_with_used_up_retries_is_a_dead_letter(stand: PlatformDriver, admin: Admin) -> None:
     def always_later(message: StoredMessage) -> None:
         raise RetryLater(1)
 
@@ -101,38 +101,40 @@ async def test_message_with_used_up_retries_is_a_dead_letter(stand: Stand, admin
         inbox = Choosy(always_later)
         await consumer.subscribe("T")
         await consumer.start(inbox)
-        await stand.put("T", ["never"])
+        await stand.send("T", ["never"])
         await eventually(lambda: len(inbox.messages) == 2)
-        await stand.commits(1, "readers", "%RETRY%readers")
+        await stand.wait_for_commit(1, "readers", "%RETRY%readers")
     letters = await admin.dead_letters("readers")
     assert [(letter.topic, letter.body, letter.reconsume_times) for letter in letters] == [("T", b"never", 2)]
 
 
-async def test_first_failure_is_a_dead_letter_when_no_retries_are_allowed(stand: Stand, admin: Admin) -> None:
+async def test_first_failure_is_a_dead_letter_when_no_retries_are_allowed(stand: PlatformDriver, admin: Admin) -> None:
     def fails(message: StoredMessage) -> None:
         raise ValueError("oh")
 
     async with Consumer(stand.name_servers, group="readers", retries_max=0, commit_interval_ms=QUICK_MS) as consumer:
         await consumer.subscribe("T")
         await consumer.start(Choosy(fails))
-        await stand.put("T", ["never"])
-        await stand.commits(1, "readers", "T")
-    assert texts(await admin.dead_letters("readers")) == ["never"]
+        await stand.send("T", ["never"])
+        await stand.wait_for_commit(1, "readers", "T")
+    assert body_texts(await admin.dead_letters("readers")) == ["never"]
 
 
-async def test_broadcast_consumer_drops_dead_letters(stand: Stand, admin: Admin) -> None:
+async def test_broadcast_consumer_drops_dead_letters(stand: PlatformDriver, admin: Admin) -> None:
     async with Consumer(stand.name_servers, group="readers", mode="broadcast") as consumer:
         inbox = Choosy(burying)
         await consumer.subscribe("T")
         await consumer.start(inbox)
-        await stand.put("T", ["one", "two"])
-        await eventually(lambda: consumer.positions() == {queue_of("T"): 2})
+        await stand.send("T", ["one", "two"])
+        await eventually(lambda: consumer.positions() == {queue_ref("T"): 2})
         assert sorted(inbox.texts) == ["one", "two"]
     assert await admin.dead_letters("readers") == []
 
 
-async def test_message_whose_record_is_deleted_is_sent_back_by_the_consumer(stand: Stand, admin: Admin) -> None:
-    await stand.put("T", ["old"])
+async def test_message_whose_record_is_deleted_is_sent_back_by_the_consumer(
+    stand: PlatformDriver, admin: Admin
+) -> None:
+    await stand.send("T", ["old"])
     async with Consumer(stand.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         (message,) = await consumer.poll(1, timeout_ms=10_000)
@@ -141,10 +143,10 @@ async def test_message_whose_record_is_deleted_is_sent_back_by_the_consumer(stan
         )
         message.physical_offset = PhysicalOffset(1 << 40)
         giving_back = RetrySender(consumer.session, "readers", retries_max=3)
-        assert await giving_back.send_back(queue_of("T"), message, level=1)
+        assert await giving_back.send_back(queue_ref("T"), message, level=1)
         (again,) = await consumer.poll(1, timeout_ms=10_000)
         assert (again.topic, again.body, again.reconsume_times) == ("T", b"old", 1)
-        assert await giving_back.send_back(queue_of("T"), message, DELAY_LEVEL_DEAD_LETTER)
+        assert await giving_back.send_back(queue_ref("T"), message, DELAY_LEVEL_DEAD_LETTER)
     (letter,) = await admin.dead_letters("readers")
     assert (letter.topic, letter.body, letter.reconsume_times) == ("T", b"old", 4)
 
@@ -152,8 +154,8 @@ async def test_message_whose_record_is_deleted_is_sent_back_by_the_consumer(stan
 # -- orderly consumers ------------------------------------------------------------------------------------------------
 
 
-async def test_orderly_queue_waits_for_the_delay_of_its_handler(stand: Stand) -> None:
-    await stand.put("T", ["one", "two"])
+async def test_orderly_queue_waits_for_the_delay_of_its_handler(stand: PlatformDriver) -> None:
+    await stand.send("T", ["one", "two"])
     async with Consumer(stand.name_servers, group="readers", commit_interval_ms=QUICK_MS) as consumer:
         inbox = Choosy(later_once)
         await consumer.subscribe("T")
@@ -164,46 +166,46 @@ async def test_orderly_queue_waits_for_the_delay_of_its_handler(stand: Stand) ->
 
 
 async def test_orderly_message_becomes_a_dead_letter_after_its_retries_and_the_queue_continues(
-    stand: Stand, admin: Admin
+    stand: PlatformDriver, admin: Admin
 ) -> None:
     def bad_fails(message: StoredMessage) -> None:
         if message.body == b"bad":
             raise RetryLater(1)
 
-    await stand.put("T", ["good", "bad", "also good"])
+    await stand.send("T", ["good", "bad", "also good"])
     async with Consumer(stand.name_servers, group="readers", retries_max=1, commit_interval_ms=QUICK_MS) as consumer:
         inbox = Choosy(bad_fails)
         await consumer.subscribe("T")
         await consumer.start(inbox, orderly=True)
         await eventually(lambda: inbox.texts == ["good", "bad", "bad", "also good"])
-        await stand.commits(3, "readers", "T")
+        await stand.wait_for_commit(3, "readers", "T")
     (letter,) = await admin.dead_letters("readers")
     assert (letter.topic, letter.body, letter.reconsume_times) == ("T", b"bad", 2)
     assert letter.properties["RETRY_TOPIC"] == "T"
 
 
-async def test_orderly_handler_may_make_a_batch_dead_letters_at_once(stand: Stand, admin: Admin) -> None:
+async def test_orderly_handler_may_make_a_batch_dead_letters_at_once(stand: PlatformDriver, admin: Admin) -> None:
     seen: list[list[str]] = []
 
     async def handle(messages: list[StoredMessage]) -> None:
-        seen.append(texts(messages))
+        seen.append(body_texts(messages))
         if messages[0].body == b"0":
             raise DeadLetter
 
-    await stand.put("T", [str(number) for number in range(6)])
+    await stand.send("T", [str(number) for number in range(6)])
     async with Consumer(stand.name_servers, group="readers", commit_interval_ms=QUICK_MS) as consumer:
         await consumer.subscribe("T")
         await consumer.start(handle, orderly=True, batch=3)
         await eventually(lambda: seen == [["0", "1", "2"], ["3", "4", "5"]])
-        await stand.commits(6, "readers", "T")
-    assert texts(await admin.dead_letters("readers")) == ["0", "1", "2"]
+        await stand.wait_for_commit(6, "readers", "T")
+    assert body_texts(await admin.dead_letters("readers")) == ["0", "1", "2"]
 
 
-async def test_orderly_queue_in_its_retry_delay_is_released_at_once(stand: Stand) -> None:
+async def test_orderly_queue_in_its_retry_delay_is_released_at_once(stand: PlatformDriver) -> None:
     def much_later(message: StoredMessage) -> None:
         raise RetryLater(18)
 
-    await stand.put("T", ["one"])
+    await stand.send("T", ["one"])
     async with Consumer(stand.name_servers, group="readers", commit_interval_ms=QUICK_MS) as consumer:
         inbox = Choosy(much_later)
         await consumer.subscribe("T")
@@ -212,13 +214,13 @@ async def test_orderly_queue_in_its_retry_delay_is_released_at_once(stand: Stand
         await consumer.unsubscribe("T")
         await eventually(lambda: not [queue for queue in consumer.queues if queue.topic == "T"])
     assert inbox.texts == ["one"]
-    assert await stand.committed("readers", "T") in (None, 0)
+    assert await stand.committed_offset("readers", "T") in (None, 0)
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
-async def test_dead_letters_can_be_read_as_a_table(stand: Stand, admin: Admin) -> None:
+async def test_dead_letters_can_be_read_as_a_table(stand: PlatformDriver, admin: Admin) -> None:
     with pytest.raises(UnknownTopic):
         await admin.dead_letter_table("readers")
     await buried(stand, admin, "one", "two")
@@ -226,13 +228,13 @@ async def test_dead_letters_can_be_read_as_a_table(stand: Stand, admin: Admin) -
     assert table.to_pydict() == {"body": [b"one", b"two"], "reconsume_times": [1, 1]}
 
 
-async def test_redriven_letters_reach_every_group_of_their_topic(stand: Stand, admin: Admin) -> None:
+async def test_redriven_letters_reach_every_group_of_their_topic(stand: PlatformDriver, admin: Admin) -> None:
     letters = await buried(stand, admin, "one", "two")
     async with (
         Consumer(stand.name_servers, group="readers") as readers,
         Consumer(stand.name_servers, group="others", consume_from="last") as others,
     ):
-        inboxes = Inbox(), Inbox()
+        inboxes = RecordingHandler(), RecordingHandler()
         for consumer, inbox in zip((readers, others), inboxes, strict=True):
             await consumer.subscribe("T")
             await consumer.start(inbox)
@@ -245,20 +247,20 @@ async def test_redriven_letters_reach_every_group_of_their_topic(stand: Stand, a
     assert len(await admin.dead_letters("readers")) == 2
 
 
-async def test_letters_may_be_redriven_for_one_group_only(stand: Stand, admin: Admin) -> None:
+async def test_letters_may_be_redriven_for_one_group_only(stand: PlatformDriver, admin: Admin) -> None:
     await buried(stand, admin, "one")
-    end = (await admin.topic_bounds("T"))[queue_of("T")].end
+    end = (await admin.topic_bounds("T"))[queue_ref("T")].end
     async with Consumer(stand.name_servers, group="readers") as readers:
-        inbox = Inbox()
+        inbox = RecordingHandler()
         await readers.subscribe("T")
         await readers.start(inbox)
         assert await admin.redrive("readers", everything=True, to_group_only=True) == 1
         await eventually(lambda: inbox.texts == ["one"])
         assert (inbox.messages[0].topic, inbox.messages[0].reconsume_times) == ("T", 0)
-    assert (await admin.topic_bounds("T"))[queue_of("T")].end == end
+    assert (await admin.topic_bounds("T"))[queue_ref("T")].end == end
 
 
-async def test_letters_are_selected_by_id_or_by_time(stand: Stand, admin: Admin) -> None:
+async def test_letters_are_selected_by_id_or_by_time(stand: PlatformDriver, admin: Admin) -> None:
     letters = await buried(stand, admin, "one", "two", "three")
     ids = [letter.unique_key or "" for letter in letters]
     assert await admin.redrive("readers", ids=[ids[0], ids[2]]) == 2
@@ -275,7 +277,7 @@ async def test_redrive_needs_exactly_one_selection(admin: Admin) -> None:
         await admin.redrive("readers", since=0, everything=True)
 
 
-async def test_operator_can_have_a_message_consumed_directly(stand: Stand, admin: Admin) -> None:
+async def test_operator_can_have_a_message_consumed_directly(stand: PlatformDriver, admin: Admin) -> None:
     async with (
         Producer(stand.name_servers) as producer,
         Consumer(stand.name_servers, group="readers", consume_from="last") as consumer,
@@ -303,25 +305,25 @@ async def test_operator_can_have_a_message_consumed_directly(stand: Stand, admin
         assert inbox.texts == ["again"] * 3
 
 
-async def test_group_is_reset_by_name_by_time_and_by_offset(stand: Stand, admin: Admin) -> None:
-    await stand.put("T", [str(number) for number in range(10)])
-    assert await admin.reset_offsets("readers", "T", "last") == {queue_of("T"): 10}
-    assert await admin.reset_offsets("readers", "T", "first") == {queue_of("T"): 0}
-    await admin.reset_queue("readers", queue_of("T"), 7)
-    assert await stand.committed("readers", "T") == 7
+async def test_group_is_reset_by_name_by_time_and_by_offset(stand: PlatformDriver, admin: Admin) -> None:
+    await stand.send("T", [str(number) for number in range(10)])
+    assert await admin.reset_offsets("readers", "T", "last") == {queue_ref("T"): 10}
+    assert await admin.reset_offsets("readers", "T", "first") == {queue_ref("T"): 0}
+    await admin.reset_queue("readers", queue_ref("T"), 7)
+    assert await stand.committed_offset("readers", "T") == 7
     async with Consumer(stand.name_servers, group="readers", commit_interval_ms=QUICK_MS) as consumer:
-        inbox = Inbox()
+        inbox = RecordingHandler()
         await consumer.subscribe("T")
         await consumer.start(inbox, workers=1)
         await eventually(lambda: inbox.texts == ["7", "8", "9"])
         await consumer.commit()
-        await admin.reset_queue("readers", queue_of("T"), 9)
+        await admin.reset_queue("readers", queue_ref("T"), 9)
         await eventually(lambda: inbox.texts == ["7", "8", "9", "9"])
     for offset in (-1, 11):
         with pytest.raises(Refused, match="0 to 10"):
-            await admin.reset_queue("readers", queue_of("T"), offset)
+            await admin.reset_queue("readers", queue_ref("T"), offset)
     with pytest.raises(Refused, match="no queue 5"):
-        await admin.reset_queue("readers", queue_of("T", 5), 0)
+        await admin.reset_queue("readers", queue_ref("T", 5), 0)
 
 
 def test_blocking_client_has_dead_letters_and_redrive(platform: RunningPlatform) -> None:

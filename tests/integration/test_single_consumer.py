@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.platform_driver import Stand, queue_of, standing
+from tests.support.platform_driver import PlatformDriver, queue_ref, running_platform_driver
 from tests.support.platforms import running_broker
-from tests.support.recording_handlers import Inbox, texts
+from tests.support.recording_handlers import RecordingHandler, body_texts
 from tests.support.wait import eventually, wait_until
 
 from sparrow.client import Consumer as BlockingConsumer
@@ -27,10 +27,10 @@ TEN = [f"old{number}" for number in range(10)]
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as stand:
-        await stand.topic("T", queues=3)
-        await stand.put("T", TEN)
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as stand:
+        await stand.create_topic("T", queues=3)
+        await stand.send("T", TEN)
         yield stand
 
 
@@ -38,7 +38,7 @@ async def polled(consumer: Consumer, count: int) -> list[str]:
     """Poll until this many messages came, or none in ten seconds; return them sorted."""
     found: list[str] = []
     while len(found) < count and (some := await consumer.poll(count, timeout_ms=10_000)):
-        found += texts(some)
+        found += body_texts(some)
     return sorted(found)
 
 
@@ -49,16 +49,16 @@ async def test_consumer_reads_only_messages_sent_after_subscribe_in_all_queues(s
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
         for queue_id in range(3):
-            await stand.put("T", [f"new{queue_id}"], queue_id)
+            await stand.send("T", [f"new{queue_id}"], queue_id)
         assert await polled(consumer, 3) == ["new0", "new1", "new2"]
-        assert consumer.queues == [queue_of("T", number) for number in range(3)]
+        assert consumer.queues == [queue_ref("T", number) for number in range(3)]
 
 
 async def test_messages_between_subscribe_and_start_are_read(stand):
-    inbox = Inbox()
+    inbox = RecordingHandler()
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("T")
-        await stand.put("T", ["new"])
+        await stand.send("T", ["new"])
         await consumer.start(inbox)
         await eventually(lambda: inbox.texts == ["new"])
 
@@ -67,13 +67,13 @@ async def test_reopened_consumer_starts_at_the_new_end(stand):
     consumer = Consumer(stand.name_servers, group=None)
     async with consumer:
         await consumer.subscribe("T")
-        await stand.put("T", ["seen"])
+        await stand.send("T", ["seen"])
         assert await polled(consumer, 1) == ["seen"]
-    await stand.put("T", ["missed"])
+    await stand.send("T", ["missed"])
     async with consumer:
-        inbox = Inbox()
+        inbox = RecordingHandler()
         await consumer.start(inbox)
-        await stand.put("T", ["seen again"])
+        await stand.send("T", ["seen again"])
         await eventually(lambda: inbox.texts == ["seen again"])
 
 
@@ -82,12 +82,12 @@ async def test_subscribing_again_starts_at_the_new_end_and_changing_the_filter_d
         await consumer.subscribe("T", "a")
         assert await consumer.poll(1, timeout_ms=1) == []
         await consumer.unsubscribe("T")
-        await stand.put("T", ["missed"], tags="a")
+        await stand.send("T", ["missed"], tags="a")
         await consumer.subscribe("T", "a")
-        await stand.put("T", ["one"], tags="a")
+        await stand.send("T", ["one"], tags="a")
         assert await polled(consumer, 1) == ["one"]
         consumer.pause()
-        await stand.put("T", ["two"], tags="a")
+        await stand.send("T", ["two"], tags="a")
         await consumer.subscribe("T", "a || b")
         assert await polled(consumer, 1) == ["two"]
 
@@ -96,8 +96,8 @@ async def test_topic_created_later_is_read_from_its_first_message(stand):
     async with Consumer(stand.name_servers, group=None) as consumer:
         await consumer.subscribe("later")
         assert await consumer.poll(1, timeout_ms=1) == []
-        await stand.topic("later", queues=2)
-        await stand.put("later", ["first"], 1)
+        await stand.create_topic("later", queues=2)
+        await stand.send("later", ["first"], 1)
         assert await polled(consumer, 1) == ["first"]
 
 
@@ -122,7 +122,7 @@ async def test_seek_to_an_older_offset_works(stand):
         await consumer.subscribe("T")
         assert await consumer.poll(1, timeout_ms=1) == []
         await consumer.wait_for_assignment()
-        await consumer.seek(queue_of("T"), 7)
+        await consumer.seek(queue_ref("T"), 7)
         assert await polled(consumer, 3) == ["old7", "old8", "old9"]
 
 
@@ -137,16 +137,16 @@ async def test_consumer_leaves_no_group_topic_or_offset_at_the_broker(stand):
         Admin(stand.name_servers) as admin,
     ):
         await consumer.subscribe("T")
-        await consumer.start(inbox := Inbox())
-        await stand.put("T", ["new"] * 5)
-        await eventually(lambda: consumer.positions().get(queue_of("T")) == 15)
+        await consumer.start(inbox := RecordingHandler())
+        await stand.send("T", ["new"] * 5)
+        await eventually(lambda: consumer.positions().get(queue_ref("T")) == 15)
         await consumer.commit()
         assert len(inbox.texts) == 5
         assert consumer.group is None
         assert await admin.members(ANONYMOUS_GROUP) == []
     assert set(await broker.store.catalog.list_groups()) == groups
     assert {topic.name for topic in broker.topics} == topics
-    assert [await stand.committed(ANONYMOUS_GROUP, "T", number) for number in range(3)] == [None] * 3
+    assert [await stand.committed_offset(ANONYMOUS_GROUP, "T", number) for number in range(3)] == [None] * 3
 
 
 async def test_two_consumers_without_group_and_a_group_share_a_session_independently(stand):
@@ -154,16 +154,16 @@ async def test_two_consumers_without_group_and_a_group_share_a_session_independe
         one, other = Consumer(group=None, session=session), Consumer(group=None, session=session)
         member = Consumer(group="readers", session=session)
         async with one, other, member:
-            inboxes = [Inbox() for _ in range(3)]
+            inboxes = [RecordingHandler() for _ in range(3)]
             for consumer, inbox in zip((one, other, member), inboxes, strict=True):
                 await consumer.subscribe("T")
                 await consumer.start(inbox)
-            await stand.put("T", ["new"], 2)
+            await stand.send("T", ["new"], 2)
             await eventually(lambda: len(inboxes[2].texts) == 11)
             await eventually(lambda: [inbox.texts for inbox in inboxes[:2]] == [["new"], ["new"]])
         assert inboxes[2].texts.count("new") == 1
-    assert await stand.committed("readers", "T") == 10
-    assert await stand.committed("readers", "T", 2) == 1
+    assert await stand.committed_offset("readers", "T") == 10
+    assert await stand.committed_offset("readers", "T", 2) == 1
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ async def test_failed_message_is_logged_and_not_redelivered(stand, caplog, failu
         await consumer.subscribe("T")
         with caplog.at_level(logging.WARNING, "sparrow.client"):
             await consumer.start(handler, orderly=orderly, workers=1)
-            await stand.put("T", ["bad", "good"])
-            await eventually(lambda: consumer.positions().get(queue_of("T")) == 12)
+            await stand.send("T", ["bad", "good"])
+            await eventually(lambda: consumer.positions().get(queue_ref("T")) == 12)
     assert seen == ["bad", "good"]
     assert len(caplog.records) == 1
     assert "%RETRY%" not in " ".join(topic.name for topic in stand.platform.broker.broker.topics)
@@ -224,7 +224,7 @@ async def test_all_lanes_are_read_high_first(stand):
         for word in ("low", "middle", "high"):
             for _ in range(2):
                 await producer.send(Message("L", word, priority=word))
-        taken = texts(await consumer.poll(10, timeout_ms=10_000))
+        taken = body_texts(await consumer.poll(10, timeout_ms=10_000))
         assert taken == ["high", "high", "middle", "middle", "low", "low"]
 
 

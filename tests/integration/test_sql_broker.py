@@ -13,12 +13,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import Asking, Clock, asking
+from tests.support.broker_client import BrokerClient, Clock, running_broker_client
 from tests.support.databases import Server, mariadb_server, postgres_server
-from tests.support.platform_driver import Stand
-from tests.support.platforms import channel_to, named, pull, send, send_header, sent, try_pull, try_send
-from tests.support.recording_handlers import Inbox, texts
-from tests.support.sql_brokers import standing_on, store_of
+from tests.support.platform_driver import PlatformDriver
+from tests.support.platforms import (
+    encode_properties,
+    open_channel,
+    pull,
+    read_send_response,
+    send,
+    send_header,
+    try_pull,
+    try_send,
+)
+from tests.support.recording_handlers import RecordingHandler, body_texts
+from tests.support.sql_brokers import running_sql_platform, sql_store_of
 from tests.support.wait import eventually
 
 from sparrow import clock
@@ -56,14 +65,14 @@ QUICK_MS = 10
 
 
 @pytest.fixture
-async def stand(tmp_path: Path, database_url: str) -> AsyncIterator[Stand]:
-    async with standing_on(tmp_path, database_url) as running:
+async def stand(tmp_path: Path, database_url: str) -> AsyncIterator[PlatformDriver]:
+    async with running_sql_platform(tmp_path, database_url) as running:
         yield running
 
 
-async def rows(stand: Stand, sql: str) -> list[tuple[object, ...]]:
+async def rows(stand: PlatformDriver, sql: str) -> list[tuple[object, ...]]:
     """Return the rows of a query on the database."""
-    return [tuple(row) for row in await store_of(stand.platform.broker).database.fetch(sql)]
+    return [tuple(row) for row in await sql_store_of(stand.platform.broker).database.fetch(sql)]
 
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
@@ -79,7 +88,9 @@ async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE)
 
 
 @asynccontextmanager
-async def reading(stand: Stand, inbox: Inbox, topic: str = "t", **options: object) -> AsyncIterator[Consumer]:
+async def reading(
+    stand: PlatformDriver, inbox: RecordingHandler, topic: str = "t", **options: object
+) -> AsyncIterator[Consumer]:
     how = {name: options.pop(name) for name in ("orderly", "workers") if name in options}
     words = [str(options.pop(name)) for name in ("expression",) if name in options]
     kind = {"expression_type": options.pop("expression_type")} if "expression_type" in options else {}
@@ -119,7 +130,7 @@ def test_an_example_runs_on_a_database(example: Path, tmp_path: Path, database_u
 # -- sends and reads --------------------------------------------------------------------------------------------------
 
 
-async def test_messages_sent_singly_in_batches_and_with_linger_all_arrive_once(stand: Stand) -> None:
+async def test_messages_sent_singly_in_batches_and_with_linger_all_arrive_once(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers) as producer:
         one = await producer.send(Message("t", "one"))
         some = await producer.send_batch([Message("t", f"batch-{n}") for n in range(10)])
@@ -129,10 +140,10 @@ async def test_messages_sent_singly_in_batches_and_with_linger_all_arrive_once(s
     assert {result.queue_id for result in (one, *some, *many)} == {MIDDLE}
     assert sorted(offsets) == list(range(311)), "every one has a place of its own, and none is left out"
     assert [result.queue_offset for result in some] == list(range(1, 11))
-    inbox = Inbox()
+    inbox = RecordingHandler()
     async with reading(stand, inbox):
         await eventually(lambda: len(inbox.messages) >= 311)
-        await stand.commits(311, "readers", "t", MIDDLE)
+        await stand.wait_for_commit(311, "readers", "t", MIDDLE)
     assert sorted(inbox.texts) == sorted(
         ["one", *(f"batch-{n}" for n in range(10)), *(f"many-{n}" for n in range(300))]
     )
@@ -140,7 +151,7 @@ async def test_messages_sent_singly_in_batches_and_with_linger_all_arrive_once(s
     assert by_place[one.queue_offset].unique_key == one.message_id
 
 
-async def test_a_message_is_read_back_unchanged(stand: Stand) -> None:
+async def test_a_message_is_read_back_unchanged(stand: PlatformDriver) -> None:
     body = bytes(range(256)) * 3
     words = {"colour": "grün", "empty-ish": " ", "with": "colon: and\nline"}
     async with Producer(stand.name_servers, compress_above_bytes=None) as producer:
@@ -156,12 +167,12 @@ async def test_a_message_is_read_back_unchanged(stand: Stand) -> None:
     assert (await pull(stand.channel, "t", MIDDLE, 2, count=1)).bodies == [b"x" * 3_000_000]
 
 
-async def test_a_priority_determines_the_queue_and_the_table(stand: Stand) -> None:
-    await stand.topic("jobs", 2)
+async def test_a_priority_determines_the_queue_and_the_table(stand: PlatformDriver) -> None:
+    await stand.create_topic("jobs", 2)
     for part in range(2):
         for priority in Priority:
             body = f"{priority.label} of {part}".encode()
-            result = await send(stand.channel, "jobs", body, part, named(PRIORITY=priority.label))
+            result = await send(stand.channel, "jobs", body, part, encode_properties(PRIORITY=priority.label))
             assert (result.queue_id, result.queue_offset) == (read_queue_id(part, priority), 0)
             (message,) = (await pull(stand.channel, "jobs", result.queue_id)).messages
             assert (message.queue_id, message.body) == (result.queue_id, body)
@@ -169,17 +180,19 @@ async def test_a_priority_determines_the_queue_and_the_table(stand: Stand) -> No
             assert [(row[0], bytes(row[1])) for row in await rows(stand, f'SELECT id, body FROM "{table}"')] == [
                 (1, body)
             ]  # type: ignore[call-overload]
-    answer = await try_send(stand.channel, "jobs", b"x", 0, named(PRIORITY="urgent"))
+    answer = await try_send(stand.channel, "jobs", b"x", 0, encode_properties(PRIORITY="urgent"))
     assert (answer.code, "urgent" in answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
     async with Consumer(stand.name_servers, group="workers") as consumer:
         await consumer.subscribe("jobs")
         taken = await consumer.poll(6, timeout_ms=5_000)
         while len(taken) < 6:
             taken += await consumer.poll(6, timeout_ms=5_000)
-    assert sorted(texts(taken)) == sorted(f"{priority.label} of {part}" for part in range(2) for priority in Priority)
+    assert sorted(body_texts(taken)) == sorted(
+        f"{priority.label} of {part}" for part in range(2) for priority in Priority
+    )
 
 
-async def test_a_parked_pull_is_answered_when_a_message_arrives(stand: Stand) -> None:
+async def test_a_parked_pull_is_answered_when_a_message_arrives(stand: PlatformDriver) -> None:
     for number in range(20):
         waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, number, long_poll_ms=10_000))
         await eventually(lambda: stand.platform.broker.broker.long_polls.count == 1)
@@ -190,21 +203,21 @@ async def test_a_parked_pull_is_answered_when_a_message_arrives(stand: Stand) ->
         assert time.monotonic() - begun < 1
 
 
-async def test_a_parked_pull_times_out_as_not_found(stand: Stand) -> None:
+async def test_a_parked_pull_times_out_as_not_found(stand: PlatformDriver) -> None:
     begun = time.monotonic()
     answer = await try_pull(stand.channel, "t", MIDDLE, 0, long_poll_ms=300)
     assert answer.code == ResponseCode.PULL_NOT_FOUND
     assert 0.3 <= time.monotonic() - begun < 2
 
 
-async def test_a_message_is_found_by_key_by_unique_id_and_by_offset_id(stand: Stand) -> None:
+async def test_a_message_is_found_by_key_by_unique_id_and_by_offset_id(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers) as producer, Admin(stand.name_servers) as admin:
         first = await producer.send(Message("t", "first", keys=["order-1", "person-7"]))
         await producer.send(Message("t", "second", keys="order-2", priority="high"))
         await producer.send(Message("t", "third", keys=["order-3", "person-7"], priority="low"))
-        assert texts(await admin.find_by_key("t", "order-1")) == ["first"]
-        assert texts(await admin.find_by_key("t", "person-7")) == ["first", "third"]
-        assert texts(await admin.find_by_key("t", "order-2")) == ["second"]
+        assert body_texts(await admin.find_by_key("t", "order-1")) == ["first"]
+        assert body_texts(await admin.find_by_key("t", "person-7")) == ["first", "third"]
+        assert body_texts(await admin.find_by_key("t", "order-2")) == ["second"]
         assert await admin.find_by_key("t", "Order-1") == [], "keys are compared byte by byte"
         assert (await admin.find_by_id(first.message_id, topic="t")).body == b"first"
         assert (await admin.find_by_id(first.offset_id)).body == b"first"
@@ -212,31 +225,31 @@ async def test_a_message_is_found_by_key_by_unique_id_and_by_offset_id(stand: St
         assert sorted(bound.end for bound in bounds.values()) == [1, 1, 1]
 
 
-async def test_tags_and_sql92_conditions_filter_messages(stand: Stand) -> None:
+async def test_tags_and_sql92_conditions_filter_messages(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers) as producer:
         for number in range(40):
             tag = "even" if number % 2 == 0 else "odd"
             await producer.send(Message("t", str(number), tags=tag, properties={"euros": str(number)}))
-    inbox = Inbox()
+    inbox = RecordingHandler()
     async with reading(stand, inbox, expression="even"):
-        await stand.commits(40, "readers", "t", MIDDLE)
+        await stand.wait_for_commit(40, "readers", "t", MIDDLE)
     assert sorted(inbox.texts, key=int) == [str(number) for number in range(0, 40, 2)]
     async with Consumer(stand.name_servers, group="by-price", commit_interval_ms=QUICK_MS) as consumer:
-        inbox = Inbox()
+        inbox = RecordingHandler()
         await consumer.subscribe("t", "euros BETWEEN 10 AND 12 OR TAGS = 'odd' AND euros > 36", expression_type="SQL92")
         await consumer.start(inbox)
-        await stand.commits(40, "by-price", "t", MIDDLE)
+        await stand.wait_for_commit(40, "by-price", "t", MIDDLE)
     assert sorted(inbox.texts, key=int) == ["10", "11", "12", "37", "39"]
 
 
-async def test_ordered_consumers_read_each_queue_in_order_and_each_message_once(stand: Stand) -> None:
-    await stand.topic("ordered", 2)
+async def test_ordered_consumers_read_each_queue_in_order_and_each_message_once(stand: PlatformDriver) -> None:
+    await stand.create_topic("ordered", 2)
     for part in range(2):
-        await stand.put("ordered", [f"{part}-{n}" for n in range(30)], part)
-    inbox = Inbox()
+        await stand.send("ordered", [f"{part}-{n}" for n in range(30)], part)
+    inbox = RecordingHandler()
     async with reading(stand, inbox, "ordered", orderly=True), Consumer(stand.name_servers, group="readers") as second:
         await second.subscribe("ordered")
-        other = Inbox()
+        other = RecordingHandler()
         await second.start(other, orderly=True)
         await eventually(lambda: len(inbox.messages) + len(other.messages) >= 60, within_s=20)
     for part in range(2):
@@ -251,7 +264,7 @@ async def test_ordered_consumers_read_each_queue_in_order_and_each_message_once(
 # -- retries and delays -----------------------------------------------------------------------------------------------
 
 
-async def test_a_failed_message_is_retried_or_dead_lettered(stand: Stand) -> None:
+async def test_a_failed_message_is_retried_or_dead_lettered(stand: PlatformDriver) -> None:
     tried: list[tuple[bytes, int]] = []
 
     async def handle(message: StoredMessage) -> None:
@@ -271,14 +284,14 @@ async def test_a_failed_message_is_retried_or_dead_lettered(stand: Stand) -> Non
         async with asyncio.timeout(5):
             while not (letters := await admin.dead_letters("readers")):
                 await asyncio.sleep(0.05)
-        assert texts(letters) == ["never"]
+        assert body_texts(letters) == ["never"]
         assert sorted(tried) == [(b"later", 0), (b"later", 1), (b"never", 0)]
 
 
 async def test_retries_have_growing_delays_and_end_in_the_dead_letter_queue(tmp_path: Path, database_url: str) -> None:
     """With a manual clock: 10 s, then 30 s; after the last retry the message becomes a dead letter."""
     now = Clock(clock.now_ms())
-    async with asking(tmp_path, now, store=database_url) as desk:
+    async with running_broker_client(tmp_path, now, store=database_url) as desk:
         retry = Queue("%RETRY%g", 0)
         await desk.subscribe("g", t="*")
         # The message has a producer id; retries must not be dropped as repeated sends.
@@ -297,7 +310,7 @@ async def test_retries_have_growing_delays_and_end_in_the_dead_letter_queue(tmp_
         assert (await comes(desk, Queue("%DLQ%g", 0), 0)).body == b"unlucky"
 
 
-async def comes(desk: Asking, queue: Queue, offset: int) -> StoredMessage:
+async def comes(desk: BrokerClient, queue: Queue, offset: int) -> StoredMessage:
     """Wait for the message at this offset and return it."""
     async with asyncio.timeout(5):
         while not (found := (await pull(desk.channel, queue.topic, queue.id, offset, long_poll_ms=1_000)).messages):
@@ -305,8 +318,8 @@ async def comes(desk: Asking, queue: Queue, offset: int) -> StoredMessage:
     return found[0]
 
 
-async def test_delayed_messages_are_delivered_when_due_and_can_be_recalled(stand: Stand) -> None:
-    inbox = Inbox()
+async def test_delayed_messages_are_delivered_when_due_and_can_be_recalled(stand: PlatformDriver) -> None:
+    inbox = RecordingHandler()
     async with reading(stand, inbox), Producer(stand.name_servers) as producer:
         begun_ms = clock.now_ms()
         await producer.send(Message("t", "level 1"), delay_level=1)
@@ -329,30 +342,30 @@ async def test_delayed_messages_are_delivered_when_due_and_can_be_recalled(stand
     assert await rows(stand, "SELECT id FROM hermes_delay") == []
 
 
-async def test_a_delay_beyond_the_horizon_is_refused(stand: Stand) -> None:
+async def test_a_delay_beyond_the_horizon_is_refused(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers) as producer:
         with pytest.raises(SparrowError, match="horizon"):
             await producer.send(Message("t", "x"), deliver_after_ms=400 * 24 * 3_600_000)
 
 
-async def test_a_resend_delivers_messages_to_its_group_once_more(stand: Stand) -> None:
-    await stand.put("t", [f"order-{n}" for n in range(6)])
-    inbox = Inbox()
+async def test_a_resend_delivers_messages_to_its_group_once_more(stand: PlatformDriver) -> None:
+    await stand.send("t", [f"order-{n}" for n in range(6)])
+    inbox = RecordingHandler()
     async with reading(stand, inbox), Admin(stand.name_servers) as admin:
-        await stand.commits(6, "readers", "t", MIDDLE)
+        await stand.wait_for_commit(6, "readers", "t", MIDDLE)
         resent = await admin.resend("t", group="readers", begin=2, end=4, queue_id=MIDDLE)
         assert resent.count == 3
         await eventually(lambda: len(inbox.messages) == 9)
     again = inbox.messages[6:]
-    assert sorted(texts(again)) == ["order-2", "order-3", "order-4"]
+    assert sorted(body_texts(again)) == ["order-2", "order-3", "order-4"]
     assert {message.properties["RESENT"] for message in again} == {"true"}
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_half_message_is_visible_after_a_commit_and_never_after_a_rollback(stand: Stand) -> None:
-    inbox = Inbox()
+async def test_a_half_message_is_visible_after_a_commit_and_never_after_a_rollback(stand: PlatformDriver) -> None:
+    inbox = RecordingHandler()
     async with reading(stand, inbox), Producer(stand.name_servers, group="shop") as producer:
         async with producer.transaction(Message("t", "paid", keys="order-1")) as begun:
             assert len(await rows(stand, "SELECT id FROM hermes_half")) == 1
@@ -379,8 +392,8 @@ async def test_an_undecided_transaction_is_checked_back(tmp_path: Path, database
             return TransactionState.ROLLBACK
         return TransactionState.UNKNOWN if asked.count(message.body) == 1 else TransactionState.COMMIT
 
-    async with standing_on(tmp_path, database_url, **IMPATIENT) as stand:
-        inbox = Inbox()
+    async with running_sql_platform(tmp_path, database_url, **IMPATIENT) as stand:
+        inbox = RecordingHandler()
         async with (
             reading(stand, inbox),
             Producer(stand.name_servers, group="shop", transaction_checker=check) as producer,
@@ -398,7 +411,7 @@ async def test_an_undecided_transaction_is_checked_back(tmp_path: Path, database
 async def test_another_producer_of_the_group_gets_the_check_back_if_the_first_is_gone(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with standing_on(tmp_path, database_url, **IMPATIENT | {"transaction_timeout_ms": 500}) as stand:
+    async with running_sql_platform(tmp_path, database_url, **IMPATIENT | {"transaction_timeout_ms": 500}) as stand:
         async with Producer(stand.name_servers, group="shop") as gone:
             await gone.begin_transaction(Message("t", "orphan"))
 
@@ -413,7 +426,7 @@ async def test_another_producer_of_the_group_gets_the_check_back_if_the_first_is
 
 
 async def test_a_transaction_without_an_answer_is_given_up_and_never_visible(tmp_path: Path, database_url: str) -> None:
-    async with standing_on(tmp_path, database_url, **IMPATIENT, transaction_checks_max=2) as stand:
+    async with running_sql_platform(tmp_path, database_url, **IMPATIENT, transaction_checks_max=2) as stand:
         async with Producer(stand.name_servers, group="shop") as producer:
             await producer.begin_transaction(Message("t", "forgotten"))
         async with asyncio.timeout(5):
@@ -422,9 +435,9 @@ async def test_a_transaction_without_an_answer_is_given_up_and_never_visible(tmp
         assert await everything(stand.channel) == []
 
 
-async def test_another_group_or_offset_cannot_end_a_transaction(stand: Stand) -> None:
-    words = named(TRAN_MSG="true", PGROUP="p", UNIQ_KEY="A1")
-    half = sent(await try_send(stand.channel, "t", b"paid", 0, words, sys_flag=4, group="p"))
+async def test_another_group_or_offset_cannot_end_a_transaction(stand: PlatformDriver) -> None:
+    words = encode_properties(TRAN_MSG="true", PGROUP="p", UNIQ_KEY="A1")
+    half = read_send_response(await try_send(stand.channel, "t", b"paid", 0, words, sys_flag=4, group="p"))
     place = int(half.message_id[-16:], 16)
     for group, offset in (("thief", place), ("p", place + 1)):
         word = EndTransaction(group, half.queue_offset, offset, COMMIT, "id")
@@ -442,18 +455,18 @@ async def test_another_group_or_offset_cannot_end_a_transaction(stand: Stand) ->
 
 
 def ticket(number: int) -> str:
-    return named(__PID=PRODUCER, __SEQ=str(number), UNIQ_KEY=f"{PRODUCER}{number:08X}")
+    return encode_properties(__PID=PRODUCER, __SEQ=str(number), UNIQ_KEY=f"{PRODUCER}{number:08X}")
 
 
 async def test_a_repeated_send_is_stored_once_across_queues_and_restarts(tmp_path: Path, database_url: str) -> None:
-    async with standing_on(tmp_path, database_url) as stand:
-        await stand.topic("wide", 2)
+    async with running_sql_platform(tmp_path, database_url) as stand:
+        await stand.create_topic("wide", 2)
         first = await send(stand.channel, "wide", b"once", 0, ticket(1))
         again = await send(stand.channel, "wide", b"once", 1, ticket(1))
         assert (again.queue_id, again.queue_offset) == (first.queue_id, first.queue_offset)
         together = await asyncio.gather(*(send(stand.channel, "wide", b"2", n % 2, ticket(2)) for n in range(20)))
         assert len({(answer.queue_id, answer.queue_offset) for answer in together}) == 1
-    async with standing_on(tmp_path, database_url) as stand:
+    async with running_sql_platform(tmp_path, database_url) as stand:
         again = await send(stand.channel, "wide", b"once", 0, ticket(1))
         assert (again.queue_id, again.queue_offset) == (first.queue_id, first.queue_offset)
         await send(stand.channel, "wide", b"3", 0, ticket(3))
@@ -462,10 +475,15 @@ async def test_a_repeated_send_is_stored_once_across_queues_and_restarts(tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["delayed", "half"])
-async def test_a_repeated_delayed_or_half_message_is_delivered_once(stand: Stand, kind: str) -> None:
-    words = ticket(1) + (named(TIMER_DELAY_MS="200") if kind == "delayed" else named(TRAN_MSG="true", PGROUP="p"))
+async def test_a_repeated_delayed_or_half_message_is_delivered_once(stand: PlatformDriver, kind: str) -> None:
+    words = ticket(1) + (
+        encode_properties(TIMER_DELAY_MS="200") if kind == "delayed" else encode_properties(TRAN_MSG="true", PGROUP="p")
+    )
     flag = 0 if kind == "delayed" else 4
-    answers = [sent(await try_send(stand.channel, "t", b"once", 0, words, sys_flag=flag, group="p")) for _ in range(3)]
+    answers = [
+        read_send_response(await try_send(stand.channel, "t", b"once", 0, words, sys_flag=flag, group="p"))
+        for _ in range(3)
+    ]
     if kind == "half":
         for half in answers:
             word = EndTransaction("p", half.queue_offset, int(half.message_id[-16:], 16), COMMIT, "id")
@@ -480,26 +498,26 @@ async def test_a_repeated_delayed_or_half_message_is_delivered_once(stand: Stand
 
 
 async def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path, database_url: str) -> None:
-    async with standing_on(tmp_path, database_url) as stand, Admin(stand.name_servers) as admin:
-        await stand.topic("wide", 3)
-        await stand.put("t", ["a", "b", "c"])
-        await stand.put("wide", ["x"], 2)
-        inbox = Inbox()
+    async with running_sql_platform(tmp_path, database_url) as stand, Admin(stand.name_servers) as admin:
+        await stand.create_topic("wide", 3)
+        await stand.send("t", ["a", "b", "c"])
+        await stand.send("wide", ["x"], 2)
+        inbox = RecordingHandler()
         async with reading(stand, inbox):
-            await stand.commits(3, "readers", "t", MIDDLE)
+            await stand.wait_for_commit(3, "readers", "t", MIDDLE)
         async with Producer(stand.name_servers, group="shop") as producer:
             await producer.send(Message("t", "delayed"), deliver_after_ms=2_000)
             half = await producer.begin_transaction(Message("t", "half"))
         topics, groups = sorted(await admin.topics()), sorted(await admin.groups())
         tables = await rows(stand, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
-    async with standing_on(tmp_path, database_url) as stand, Admin(stand.name_servers) as admin:
+    async with running_sql_platform(tmp_path, database_url) as stand, Admin(stand.name_servers) as admin:
         assert sorted(await admin.topics()) == topics
         assert sorted(await admin.groups()) == groups
         kept = await rows(stand, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
         assert kept == tables
         assert await everything(stand.channel, "wide", read_queue_id(2, Priority.MIDDLE)) == [b"x"]
-        assert await stand.committed("readers", "t", MIDDLE) == 3
-        inbox = Inbox()
+        assert await stand.committed_offset("readers", "t", MIDDLE) == 3
+        inbox = RecordingHandler()
         async with reading(stand, inbox), Producer(stand.name_servers, group="shop") as producer:
             await producer.end_transaction(half, TransactionState.COMMIT)
             await eventually(lambda: sorted(inbox.texts) == ["delayed", "half"])
@@ -510,7 +528,7 @@ async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
     tmp_path: Path, database_url: str
 ) -> None:
     acknowledged: list[bytes] = []
-    async with standing_on(tmp_path, database_url) as stand, channel_to(stand.platform.address) as channel:
+    async with running_sql_platform(tmp_path, database_url) as stand, open_channel(stand.platform.address) as channel:
 
         async def produce(who: int) -> None:
             for number in range(1_000_000):
@@ -530,7 +548,7 @@ async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
         assert time.monotonic() - begun < 5
         await asyncio.wait_for(asyncio.gather(*producing), 5)
         await stand.platform.broker.start()  # the platform stops it again
-    async with standing_on(tmp_path, database_url) as stand:
+    async with running_sql_platform(tmp_path, database_url) as stand:
         found = await everything(stand.channel)
     assert len(found) == len(set(found)), "stored twice"
     assert set(acknowledged) <= set(found), "acknowledged, and lost"
@@ -549,7 +567,7 @@ async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
     ],
 )
 async def test_a_topic_whose_name_is_no_table_name_is_refused_and_not_created(
-    stand: Stand, name: str, sentence: str
+    stand: PlatformDriver, name: str, sentence: str
 ) -> None:
     before = await rows(stand, "SELECT topic, state FROM hermes_topic ORDER BY topic")
     answer = await try_send(stand.channel, name, b"x")
@@ -564,27 +582,27 @@ async def test_a_topic_whose_name_is_no_table_name_is_refused_and_not_created(
     assert await rows(stand, "SELECT topic, state FROM hermes_topic ORDER BY topic") == before
 
 
-async def test_unusual_legal_topic_names_work(stand: Stand) -> None:
+async def test_unusual_legal_topic_names_work(stand: PlatformDriver) -> None:
     for name in ("a", "0", "o" * 40, "a-b_c", "select", "order|created"):
-        await stand.topic(name, 2)
-        result = await send(stand.channel, name, name.encode(), 1, named(KEYS=name))
+        await stand.create_topic(name, 2)
+        result = await send(stand.channel, name, name.encode(), 1, encode_properties(KEYS=name))
         assert await everything(stand.channel, name, result.queue_id) == [name.encode()]
         async with Admin(stand.name_servers) as admin:
-            assert texts(await admin.find_by_key(name, name)) == [name]
+            assert body_texts(await admin.find_by_key(name, name)) == [name]
 
 
-async def test_group_names_are_case_sensitive(stand: Stand) -> None:
+async def test_group_names_are_case_sensitive(stand: PlatformDriver) -> None:
     """Group names are column values, not table names; each has its own committed offsets."""
-    await stand.put("t", ["a", "b", "c"])
+    await stand.send("t", ["a", "b", "c"])
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
         header = headers.CommitOffset(group, "t", MIDDLE, at)
         assert (await stand.channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)).code == 0
-    await store_of(stand.platform.broker).offsets.flush()
+    await sql_store_of(stand.platform.broker).offsets.flush()
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
-        assert await stand.committed(group, "t", MIDDLE) == at
+        assert await stand.committed_offset(group, "t", MIDDLE) == at
 
 
-async def test_a_too_large_message_is_refused(stand: Stand) -> None:
+async def test_a_too_large_message_is_refused(stand: PlatformDriver) -> None:
     answer = await try_send(stand.channel, "t", bytes(5 << 20))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
     assert "4194304" in answer.remark
@@ -595,9 +613,9 @@ async def test_a_too_large_message_is_refused(stand: Stand) -> None:
         assert (await producer.send(Message("t", b"small"))).queue_offset == 0
 
 
-async def test_a_topic_can_be_created_again_without_the_lane_flag(stand: Stand) -> None:
+async def test_a_topic_can_be_created_again_without_the_lane_flag(stand: PlatformDriver) -> None:
     """RocketMQ's tools do this; creating the same topic again changes nothing."""
-    await stand.put("t", ["a"])
+    await stand.send("t", ["a"])
     async with Admin(stand.name_servers) as admin:
         await admin.create_topic("t", 1)
         await admin.create_topic("t", 2)
@@ -621,13 +639,13 @@ async def killed(server: Server) -> None:
 
 
 async def test_a_send_waits_for_a_database_that_returns_within_wait_ms(tmp_path: Path, server: Server) -> None:
-    async with standing_on(tmp_path, server.new_database(), wait_ms=20_000) as stand:
+    async with running_sql_platform(tmp_path, server.new_database(), wait_ms=20_000) as stand:
         await send(stand.channel, "t", b"before")
         await killed(server)
         sending = [
             asyncio.create_task(slow_send(stand.channel, b"during")),
             asyncio.create_task(slow_send(stand.channel, b"repeated", ticket(1))),
-            asyncio.create_task(slow_send(stand.channel, b"later", named(TIMER_DELAY_MS="10"))),
+            asyncio.create_task(slow_send(stand.channel, b"later", encode_properties(TIMER_DELAY_MS="10"))),
         ]
         done, _ = await asyncio.wait(sending, timeout=0.5)
         assert not done
@@ -650,10 +668,10 @@ async def slow_send(channel: Channel, body: bytes, words: str = "") -> RemotingC
 async def test_sends_fail_while_the_database_is_down_and_work_again_after_it_returns(
     tmp_path: Path, server: Server
 ) -> None:
-    async with standing_on(tmp_path, server.new_database(), wait_ms=1_000) as stand:
+    async with running_sql_platform(tmp_path, server.new_database(), wait_ms=1_000) as stand:
         await send(stand.channel, "t", b"before")
         await killed(server)
-        for words in ("", named(TIMER_DELAY_MS="10"), named(TRAN_MSG="true", PGROUP="p")):
+        for words in ("", encode_properties(TIMER_DELAY_MS="10"), encode_properties(TRAN_MSG="true", PGROUP="p")):
             begun = time.monotonic()
             answer = await slow_send(stand.channel, b"lost", words)
             assert answer.code != ResponseCode.SUCCESS
@@ -676,21 +694,25 @@ async def test_kills_of_the_database_neither_lose_nor_duplicate_confirmed_messag
     tmp_path: Path, server: Server, scale: str
 ) -> None:
     acknowledged: dict[bytes, int] = {}
-    async with standing_on(tmp_path, server.new_database(), wait_ms=30_000) as stand:
+    async with running_sql_platform(tmp_path, server.new_database(), wait_ms=30_000) as stand:
         is_over = False
 
         async def produce(who: int) -> None:
             number = 0
             while not is_over:
                 body = f"{who}-{number}".encode()
-                words = named(__PID=f"{PRODUCER[:-1]}{who}", __SEQ=str(number), UNIQ_KEY=body.hex()) if who % 2 else ""
+                words = (
+                    encode_properties(__PID=f"{PRODUCER[:-1]}{who}", __SEQ=str(number), UNIQ_KEY=body.hex())
+                    if who % 2
+                    else ""
+                )
                 answer = await slow_send(stand.channel, body, words)
                 assert answer.code == ResponseCode.SUCCESS, answer.remark
                 acknowledged[body] = headers.read(headers.SendMessageResponse, answer.ext).queue_offset
                 number += 1
 
         producing = [asyncio.create_task(produce(who)) for who in range(6)]
-        inbox = Inbox()
+        inbox = RecordingHandler()
         async with reading(stand, inbox):
             for _ in range(10 if scale == "full" else 2):
                 count = len(acknowledged)
@@ -711,8 +733,8 @@ async def test_kills_of_the_database_neither_lose_nor_duplicate_confirmed_messag
 
 
 async def test_a_broker_stops_while_its_database_is_down(tmp_path: Path, server: Server) -> None:
-    async with standing_on(tmp_path, server.new_database(), wait_ms=500) as stand:
-        await stand.put("t", ["a"])
+    async with running_sql_platform(tmp_path, server.new_database(), wait_ms=500) as stand:
+        await stand.send("t", ["a"])
         header = headers.CommitOffset("g", "t", MIDDLE, 1)
         await stand.channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)
         await killed(server)
@@ -732,5 +754,5 @@ async def test_a_broker_does_not_start_while_its_database_is_down(tmp_path: Path
     url = server.new_database()
     await killed(server)
     with pytest.raises(SparrowError, match="cannot reach the database"):
-        async with standing_on(tmp_path, url):
+        async with running_sql_platform(tmp_path, url):
             pass

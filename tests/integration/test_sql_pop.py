@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.integration.test_broker_pop import INVISIBLE_MS, Got, Popper, bodies_of
 from tests.support.broker_client import Clock
-from tests.support.platforms import broker_settings, channel_to, named, send, send_batch, subscribe
-from tests.support.sql_brokers import Crew, crew, leading_of, standing_on, store_of
+from tests.support.platforms import broker_settings, encode_properties, open_channel, send, send_batch, subscribe
+from tests.support.sql_brokers import SqlBrokers, leadership_of, running_sql_brokers, running_sql_platform, sql_store_of
 from tests.support.wait import eventually
 
 from sparrow import clock
@@ -82,7 +82,7 @@ class SqlPopper(Popper):
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     async def in_lane(self, priority: Priority, count: int) -> None:
-        said = named(PRIORITY=priority.label).encode()
+        said = encode_properties(PRIORITY=priority.label).encode()
         await send_batch(self.channel, "t", [(b"%s-%d" % (priority.label.encode(), n), said) for n in range(count)])
 
 
@@ -92,7 +92,7 @@ async def popping_on(url: str, folder: Path):
     async with BrokerServer(broker_settings(store=url), folder, sql_settings=SqlSettings(), now_ms=still) as server:
         if "t" not in server.broker.topics:
             await server.broker.topics.put(Topic(name="t", read_queues=PARTS, write_queues=PARTS))
-        async with channel_to(server.address) as channel:
+        async with open_channel(server.address) as channel:
             yield SqlPopper(server, channel, still)
 
 
@@ -179,7 +179,7 @@ async def test_concurrent_pops_get_different_messages_from_the_database(database
 
 async def test_messages_excluded_by_the_tags_of_a_pop_are_skipped_for_good(popper):
     for tag in ("a", "b", "a", "b"):
-        await send(popper.channel, "t", tag.encode(), 0, named(TAGS=tag))
+        await send(popper.channel, "t", tag.encode(), 0, encode_properties(TAGS=tag))
     got = await popper.pop(expression="a", expression_type="TAG")
     assert bodies_of(got) == [b"a", b"a"]
     await popper.acked(*got)
@@ -192,7 +192,7 @@ async def test_messages_excluded_by_the_tags_of_a_pop_are_skipped_for_good(poppe
 
 
 async def test_unacknowledged_message_returns_after_its_invisible_time(popper):
-    await send(popper.channel, "t", b"x", 0, named(TAGS="a", KEYS="k"))
+    await send(popper.channel, "t", b"x", 0, encode_properties(TAGS="a", KEYS="k"))
     (first,) = await popper.pop(invisible_ms=1000)
     await popper.passes(999)
     assert await popper.pop() == []
@@ -271,7 +271,7 @@ async def test_an_invisible_time_of_0_revives_the_message_at_once(popper):
 async def test_a_message_whose_revive_fails_stays_in_flight(popper, monkeypatch):
     await send(popper.channel, "t", b"x")
     (first,) = await popper.pop(invisible_ms=10)
-    store = store_of(popper.server)
+    store = sql_store_of(popper.server)
     asked: list[Queue] = []
 
     def away(queue: Queue, *_: object, **__: object) -> None:
@@ -384,7 +384,7 @@ async def test_an_ack_does_not_undo_an_offset_reset_forwards(popper):
 async def test_a_stale_offset_read_during_a_commit_does_not_reset_the_group(popper, monkeypatch):
     await popper.fill(each=10, queues=1)
     got = await popper.pop(count=4)
-    committing, may_save = store_of(popper.server).offsets, asyncio.Event()
+    committing, may_save = sql_store_of(popper.server).offsets, asyncio.Event()
     await committing.flush()
     save = committing._save
 
@@ -460,7 +460,7 @@ async def test_a_notification_reports_messages_and_waits_for_them(popper):
 async def test_a_pop_of_one_queue_is_parked_even_after_a_read_from_the_database(popper):
     await send(popper.channel, "t", b"x")
     await popper.acked(*await popper.pop(queue_id=1))
-    store = store_of(popper.server)
+    store = sql_store_of(popper.server)
     store._views[store.catalog.lane(MIDDLE[0]).number].forget()
     assert store.read_nowait(MIDDLE[0], 1) is None
     waiting = asyncio.create_task(popper.try_pop(queue_id=1, poll_ms=8_000))
@@ -493,9 +493,9 @@ async def test_polling_info_counts_parked_pops(popper):
 
 
 async def test_several_pop_consumers_share_queues_without_duplicates(database_url, tmp_path):
-    async with standing_on(tmp_path, database_url) as stand:
-        topic = await stand.topic("orders", 3)
-        every = await stand.spread(topic, 3, 60)
+    async with running_sql_platform(tmp_path, database_url) as stand:
+        topic = await stand.create_topic("orders", 3)
+        every = await stand.send_to_each_queue(topic, 3, 60)
         consumers = [PopConsumer(stand.name_servers, group="g", invisible_ms=30_000) for _ in range(4)]
         seen: list[str] = []
 
@@ -509,12 +509,12 @@ async def test_several_pop_consumers_share_queues_without_duplicates(database_ur
         await asyncio.gather(*map(work, consumers))
         assert sorted(seen) == sorted(every)
         for queue_id in (1, 4, 7):
-            await stand.commits(60, "g", topic, queue_id)
+            await stand.wait_for_commit(60, "g", topic, queue_id)
 
 
 async def test_unacknowledged_message_is_redelivered_to_another_consumer(database_url, tmp_path):
-    async with standing_on(tmp_path, database_url) as stand:
-        await stand.put("t", ["x"])
+    async with running_sql_platform(tmp_path, database_url) as stand:
+        await stand.send("t", ["x"])
         async with (
             PopConsumer(stand.name_servers, group="g", invisible_ms=300) as first,
             PopConsumer(stand.name_servers, group="g") as second,
@@ -528,7 +528,7 @@ async def test_unacknowledged_message_is_redelivered_to_another_consumer(databas
             with pytest.raises(SparrowError):
                 await second.ack(again)
             await second.ack(kept)
-            await stand.commits(1, "g", "%RETRY%g_t")
+            await stand.wait_for_commit(1, "g", "%RETRY%g_t")
 
 
 # -- several brokers --------------------------------------------------------------------------------------------------
@@ -536,7 +536,7 @@ async def test_unacknowledged_message_is_redelivered_to_another_consumer(databas
 
 @pytest.fixture
 async def two(tmp_path, database_url):
-    async with crew(tmp_path, database_url, 2) as running:
+    async with running_sql_brokers(tmp_path, database_url, 2) as running:
         async with Admin(running.name_servers) as admin:
             await admin.create_topic("t", 1)
         await eventually(lambda: all("t" in server.broker.topics for server in running.brokers))
@@ -548,19 +548,19 @@ class RealTime(Clock):
         return clock.now_ms()
 
 
-def poppers(running: Crew) -> list[SqlPopper]:
+def poppers(running: SqlBrokers) -> list[SqlPopper]:
     return [
         SqlPopper(server, channel, RealTime())
         for server, channel in zip(running.brokers, running.channels, strict=True)
     ]
 
 
-async def take_the_lease_away(running: Crew, of: int) -> None:
+async def take_the_lease_away(running: SqlBrokers, of: int) -> None:
     """Expire the lease of the leader and let the other broker acquire it."""
     heir = running.brokers[1 - of]
-    await store_of(heir).database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
-    await leading_of(heir)._renew()
-    await leading_of(running.brokers[of])._renew()
+    await sql_store_of(heir).database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
+    await leadership_of(heir)._renew()
+    await leadership_of(running.brokers[of])._renew()
 
 
 async def leads(popper: SqlPopper) -> None:
@@ -652,13 +652,13 @@ async def test_a_topic_recreated_by_another_broker_is_popped_from_its_start(two)
     leader, other = poppers(two)
     await send_batch(leader.channel, "t", [(b"%d" % number, b"") for number in range(5)])
     await leader.acked(*await leader.pop())
-    await store_of(two.brokers[0]).offsets.flush()
+    await sql_store_of(two.brokers[0]).offsets.flush()
     await other.broker.topics.put(Topic(name="u", read_queues=1, write_queues=1))  # SQLite reuses the last numbers
     await other.broker.topics.delete("t")
     await other.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
     await send(other.channel, "t", b"new")
-    lane = store_of(two.brokers[1]).catalog.lane(Queue("t", 1))
-    await eventually(lambda: store_of(two.brokers[0]).catalog.lanes.get(Queue("t", 1)) == lane)
+    lane = sql_store_of(two.brokers[1]).catalog.lane(Queue("t", 1))
+    await eventually(lambda: sql_store_of(two.brokers[0]).catalog.lanes.get(Queue("t", 1)) == lane)
     assert bodies_of(await leader.pop()) == [b"new"]
 
 
@@ -722,6 +722,6 @@ async def test_after_a_database_restart_unacknowledged_messages_are_delivered_ag
     await popper.fill(each=4, queues=1)
     got = await popper.pop()
     await popper.acked(*got[:2])
-    await store_of(popper.server)._handle_server_restart()
+    await sql_store_of(popper.server)._handle_server_restart()
     assert len(popper.pops.in_flight) == 0
     assert bodies_of(await popper.pop()) == [b"0-2", b"0-3"]

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.platform_driver import Stand, standing
-from tests.support.recording_handlers import Inbox
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.recording_handlers import RecordingHandler
 from tests.support.wait import eventually, wait_until
 
 from sparrow import client
@@ -31,20 +31,20 @@ QUICK_MS = 10
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         await running.topic("T")
         yield running
 
 
-async def traces(stand: Stand, key: str) -> list[TraceRecord]:
+async def traces(stand: PlatformDriver, key: str) -> list[TraceRecord]:
     """Return the records that `queryMsgTraceById` would find."""
     async with Admin(stand.name_servers) as admin:
         found = await admin.find_by_key(TRACE_TOPIC, key)
     return [each for message in found for each in trace_records.decode(message.body)]
 
 
-async def test_trace_of_a_send_is_found_by_id_and_by_key(stand: Stand) -> None:
+async def test_trace_of_a_send_is_found_by_id_and_by_key(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers, group="shop", trace=True) as producer:
         sent = await producer.send(Message("T", "a book", tags="paid", keys="order-7"))
         late = await producer.send(Message("T", "later"), delay_level=1)
@@ -64,7 +64,7 @@ async def test_trace_of_a_send_is_found_by_id_and_by_key(stand: Stand) -> None:
     assert delayed.kind is TracedMessageType.DELAYED
 
 
-async def test_every_kind_of_send_is_traced(stand: Stand) -> None:
+async def test_every_kind_of_send_is_traced(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers, group="shop", linger_ms=1, trace=True) as producer:
         results = await producer.send_batch([Message("T", "1"), Message("T", "2")])
         results.append(await producer.send(Message("T", "3")))
@@ -73,7 +73,7 @@ async def test_every_kind_of_send_is_traced(stand: Stand) -> None:
         assert result.message_id in {each.message_id for each in await traces(stand, result.message_id)}
 
 
-async def test_failed_send_is_traced(stand: Stand) -> None:
+async def test_failed_send_is_traced(stand: PlatformDriver) -> None:
     async with Admin(stand.name_servers) as admin:
         await admin.create_topic("closed", 1, permission=PERM_READ)
         (queue,) = (await admin.route("closed")).read_queues
@@ -86,7 +86,7 @@ async def test_failed_send_is_traced(stand: Stand) -> None:
     assert not found.is_success
 
 
-async def test_transaction_has_two_traces(stand: Stand) -> None:
+async def test_transaction_has_two_traces(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers, group="shop", trace=True) as producer:
         async with producer.transaction(Message("T", "paid", keys="order-9")) as sent:
             pass
@@ -97,8 +97,8 @@ async def test_transaction_has_two_traces(stand: Stand) -> None:
     assert (ended.transaction_id, ended.state, ended.from_check) == (sent.message_id, "COMMIT_MESSAGE", False)
 
 
-async def test_consumer_traces_the_outcomes_of_its_handler(stand: Stand) -> None:
-    inbox = Inbox()
+async def test_consumer_traces_the_outcomes_of_its_handler(stand: PlatformDriver) -> None:
+    inbox = RecordingHandler()
 
     async def handle(message: StoredMessage) -> None:
         await inbox(message)
@@ -113,7 +113,7 @@ async def test_consumer_traces_the_outcomes_of_its_handler(stand: Stand) -> None
         await consumer.subscribe("T")
         await consumer.start(handle, workers=1)
         await eventually(lambda: len(inbox.messages) >= 3)
-        await stand.commits(3, "readers", "T")
+        await stand.wait_for_commit(3, "readers", "T")
     for result, code in zip(
         sent, (ConsumeReturnType.SUCCESS, ConsumeReturnType.RAISED, ConsumeReturnType.FAILED), strict=True
     ):
@@ -127,8 +127,8 @@ async def test_consumer_traces_the_outcomes_of_its_handler(stand: Stand) -> None
 
 
 async def test_unsendable_traces_do_not_affect_the_send(tmp_path: Path) -> None:
-    async with standing(tmp_path, auto_create_topics=False) as stand:
-        await stand.topic("T")
+    async with running_platform_driver(tmp_path, auto_create_topics=False) as stand:
+        await stand.create_topic("T")
         async with Producer(stand.name_servers, trace=True) as producer:
             assert (await producer.send(Message("T", "a book"))).is_ok
         with pytest.raises(UnknownTopic):
@@ -137,7 +137,7 @@ async def test_unsendable_traces_do_not_affect_the_send(tmp_path: Path) -> None:
         assert producer._single.tracer.dropped == 1
 
 
-async def test_no_traces_are_sent_without_the_option(stand: Stand) -> None:
+async def test_no_traces_are_sent_without_the_option(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers) as producer:
         sent = await producer.send(Message("T", "a book"))
     with pytest.raises(UnknownTopic):

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.platform_driver import Stand, standing
-from tests.support.recording_handlers import Inbox
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.recording_handlers import RecordingHandler
 from tests.support.wait import eventually, wait_until
 
 from sparrow import client
@@ -25,29 +25,29 @@ IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transactio
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def stand(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         await running.topic("T")
         yield running
 
 
 @pytest.fixture
-async def impatient(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path, **IMPATIENT) as running:
+async def impatient(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path, **IMPATIENT) as running:
         await running.topic("T")
         yield running
 
 
 @asynccontextmanager
-async def reading(stand: Stand) -> AsyncIterator[Inbox]:
+async def reading(stand: PlatformDriver) -> AsyncIterator[RecordingHandler]:
     async with Consumer(stand.name_servers, group="readers") as consumer:
-        inbox = Inbox()
+        inbox = RecordingHandler()
         await consumer.subscribe("T")
         await consumer.start(inbox)
         yield inbox
 
 
-def unfinished(stand: Stand) -> int:
+def unfinished(stand: PlatformDriver) -> int:
     return stand.platform.broker.broker.transactions.count  # type: ignore[attr-defined, no-any-return]
 
 
@@ -55,7 +55,7 @@ class Oops(Exception):
     pass
 
 
-async def test_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
+async def test_message_is_delivered_when_its_block_ends(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
         async with producer.transaction(Message("T", "paid", keys="order-7")) as sent:
             assert unfinished(stand) == 1
@@ -66,7 +66,7 @@ async def test_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
         assert (message.unique_key, message.keys) == (sent.message_id, ["order-7"])
 
 
-async def test_message_is_dropped_when_its_block_raises(stand: Stand) -> None:
+async def test_message_is_dropped_when_its_block_raises(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
         with pytest.raises(Oops):
             async with producer.transaction(Message("T", "not paid")):
@@ -76,7 +76,7 @@ async def test_message_is_dropped_when_its_block_raises(stand: Stand) -> None:
         await eventually(lambda: inbox.texts == ["after it"])
 
 
-async def test_cancelled_block_rolls_back(stand: Stand) -> None:
+async def test_cancelled_block_rolls_back(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers, group="shop") as producer:
         begun = asyncio.Event()
 
@@ -93,7 +93,7 @@ async def test_cancelled_block_rolls_back(stand: Stand) -> None:
         assert unfinished(stand) == 0
 
 
-async def test_result_of_the_callback_decides_the_transaction(stand: Stand) -> None:
+async def test_result_of_the_callback_decides_the_transaction(stand: PlatformDriver) -> None:
     async with Producer(stand.name_servers, group="shop", linger_ms=1) as producer, reading(stand) as inbox:
 
         async def nothing(message: Message) -> None:
@@ -113,7 +113,7 @@ async def test_result_of_the_callback_decides_the_transaction(stand: Stand) -> N
         await eventually(lambda: inbox.texts == ["by nothing", "by its word"])
 
 
-async def test_unknown_state_is_resolved_by_a_check_back(impatient: Stand) -> None:
+async def test_unknown_state_is_resolved_by_a_check_back(impatient: PlatformDriver) -> None:
     asked: list[StoredMessage] = []
 
     async def check(message: StoredMessage) -> TransactionState:
@@ -131,7 +131,7 @@ async def test_unknown_state_is_resolved_by_a_check_back(impatient: Stand) -> No
         await eventually(lambda: unfinished(impatient) == 0)
 
 
-async def test_check_back_is_answered_for_a_producer_that_died(impatient: Stand) -> None:
+async def test_check_back_is_answered_for_a_producer_that_died(impatient: PlatformDriver) -> None:
     async with Producer(impatient.name_servers, group="shop") as first:
         await first.begin_transaction(Message("T", "paid"))
         await first.begin_transaction(Message("T", "not paid"))
@@ -148,7 +148,7 @@ async def test_check_back_is_answered_for_a_producer_that_died(impatient: Stand)
         await eventually(lambda: sorted(inbox.texts) == ["hello", "paid"])
 
 
-async def test_checker_is_not_called_while_the_block_runs(impatient: Stand) -> None:
+async def test_checker_is_not_called_while_the_block_runs(impatient: PlatformDriver) -> None:
     asked: list[StoredMessage] = []
 
     def check(message: StoredMessage) -> TransactionState:
@@ -174,7 +174,7 @@ async def test_checker_is_not_called_while_the_block_runs(impatient: Stand) -> N
         assert asked == []
 
 
-async def test_failing_checker_is_called_again(impatient: Stand) -> None:
+async def test_failing_checker_is_called_again(impatient: PlatformDriver) -> None:
     calls = 0
 
     def check(message: StoredMessage) -> TransactionState:
@@ -194,8 +194,8 @@ async def test_failing_checker_is_called_again(impatient: Stand) -> None:
 
 
 async def test_lost_end_of_a_transaction_is_repeated_after_a_check_back(tmp_path: Path) -> None:
-    async with standing(tmp_path, **IMPATIENT | {"transaction_timeout_ms": 200}) as stand:
-        await stand.topic("T")
+    async with running_platform_driver(tmp_path, **IMPATIENT | {"transaction_timeout_ms": 200}) as stand:
+        await stand.create_topic("T")
         async with Producer(stand.name_servers, group="shop") as producer:
             async with producer.transaction(Message("T", "paid")) as sent:
                 # The producer cannot find its broker; the broker is still connected and sends a check-back.
@@ -208,7 +208,7 @@ async def test_lost_end_of_a_transaction_is_repeated_after_a_check_back(tmp_path
                 await eventually(lambda: inbox.texts == ["paid"])
 
 
-async def test_end_that_the_broker_refuses_raises(stand: Stand) -> None:
+async def test_end_that_the_broker_refuses_raises(stand: PlatformDriver) -> None:
     async with (
         Producer(stand.name_servers, group="shop") as producer,
         Producer(stand.name_servers, group="stranger") as stranger,
@@ -222,7 +222,7 @@ async def test_end_that_the_broker_refuses_raises(stand: Stand) -> None:
         assert unfinished(stand) == 0
 
 
-async def test_producers_of_one_session_answer_check_backs_of_their_own_group(impatient: Stand) -> None:
+async def test_producers_of_one_session_answer_check_backs_of_their_own_group(impatient: PlatformDriver) -> None:
     async with (
         Producer(impatient.name_servers, group="yes", transaction_checker=lambda _: TransactionState.COMMIT) as yes,
         Producer(session=yes.session, group="no", transaction_checker=lambda _: TransactionState.ROLLBACK) as no,

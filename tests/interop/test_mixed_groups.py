@@ -9,7 +9,7 @@ from tests.interop.fresh_topic import QUEUES, Stage, numbered
 from tests.interop.java import SETTLE_S, JavaClient
 from tests.interop.java import Consumer as JavaConsumer
 from tests.interop.platforms import Platform
-from tests.support.recording_handlers import Inbox
+from tests.support.recording_handlers import RecordingHandler
 from tests.support.wait import eventually
 
 from sparrow.client.aio import Consumer
@@ -31,7 +31,7 @@ async def test_java_and_python_share_a_group_on_sparrows_broker(
 async def share(stage: Stage, java: JavaClient) -> None:
     """Members of both kinds join and leave; after each change, every queue has one reader."""
     theirs = await asyncio.to_thread(java.push_consumer, stage.group, stage.topic)
-    inbox = Inbox()
+    inbox = RecordingHandler()
     try:
         async with stage.consumer() as one:
             await one.subscribe(stage.topic)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from tests.interop.fresh_topic import PATIENCE_S, Stage, early_and_late, lies, numbered
-from tests.support.recording_handlers import Gate, Inbox, texts
+from tests.support.recording_handlers import GatedHandler, RecordingHandler, body_texts
 from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin
@@ -43,8 +43,8 @@ async def test_an_admin_finds_messages_by_key_and_by_either_id(stage: Stage) -> 
         async with asyncio.timeout(PATIENCE_S):
             while len(await admin.find_by_key(stage.topic, "all")) < 5:  # keys are indexed a moment later
                 await asyncio.sleep(0.01)
-        assert texts(await admin.find_by_key(stage.topic, "all")) == numbered(5)
-        assert texts(await admin.find_by_key(stage.topic, "key-3")) == ["message 3"]
+        assert body_texts(await admin.find_by_key(stage.topic, "all")) == numbered(5)
+        assert body_texts(await admin.find_by_key(stage.topic, "key-3")) == ["message 3"]
         assert await admin.find_by_key(stage.topic, "nothing") == []
         for found_by in (
             await admin.find_by_id(sent[2].offset_id),
@@ -59,7 +59,7 @@ async def test_an_admin_finds_messages_by_key_and_by_either_id(stage: Stage) -> 
 async def test_an_admin_sees_members_and_progress(stage: Stage) -> None:
     await stage.put(numbered(8))
     await stage.readable(8)
-    gate = Gate()
+    gate = GatedHandler()
     async with Admin(stage.name_servers) as admin, stage.consumer() as consumer:
         assert await admin.members(stage.group) == []
         await consumer.subscribe(stage.topic)
@@ -86,7 +86,7 @@ async def test_a_reset_moves_an_offline_group_and_an_online_one(stage: Stage) ->
         assert await admin.reset_offsets(stage.group, stage.topic, sixth_ms) == {
             queue: 5 if queue == stage.queue(0) else 0 for queue in stage.queues
         }
-        inbox = Inbox()
+        inbox = RecordingHandler()
         async with stage.consumer(prefetch=QUICK, commit_interval_ms=100) as consumer:
             await consumer.subscribe(stage.topic)
             await consumer.start(inbox)

@@ -20,7 +20,7 @@ from tests.interop.fresh_topic import (
 )
 from tests.interop.java import JavaClient
 from tests.interop.platforms import Platform
-from tests.support.recording_handlers import Inbox, texts
+from tests.support.recording_handlers import RecordingHandler, body_texts
 from tests.support.wait import eventually
 
 from sparrow import client as blocking
@@ -69,7 +69,7 @@ async def test_messages_of_a_batch_are_adjacent(stage: Stage) -> None:
         by_offset_id = [await admin.find_by_id(result.offset_id) for result in sent]
     first = sent[0].queue_offset
     assert [lies(result) for result in sent] == [(sent[0].queue_id, first + n) for n in range(10)]
-    assert texts(by_offset_id) == numbered(10)
+    assert body_texts(by_offset_id) == numbered(10)
     messages = await stage.all(10)
     assert found(messages) == told(sent)
     assert {message.tags for message in messages} == {"TagA"}
@@ -83,7 +83,7 @@ async def test_a_message_goes_to_its_chosen_queue_also_one_way(stage: Stage) -> 
             await producer.send_batch([stage.message(f"with others to {queue.queue_id}")], queue=queue)
             await lingering.send(stage.message(f"slowly to {queue.queue_id}"), queue=queue)
     messages = await stage.all(4 * QUEUES)
-    assert Counter(texts(messages)) == Counter(
+    assert Counter(body_texts(messages)) == Counter(
         f"{how} to {number}" for how in ("sent", "told", "with others", "slowly") for number in range(QUEUES)
     )
     assert all(message.body.decode().endswith(f" {message.queue_id}") for message in messages)
@@ -117,7 +117,7 @@ async def test_a_compressed_body_is_restored_by_java_and_python_consumers(
         await asyncio.to_thread(java.send, stage.topic, [theirs])
         seen = await asyncio.to_thread(java.view_by_id, stage.topic, sent.offset_id)
     assert seen.body == ours
-    assert sorted(texts(await stage.all(2))) == [ours, theirs]
+    assert sorted(body_texts(await stage.all(2))) == [ours, theirs]
     async with stage.consumer() as consumer:
         pulled = [len((await consumer.pull(queue, 0)).records) for queue in stage.queues]
         assert 0 < sum(pulled) < 10_000, "they travel and are kept compressed"
@@ -130,7 +130,7 @@ async def test_a_compressed_body_is_restored_by_java_and_python_consumers(
 
 async def test_a_handler_gets_every_message_once_and_the_group_continues_after_a_restart(stage: Stage) -> None:
     await stage.put(numbered(20))
-    inbox = Inbox()
+    inbox = RecordingHandler()
     async with stage.consumer() as consumer:
         await consumer.subscribe(stage.topic)
         await consumer.start(inbox)
@@ -145,7 +145,7 @@ async def test_a_handler_gets_every_message_once_and_the_group_continues_after_a
     batches: list[list[str]] = []
 
     async def handler(messages: list[StoredMessage]) -> None:
-        batches.append(texts(messages))
+        batches.append(body_texts(messages))
 
     async with stage.consumer() as consumer:
         await consumer.subscribe(stage.topic)
@@ -203,7 +203,7 @@ async def test_a_commit_has_reached_the_broker_when_it_returns(stage: Stage) -> 
     await stage.readable(10)
     async with stage.consumer() as consumer, Admin(stage.name_servers) as admin:
         await consumer.subscribe(stage.topic)
-        assert texts(await polled(consumer, 10)) == numbered(10)
+        assert body_texts(await polled(consumer, 10)) == numbered(10)
         await consumer.commit()
         progress = await admin.progress(stage.group, stage.topic)
         assert progress.queues[stage.queue(2)].committed == 10
@@ -223,8 +223,8 @@ async def test_a_consumer_receives_only_its_subscribed_tags(stage: Stage) -> Non
         await two.subscribe(stage.topic, "TagA || TagB")
         await alike.subscribe(stage.topic, "Aa")
         expected = [f"Tag{x} {n}" for n in range(5) for x in "AB"] + ["TagA end"]
-        assert texts(await polled(two, 11)) == expected
-        assert texts(await polled(alike, 6)) == [*(f"Aa {n}" for n in range(5)), "Aa end"]
+        assert body_texts(await polled(two, 11)) == expected
+        assert body_texts(await polled(alike, 6)) == [*(f"Aa {n}" for n in range(5)), "Aa end"]
         table = await two.read_table(stage.topic, expression="Aa || TagC")
     assert Counter(table["tags"].to_pylist()) == {"Aa": 6, "TagC": 5}
 
@@ -238,27 +238,27 @@ async def test_a_new_group_starts_at_consume_from(stage: Stage) -> None:
     ):
         for consumer in (first, last, at_time):
             await consumer.subscribe(stage.topic)
-        assert texts(await polled(first, 10)) == numbered(10)
+        assert body_texts(await polled(first, 10)) == numbered(10)
         if stage.platform.is_apache_4:
             # While message 0 is in memory, Apache's brokers report offset 0 for every new group.
-            assert texts(await polled(at_time, 10)) == texts(await polled(last, 10)) == numbered(10)
+            assert body_texts(await polled(at_time, 10)) == body_texts(await polled(last, 10)) == numbered(10)
             return
-        assert texts(await polled(at_time, 5)) == numbered(5, start=5)
+        assert body_texts(await polled(at_time, 5)) == numbered(5, start=5)
         assert await last.poll(timeout_ms=1) == []
         await eventually(lambda: stage.queue(0) in last.queues, within_s=PATIENCE_S)
         await stage.put(["new"], queue_id=0)
-        assert texts(await polled(last, 1)) == ["new"]
+        assert body_texts(await polled(last, 1)) == ["new"]
 
 
 async def test_a_seek_continues_from_another_offset(stage: Stage) -> None:
     sixth_ms = await early_and_late(stage)
     async with stage.consumer() as consumer:
         await consumer.subscribe(stage.topic)
-        assert texts(await polled(consumer, 10)) == numbered(10)
+        assert body_texts(await polled(consumer, 10)) == numbered(10)
         await consumer.seek(stage.queue(0), 7)
-        assert texts(await polled(consumer, 3)) == numbered(3, start=7)
+        assert body_texts(await polled(consumer, 3)) == numbered(3, start=7)
         await consumer.seek_to_time(stage.queue(0), sixth_ms)
-        assert texts(await polled(consumer, 5)) == numbered(5, start=5)
+        assert body_texts(await polled(consumer, 5)) == numbered(5, start=5)
         table = await consumer.read_table(stage.topic, start=sixth_ms)
     assert [body.decode() for body in table["body"].to_pylist()] == numbered(5, start=5)
 
@@ -267,7 +267,7 @@ async def test_a_seek_continues_from_another_offset(stage: Stage) -> None:
 
 
 async def test_members_share_the_queues_and_a_leaving_member_hands_its_queues_over(stage: Stage) -> None:
-    stays, leaves = Inbox(), Inbox()
+    stays, leaves = RecordingHandler(), RecordingHandler()
     async with stage.consumer() as one:
         await one.subscribe(stage.topic)
         await one.start(stays)
@@ -290,7 +290,7 @@ async def test_members_share_the_queues_and_a_leaving_member_hands_its_queues_ov
 
 
 async def test_broadcast_delivers_everything_to_every_consumer(stage: Stage) -> None:
-    inboxes = [Inbox(), Inbox()]
+    inboxes = [RecordingHandler(), RecordingHandler()]
     async with stage.consumer(mode="broadcast") as one, stage.consumer(mode="broadcast") as other:
         for consumer, inbox in zip((one, other), inboxes, strict=True):
             await consumer.subscribe(stage.topic)
@@ -367,7 +367,7 @@ def test_the_blocking_client_sends_consumes_and_administers(apache_broker: Platf
         assert producer.send(Message(topic, "the last")).is_ok
         consumer.subscribe(topic)
         messages = list(itertools.islice(consumer, 101))
-        assert Counter(texts(messages)) == Counter([*numbered(100), "the last"])
+        assert Counter(body_texts(messages)) == Counter([*numbered(100), "the last"])
         assert told(results).items() <= found(messages).items()
         consumer.commit()
         assert admin.progress("blocking_group", topic).lag == 0

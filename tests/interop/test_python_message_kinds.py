@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.interop.fresh_topic import PATIENCE_S, Stage, polled
-from tests.support.recording_handlers import Inbox, texts
+from tests.support.recording_handlers import RecordingHandler, body_texts
 from tests.support.wait import eventually
 
 from sparrow.client import trace_records
@@ -36,7 +36,7 @@ async def test_a_message_with_a_delay_level_is_delivered_after_its_delay(stage: 
     async with stage.producer() as producer:
         begun = time.monotonic()
         await producer.send(stage.message("late"), delay_level=1)
-        assert texts(await stage.all(1)) == ["late"]
+        assert body_texts(await stage.all(1)) == ["late"]
         assert time.monotonic() - begun >= 0.9
 
 
@@ -55,7 +55,7 @@ async def test_a_message_is_delivered_at_its_time_unless_it_is_recalled(stage: S
         assert await producer.recall(recalled) == recalled.message_id
         with pytest.raises(SparrowError):
             await producer.recall("bm9uc2Vuc2U=")
-    assert texts(await stage.all(2)) == ["at its time", "after a while"]
+    assert body_texts(await stage.all(2)) == ["at its time", "after a while"]
     assert datetime.now(UTC) >= moment
 
 
@@ -78,7 +78,7 @@ async def test_a_transaction_is_committed_or_rolled_back(stage: Stage) -> None:
                     await producer.begin_transaction(stage.message("no")), TransactionState.COMMIT
                 )
     messages = await stage.all(3)
-    assert sorted(texts(messages)) == ["after them", "by word", "paid"]
+    assert sorted(body_texts(messages)) == ["after them", "by word", "paid"]
     (paid,) = [message for message in messages if message.body == b"paid"]
     assert (paid.unique_key, paid.tags) == (sent.message_id, "t")
 
@@ -97,7 +97,7 @@ async def test_the_checker_answers_check_backs_of_an_unended_transaction(stage: 
             await producer.send_in_transaction(stage.message(body), lambda _: TransactionState.UNKNOWN)
         await eventually(lambda: len({message.body for message in asked}) == 2, within_s=CHECK_S)
         assert {message.topic for message in asked} == {stage.topic}
-        assert texts(await stage.all(1)) == ["paid"]
+        assert body_texts(await stage.all(1)) == ["paid"]
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ async def test_a_request_gets_its_reply(stage: Stage) -> None:
 
 
 async def test_a_message_is_retried_dead_lettered_and_redriven(stage: Stage) -> None:
-    inbox = Inbox()
+    inbox = RecordingHandler()
 
     async def handle(message: StoredMessage) -> None:
         await inbox(message)
@@ -153,7 +153,7 @@ async def test_a_message_is_retried_dead_lettered_and_redriven(stage: Stage) -> 
 
 
 async def test_in_order_a_message_without_retries_left_is_dead_lettered(stage: Stage) -> None:
-    inbox = Inbox()
+    inbox = RecordingHandler()
 
     async def handle(message: StoredMessage) -> None:
         await inbox(message)
@@ -181,12 +181,12 @@ async def test_one_queue_is_reset_to_an_offset(stage: Stage) -> None:
         await admin.create_group(Group(name=stage.group))
         await admin.reset_queue(stage.group, stage.queue(0), 3)
         await consumer.subscribe(stage.topic)
-        assert texts(await polled(consumer, 2)) == ["3", "4"]
+        assert body_texts(await polled(consumer, 2)) == ["3", "4"]
 
 
 async def test_traces_are_found_by_the_ids_of_their_messages(stage: Stage) -> None:
     async with stage.producer(group=stage.group, trace=True) as producer, stage.consumer(trace=True) as consumer:
-        inbox = Inbox()
+        inbox = RecordingHandler()
         await consumer.subscribe(stage.topic)
         await consumer.start(inbox)
         sent = await producer.send(stage.message("a book"))

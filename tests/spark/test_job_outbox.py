@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.bus_tables import rows
+from tests.support.bus_tables import read_rows
 from typer.testing import CliRunner
 
 from sparrow.bus.aio import EventBus
@@ -46,7 +46,7 @@ def looked_up(url: str, table: str) -> list[dict[str, Any]]:
         bus = EventBus(url, "memory://")
         try:
             await bus.prepare()
-            return await rows(bus, table)
+            return await read_rows(bus, table)
         finally:
             await bus.database.close()
 

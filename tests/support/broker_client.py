@@ -28,7 +28,7 @@ class Clock:
         return self.now_ms
 
 
-class Asking:
+class BrokerClient:
     """One connection to one broker."""
 
     def __init__(self, server: BrokerServer, channel: Channel) -> None:
@@ -87,10 +87,12 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(path: Path, clock: Clock | None = None, **settings: object) -> AsyncIterator[Asking]:
+async def running_broker_client(
+    path: Path, clock: Clock | None = None, **settings: object
+) -> AsyncIterator[BrokerClient]:
     async with BrokerServer(
         BrokerSettings.model_validate({"port": 0, **settings}), path, LOG, now_ms=clock or Clock()
     ) as server:
         channel = await connect(server.address)
-        yield Asking(server, channel)
+        yield BrokerClient(server, channel)
         channel.close()

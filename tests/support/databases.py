@@ -30,12 +30,12 @@ import psutil
 from tests.support.wait import wait_until
 
 # Not the temporary folder of the environment: a unix socket's path has at most 107 bytes (103 on macOS).
-HOME = Path(f"/tmp/sparrow-databases-{os.geteuid()}")
+ROOT_FOLDER = Path(f"/tmp/sparrow-databases-{os.geteuid()}")
 SOCKET_PATH_MAX = 103
-START_S = 60.0
-STOP_S = 30.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
 INSTALL = ("apt-get", "-o", "DPkg::Lock::Timeout=300")
-INSTALL_WORDS = ("install", "-y", "-qq", "--no-install-recommends")
+INSTALL_ARGUMENTS = ("install", "-y", "-qq", "--no-install-recommends")
 PACKAGES = ("mariadb-server", "postgresql")
 # Below the ephemeral ports: an outgoing connection could occupy a port of that range while the server is down.
 PORTS = range(20_000, 30_000)
@@ -81,11 +81,11 @@ EMPTY_POSTGRES = """
 _LAUNCHER = ThreadPoolExecutor(1, thread_name_prefix="database-launcher")
 
 
-class NoServer(Exception):
+class ServerNotInstalled(Exception):
     """The server's programs are missing on this machine and cannot be installed from here."""
 
     def __init__(self, name: str, packages: Sequence[str] = PACKAGES) -> None:
-        words = " ".join((INSTALL[0], *INSTALL_WORDS, *packages))
+        words = " ".join((INSTALL[0], *INSTALL_ARGUMENTS, *packages))
         super().__init__(f"no {name} server found; as root, run: apt-get update && {words}")
 
 
@@ -145,7 +145,7 @@ class Server:
                 start_new_session=True,  # Ctrl-C is for the tests, not for the server
             )
             self._process = starting.result()
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if not self.is_running or time.monotonic() > deadline:
                 self.kill()
@@ -170,7 +170,7 @@ class Server:
         if self._process is not None and self.is_running:
             self._process.send_signal(self.farewell)
             try:
-                self._process.wait(STOP_S)
+                self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -278,14 +278,14 @@ def _program(name: str, server: str, packages: Sequence[str] = PACKAGES) -> Path
     if (found := _find(name)) is not None:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NoServer(server, packages)
+        raise ServerNotInstalled(server, packages)
     with _locked(_home()):
         if (found := _find(name)) is None:  # another process may have installed it meanwhile
             _run(*INSTALL, "update", "-qq", env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
-            _run(*INSTALL, *INSTALL_WORDS, *packages, env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
+            _run(*INSTALL, *INSTALL_ARGUMENTS, *packages, env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
             found = _find(name)
     if found is None:
-        raise NoServer(server, packages)
+        raise ServerNotInstalled(server, packages)
     return found
 
 
@@ -350,11 +350,11 @@ def _free_port() -> int:
 
 def _home() -> Path:
     """Return the folder of templates and servers, readable for PostgreSQL's user."""
-    HOME.mkdir(exist_ok=True)
-    if HOME.is_symlink() or HOME.stat().st_uid != os.geteuid():
-        raise PermissionError(f"{HOME} belongs to another user; remove it")
-    HOME.chmod(0o755)
-    return HOME
+    ROOT_FOLDER.mkdir(exist_ok=True)
+    if ROOT_FOLDER.is_symlink() or ROOT_FOLDER.stat().st_uid != os.geteuid():
+        raise PermissionError(f"{ROOT_FOLDER} belongs to another user; remove it")
+    ROOT_FOLDER.chmod(0o755)
+    return ROOT_FOLDER
 
 
 @contextmanager
@@ -422,7 +422,7 @@ def prepare() -> None:
     try:
         _program("mariadbd", "MariaDB")
         _program("postgres", "PostgreSQL")
-    except NoServer as missing:
+    except ServerNotInstalled as missing:
         print(missing)
 
 

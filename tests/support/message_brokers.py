@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tests.interop import official
 from tests.support.databases import (
-    NoServer,
     Server,
+    ServerNotInstalled,
     _free_port,
     _guarded,
     _private_folder,
@@ -189,7 +189,7 @@ def prepare() -> None:
     try:
         for program, name in (("rabbitmq-server", "RabbitMQ"), ("redis-server", "Redis"), ("nats-server", "NATS")):
             _program(program, name, PACKAGES)
-    except NoServer as missing:
+    except ServerNotInstalled as missing:
         print(missing)
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support.platforms import named, running_platform, send_batch, sent, try_send
+from tests.support.platforms import encode_properties, read_send_response, running_platform, send_batch, try_send
 
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
@@ -16,60 +16,62 @@ from sparrow.net import Channel, connect
 from sparrow.wire.bodies import QueueRef
 
 BATCH = 500
-LOOK_S = 0.001
+POLL_INTERVAL_S = 0.001
 BROKER = "sparrow"
 
 
-class Stand:
+class PlatformDriver:
     """A running platform, and a connection for sending."""
 
     def __init__(self, platform: Platform, channel: Channel) -> None:
         self.platform, self.channel = platform, channel
         self.name_servers = platform.name_servers
 
-    async def topic(self, name: str, queues: int = 1) -> str:
+    async def create_topic(self, name: str, queues: int = 1) -> str:
         async with Admin(self.name_servers) as admin:
             await admin.create_topic(name, queues)
         return name
 
-    async def put(self, topic: str, bodies: Sequence[str], queue_id: int = 0, *, tags: str = "") -> None:
+    async def send(self, topic: str, bodies: Sequence[str], queue_id: int = 0, *, tags: str = "") -> None:
         """Send messages to one queue in this order."""
-        said = named(TAGS=tags) if tags else ""
+        said = encode_properties(TAGS=tags) if tags else ""
         if len(bodies) == 1:
-            sent(await try_send(self.channel, topic, bodies[0].encode(), queue_id, said))
+            read_send_response(await try_send(self.channel, topic, bodies[0].encode(), queue_id, said))
         else:
             for start in range(0, len(bodies), BATCH):
                 some = [(body.encode(), said.encode()) for body in bodies[start : start + BATCH]]
                 await send_batch(self.channel, topic, some, queue_id)
 
-    async def spread(self, topic: str, queues: int, each: int, *, prefix: str = "") -> set[str]:
+    async def send_to_each_queue(self, topic: str, queues: int, each: int, *, prefix: str = "") -> set[str]:
         """Send this many messages to each queue; no two have the same body."""
         every: set[str] = set()
         for queue_id in range(queues):
             bodies = [f"{prefix}{queue_id}-{number}" for number in range(each)]
-            await self.put(topic, bodies, queue_id)
+            await self.send(topic, bodies, queue_id)
             every.update(bodies)
         return every
 
-    async def committed(self, group: str, topic: str, queue_id: int = 0) -> int | None:
+    async def committed_offset(self, group: str, topic: str, queue_id: int = 0) -> int | None:
         return await self.platform.broker.broker.store.offsets.committed(group, Queue(topic, queue_id))
 
-    async def commits(self, offset: int, group: str, topic: str, queue_id: int = 0, *, within_s: float = 10.0) -> None:
+    async def wait_for_commit(
+        self, offset: int, group: str, topic: str, queue_id: int = 0, *, within_s: float = 10.0
+    ) -> None:
         """Wait until the group has committed that offset."""
         async with asyncio.timeout(within_s):
-            while await self.committed(group, topic, queue_id) != offset:
-                await asyncio.sleep(LOOK_S)
+            while await self.committed_offset(group, topic, queue_id) != offset:
+                await asyncio.sleep(POLL_INTERVAL_S)
 
 
 @asynccontextmanager
-async def standing(folder: Path, **settings: object) -> AsyncIterator[Stand]:
+async def running_platform_driver(folder: Path, **settings: object) -> AsyncIterator[PlatformDriver]:
     async with running_platform(folder, **settings) as platform:  # type: ignore[arg-type]
         channel = await connect(platform.address)
         try:
-            yield Stand(platform, channel)
+            yield PlatformDriver(platform, channel)
         finally:
             channel.close()
 
 
-def queue_of(topic: str, queue_id: int = 0, broker: str = BROKER) -> QueueRef:
+def queue_ref(topic: str, queue_id: int = 0, broker: str = BROKER) -> QueueRef:
     return QueueRef(topic, broker, queue_id)

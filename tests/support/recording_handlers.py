@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from sparrow.model.message import StoredMessage
 
 
-def texts(messages: Sequence[StoredMessage]) -> list[str]:
+def body_texts(messages: Sequence[StoredMessage]) -> list[str]:
     return [message.body.decode() for message in messages]
 
 
-class Inbox:
+class RecordingHandler:
     """A handler that records its messages."""
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class Inbox:
 
     @property
     def texts(self) -> list[str]:
-        return texts(self.messages)
+        return body_texts(self.messages)
 
 
-class Gate(Inbox):
+class GatedHandler(RecordingHandler):
     """A handler that keeps each message in progress until the gate opens."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from tests.support.message_brokers import LOOK_TIMEOUT_S, PACKAGES, MessageBroke
 
 
 @dataclass(eq=False)
-class SpeakingServer(MessageBroker):
+class ReplyingServer(MessageBroker):
     """A server that is ready when it sends this greeting; before that it may listen and refuse every command."""
 
     says: bytes = b""
@@ -52,7 +52,7 @@ def redis_server(folder: Path | None = None, **settings: object) -> Iterator[Mes
         }
         settled = {f"--{name.replace('_', '-')}": str(value) for name, value in (wanted | settings).items()}
         options = [word for setting in settled.items() for word in setting]
-        server = SpeakingServer(
+        server = ReplyingServer(
             f"redis://127.0.0.1:{port}",
             private,
             (*_guarded(None), str(daemon), *options),
@@ -72,7 +72,7 @@ def nats_server(folder: Path | None = None) -> Iterator[MessageBroker]:
     port = _free_port()
     with _private_folder(folder, owner=None) as private:
         options = ("--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", str(private / "data"))
-        server = SpeakingServer(
+        server = ReplyingServer(
             f"nats://127.0.0.1:{port}",
             private,
             (*_guarded(None), str(daemon), *options),

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import aio_pika
 import pytest
-from tests.support.databases import NoServer
+from tests.support.databases import ServerNotInstalled
 from tests.support.message_brokers import MessageBroker, rabbitmq_server
 
 from sparrow.bus import headers as h
@@ -33,7 +33,7 @@ def server() -> Iterator[MessageBroker]:
     try:
         with rabbitmq_server(max_message_size=BODY_BYTES_MAX) as running:
             yield running
-    except NoServer as missing:
+    except ServerNotInstalled as missing:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(missing))

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from tests.support.platforms import channel_to
-from tests.support.raw_connection import listening, wire_to
+from tests.support.platforms import open_channel
+from tests.support.raw_connection import open_raw_connection, running_listener
 from tests.support.wait import eventually
 
 from sparrow.model.errors import ConnectionLost, NotPermitted, RequestTimeout, UnknownTopic
@@ -102,19 +102,19 @@ async def serving(context):
 
 @pytest.fixture
 async def server(serving):
-    async with listening(serving) as running:
+    async with running_listener(serving) as running:
         yield running
 
 
 @pytest.fixture
 async def channel(server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         yield channel
 
 
 @pytest.fixture
 async def wire(server):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         yield wire
 
 
@@ -207,7 +207,7 @@ async def test_a_handler_may_send_a_request_to_the_client_on_the_same_connection
         assert command.body == b"and you?"
         channel.write(encode(response_to(command, 0, None, b"well")))
 
-    async with channel_to(server.address, client) as channel:
+    async with open_channel(server.address, client) as channel:
         assert (await channel.request(ASKING)).body == b"you said: well"
 
 
@@ -224,7 +224,7 @@ async def test_both_directions_number_their_requests_independently(wire):
 async def test_a_client_that_disconnects_during_a_server_request_affects_only_that_request(
     server, serving, wire, caplog
 ):
-    async with channel_to(server.address) as other:
+    async with open_channel(server.address) as other:
         wire.write(RemotingCommand(ASKING, 1))
         await wire.read()
         wire.writer.close()
@@ -254,7 +254,7 @@ async def test_a_peer_with_too_many_requests_in_progress_gets_system_busy(contex
             2,
             True,
         )
-    async with channel_to(server.address) as other:
+    async with open_channel(server.address) as other:
         assert (await other.request(QUICK)).code == 0  # the limit applies to each peer
     context.gate.set()
     assert {(await one).code for one in held} == {0}
@@ -325,7 +325,7 @@ async def test_a_request_just_before_the_stop_gets_a_response(serving, server, w
 
 
 async def test_timeout_and_lost_connection_raise_different_errors(context, server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         with pytest.raises(RequestTimeout):
             await channel.request(STUCK, timeout_ms=20)
         held = channel.request(STUCK)

@@ -1,7 +1,7 @@
 """A guard before the handlers: requests that it refuses reach no handler."""
 
 import pytest
-from tests.support.raw_connection import listening, wire_to
+from tests.support.raw_connection import open_raw_connection, running_listener
 
 from sparrow.model.errors import NotPermitted
 from sparrow.net.dispatcher import GuardedRequestDispatcher, HandlerResponse, encode_response
@@ -32,8 +32,10 @@ async def wire(served):
         if command.body == b"broken":
             raise ZeroDivisionError
 
-    async with listening(GuardedRequestDispatcher(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check)) as server:
-        async with wire_to(server.address) as wire:
+    async with running_listener(
+        GuardedRequestDispatcher(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check)
+    ) as server:
+        async with open_raw_connection(server.address) as wire:
             yield wire
 
 

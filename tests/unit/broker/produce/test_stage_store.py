@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.queue_batches import blob
+from tests.support.queue_batches import encode_queue_batches
 from tests.support.wait import eventually
 
 from sparrow.broker.produce.stage_file import StageChunk
@@ -22,7 +22,7 @@ START_MS = 4_000_000_000_000
 
 
 def chunk(*bodies: bytes) -> Callable[[], StageChunk]:
-    made = blob("T", {0: bodies})
+    made = encode_queue_batches("T", {0: bodies})
     (part,) = queue_batches.decode(made)
     return lambda: StageChunk(made, len(bodies), len(part.data))
 

@@ -5,8 +5,8 @@ from array import array
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.drafts import draft
-from tests.support.log_stores import SMALL
+from tests.support.drafts import make_draft
+from tests.support.log_stores import SMALL_SETTINGS
 
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -139,7 +139,7 @@ def test_offsets_are_stored_as_eight_byte_integers(key_backlog):
 
 @pytest.fixture
 async def store(tmp_path):
-    async with LogStore(tmp_path, SMALL) as store:
+    async with LogStore(tmp_path, SMALL_SETTINGS) as store:
         await store.catalog.put_topic(Topic(name="T"))
         yield store
 
@@ -184,10 +184,10 @@ async def test_the_next_run_in_the_same_buffer_does_not_change_the_keys_of_the_l
 
 async def test_keys_of_runs_and_single_records_are_found_in_log_order(store):
     with store._maintenance_thread.paused():
-        store.append_nowait(Q, [draft("0", keys="k")])
+        store.append_nowait(Q, [make_draft("0", keys="k")])
         encoded = columns.encode(pa.array([b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k", "k"]))
         store.append_encoded_nowait(Q, encoded.data, encoded.sizes)
-        store.append_nowait(Q, [draft("3", keys="k")])
+        store.append_nowait(Q, [make_draft("3", keys="k")])
     assert await found(store, "k") == [b"0", b"1", b"2", b"3"]
 
 
