@@ -79,8 +79,8 @@ class Child:
 class Group:
     """All children, dead or alive, and the sent messages."""
 
-    def __init__(self, stand: PlatformDriver, folder: Path) -> None:
-        self._stand, self._folder = stand, folder
+    def __init__(self, driver: PlatformDriver, folder: Path) -> None:
+        self._stand, self._folder = driver, folder
         self.children: list[Child] = []
         self.sent = 0
         """The number of messages in each queue."""
@@ -156,9 +156,9 @@ async def some_join(group: Group) -> None:
 async def test_a_rebalance_loses_no_message_and_repeats_only_uncommitted_ones(tmp_path, scale):
     events = [some_kill, some_leave, some_join] * (1 if scale == "smoke" else 3)
     each = (10_000 if scale == "smoke" else 100_000) // QUEUES // len(events)
-    async with running_platform_driver(tmp_path / "platform") as stand, AsyncExitStack() as stack:
-        await stand.create_topic(TOPIC, QUEUES)
-        group = Group(stand, tmp_path)
+    async with running_platform_driver(tmp_path / "platform") as driver, AsyncExitStack() as stack:
+        await driver.create_topic(TOPIC, QUEUES)
+        group = Group(driver, tmp_path)
         for _ in range(3):
             await group.add()
         stack.push_async_callback(ended, group)
@@ -178,7 +178,7 @@ async def test_a_rebalance_loses_no_message_and_repeats_only_uncommitted_ones(tm
                 assert not early, f"{name}: {len(early)} committed messages came again, the first is {min(early)}"
             twice[name] = twice.get(name, 0) + group.repeats - repeats_before
         for queue_id in range(QUEUES):
-            await stand.wait_for_commit(group.sent, GROUP, TOPIC, queue_id)
+            await driver.wait_for_commit(group.sent, GROUP, TOPIC, queue_id)
         group.look()
         given = list(group.everything_given())
         assert set(given) == {(queue_id, offset) for queue_id in range(QUEUES) for offset in range(group.sent)}

@@ -100,7 +100,9 @@ async def test_the_remark_names_a_missing_required_field(server, kind):
         for missing in required:
             ext = headers.write(header)
             del ext[missing]
-            assert repr(missing) in refusal(await wire.ask(RemotingCommand(code, ext=ext)), ResponseCode.SYSTEM_ERROR)
+            assert repr(missing) in refusal(
+                await wire.request(RemotingCommand(code, ext=ext)), ResponseCode.SYSTEM_ERROR
+            )
 
 
 @pytest.mark.parametrize("serialization", Serialization)
@@ -108,7 +110,7 @@ async def test_every_handler_answers_a_request_without_fields(server, serializat
     async with open_raw_connection(server.address) as wire:
         for code in sorted(headers.REQUEST_HEADERS):
             for ext in (None, {}, {"x": "y"}):
-                answer = await wire.ask(RemotingCommand(int(code), 1, ext=ext, serialization=serialization))
+                answer = await wire.request(RemotingCommand(int(code), 1, ext=ext, serialization=serialization))
                 assert answer.opaque == 1
                 assert answer.code in (0, 1, 3, 16, 17, 22, 26, 29, 206, 208), f"{code}: {answer.code} {answer.remark}"
                 assert answer.code == 0 or answer.remark
@@ -119,7 +121,7 @@ async def test_the_remark_names_a_field_with_a_malformed_number(server, serializ
     async with open_raw_connection(server.address) as wire:
         for value in ("", "abc", "1.5", "99999999999", "-99999999999", "0x10", " 1", "null", "true", "١"):
             ext = headers.write(send_header("T")) | {"e": value}
-            answer = await wire.ask(RemotingCommand(310, ext=ext, serialization=serialization))
+            answer = await wire.request(RemotingCommand(310, ext=ext, serialization=serialization))
             assert "'e'" in refusal(answer, ResponseCode.SYSTEM_ERROR)
 
 
@@ -128,7 +130,7 @@ async def test_ext_fields_that_are_no_map_of_strings_are_refused(server, ext):
     async with open_raw_connection(server.address) as wire:
         wire.write(json_frame(extFields=ext))
         refusal((await wire.read())[0], ResponseCode.SYSTEM_ERROR)
-        assert (await wire.ask(RemotingCommand(7777))).code == 3
+        assert (await wire.request(RemotingCommand(7777))).code == 3
 
 
 @pytest.mark.parametrize("queue_id", [4, 100, 0x7FFF_FFFF])
@@ -231,7 +233,7 @@ async def test_responses_without_a_request_are_ignored(server):
     async with open_raw_connection(server.address) as wire:
         wire.write(*(RemotingCommand(0, opaque, RESPONSE_FLAG, body=b"?") for opaque in range(-2, 100)))
         wire.write(RemotingCommand(310, 5, RESPONSE_FLAG | 2, ext=headers.write(send_header("T"))))
-        assert (await wire.ask(RemotingCommand(7777, 9))).opaque == 9
+        assert (await wire.request(RemotingCommand(7777, 9))).opaque == 9
 
 
 # -- malformed frames, which close the connection ---------------------------------------------------------------------
@@ -276,7 +278,7 @@ BROKEN = {
 @pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN.keys())
 async def test_a_malformed_frame_closes_only_its_own_connection(server, channel, said):
     async with open_raw_connection(server.address) as wire:
-        assert (await wire.ask(RemotingCommand(7777, 1))).code == 3
+        assert (await wire.request(RemotingCommand(7777, 1))).code == 3
         wire.write(RemotingCommand(7777, 2), said, GOOD)
         # Requests before it may still be answered; requests after it are not executed.
         await drained(wire)
@@ -448,8 +450,8 @@ def odd_requests(draw: st.DrawFn) -> RemotingCommand:
 async def test_requests_with_odd_fields_are_each_answered_once(server, caplog, requests):
     async with open_raw_connection(server.address) as wire:
         for request in requests:
-            answer = await wire.ask(request)
+            answer = await wire.request(request)
             assert (answer.opaque, answer.is_response) == (1, True)
             assert answer.code == 0 or answer.remark
-        assert (await wire.ask(RemotingCommand(7777, 2))).opaque == 2
+        assert (await wire.request(RemotingCommand(7777, 2))).opaque == 2
     assert not mistakes(caplog), requests

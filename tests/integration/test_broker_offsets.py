@@ -122,7 +122,7 @@ async def test_one_way_commits_are_applied_and_not_answered(server, channel):
     async with open_raw_connection(server.address) as wire:
         for offset in (1, 2):
             wire.write(RemotingCommand(15, 1, ONE_WAY_FLAG, ext=headers.write(CommitOffset("g", "T", 0, offset))))
-        answer = await wire.ask(RemotingCommand(14, 2, ext=headers.write(QueryOffset("g", "T", 0))))
+        answer = await wire.request(RemotingCommand(14, 2, ext=headers.write(QueryOffset("g", "T", 0))))
         assert (answer.opaque, headers.read(OffsetResponse, answer.ext).offset) == (2, 2)
 
 

@@ -108,7 +108,7 @@ async def test_a_binary_pull_gets_a_binary_response(server, channel):
     await send(channel, "T", b"x")
     async with open_raw_connection(server.address) as wire:
         ext = headers.write(pull_header("T"))
-        answer = await wire.ask(RemotingCommand(11, 1, ext=ext, serialization=Serialization.BINARY))
+        answer = await wire.request(RemotingCommand(11, 1, ext=ext, serialization=Serialization.BINARY))
         assert (answer.serialization, read_pull_response(answer).bodies) == (Serialization.BINARY, [b"x"])
 
 

@@ -113,7 +113,7 @@ async def test_the_unique_id_and_cluster_of_the_sender_are_kept(channel):
 async def test_the_send_response_repeats_the_unique_id_of_the_sender_in_any_format(server, key, serialization):
     async with open_raw_connection(server.address) as wire:
         header = headers.write(send_header("T", 0, encode_properties(UNIQ_KEY=key)))
-        answered = await wire.ask(RemotingCommand(310, 1, ext=header, body=b"x", serialization=serialization))
+        answered = await wire.request(RemotingCommand(310, 1, ext=header, body=b"x", serialization=serialization))
         assert read_send_response(answered).transaction_id == key
 
 
@@ -156,7 +156,7 @@ async def test_a_binary_request_gets_a_binary_response(server):
             command = RemotingCommand(
                 RequestCode.SEND_MESSAGE_V2, 5, ext=header, body=b"x", serialization=serialization
             )
-            answered = await wire.ask(command)
+            answered = await wire.request(command)
             assert (answered.serialization, answered.opaque, read_send_response(answered).queue_id) == (
                 serialization,
                 5,

@@ -377,9 +377,9 @@ async def test_a_group_continues_at_its_offset_after_the_leader_stops(two: SqlBr
             await producer.send(Message("t", str(number)))
     async with Consumer(two.name_servers, group="g", commit_interval_ms=50) as consumer:
         await consumer.subscribe("t")
-        inbox = RecordingHandler()
-        await consumer.start(inbox)
-        await eventually(lambda: len(inbox.messages) == 20)
+        handler = RecordingHandler()
+        await consumer.start(handler)
+        await eventually(lambda: len(handler.messages) == 20)
     await reads(two, 1, 20)
     await two.brokers[0].stop()
     await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
@@ -526,14 +526,14 @@ async def test_producers_and_consumers_continue_after_the_leader_stops(two: SqlB
         Consumer(two.name_servers, group="g", commit_interval_ms=100) as consumer,
     ):
         await consumer.subscribe("t")
-        inbox = RecordingHandler()
-        await consumer.start(inbox)
+        handler = RecordingHandler()
+        await consumer.start(handler)
         for number in range(10):
             await producer.send(Message("t", str(number)))
         stopping = asyncio.create_task(two.brokers[0].stop())
         for number in range(10, 40):
             await producer.send(Message("t", str(number)))
         await stopping
-        await eventually(lambda: set(inbox.texts) == {str(number) for number in range(40)}, within_s=20)
+        await eventually(lambda: set(handler.texts) == {str(number) for number in range(40)}, within_s=20)
         assert Queue("t", MIDDLE) in sql_store_of(two.brokers[1]).catalog.lanes
         assert two.brokers[1].broker.name == BROKER_NAME

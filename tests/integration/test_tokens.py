@@ -342,7 +342,7 @@ async def test_a_request_modified_after_signing_is_refused(
     asked = [(ext, b"body"), (ext | {"e": "1"}, b"body"), (ext, b"Body")]
     async with open_raw_connection(platform.address) as wire:
         answers = [
-            await wire.ask(RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=fields, body=body))
+            await wire.request(RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=fields, body=body))
             for fields, body in asked
         ]
     assert [answer.code for answer in answers] == [

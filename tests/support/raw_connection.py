@@ -63,11 +63,11 @@ class RawConnection:
         found, self._come = self._come[:count], self._come[count:]
         return found
 
-    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+    async def request(self, command: RemotingCommand) -> RemotingCommand:
         self.write(command)
         return (await self.read())[0]
 
-    async def is_hung_up_on(self) -> bool:
+    async def is_closed_by_peer(self) -> bool:
         """Wait for the end of the stream; return False if data came first."""
         try:
             return not await asyncio.wait_for(self.reader.read(_READ_BYTES), TIMEOUT_S)

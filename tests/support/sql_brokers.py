@@ -35,10 +35,10 @@ async def running_sql_platform(
         sql=SqlSettings(database_wait_ms=wait_ms),
     ) as platform:
         async with open_channel(platform.address) as channel:
-            stand = PlatformDriver(platform, channel)
+            driver = PlatformDriver(platform, channel)
             if "t" not in platform.broker.broker.topics:
-                await stand.create_topic("t")
-            yield stand
+                await driver.create_topic("t")
+            yield driver
 
 
 def sql_store_of(server: BrokerServer) -> SqlStore:

@@ -66,7 +66,7 @@ async def test_a_thousand_requests_in_one_write_are_all_answered(server):
 
 async def test_responses_of_one_loop_iteration_are_sent_in_one_write(server):
     async with open_raw_connection(server.address) as wire:
-        await wire.ask(RemotingCommand(ECHO))
+        await wire.request(RemotingCommand(ECHO))
         (peer,) = server.channels
         written = []
         write = peer._transport.write

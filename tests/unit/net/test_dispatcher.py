@@ -140,14 +140,14 @@ async def test_a_plain_handler_responds_at_once_or_with_a_future(context, channe
 
 
 async def test_a_response_has_the_opaque_the_response_flag_and_the_advertised_version(wire):
-    answered = await wire.ask(RemotingCommand(QUICK, -5, 0, Language.GO, 317))
+    answered = await wire.request(RemotingCommand(QUICK, -5, 0, Language.GO, 317))
     assert (answered.opaque, answered.flag, answered.version) == (-5, RESPONSE_FLAG, ADVERTISED_VERSION)
 
 
 @pytest.mark.parametrize("code", [PLAIN, QUICK, 9999, BROKEN])
 async def test_a_response_uses_the_serialization_of_its_request(wire, code):
     for serialization in (Serialization.BINARY, Serialization.JSON):
-        answered = await wire.ask(RemotingCommand(code, 3, serialization=serialization))
+        answered = await wire.request(RemotingCommand(code, 3, serialization=serialization))
         assert answered.serialization is serialization
 
 
@@ -195,8 +195,8 @@ async def test_one_way_requests_get_no_response(context, wire, code):
     context.gate.set()
     wire.write(RemotingCommand(code, 1, ONE_WAY_FLAG), RemotingCommand(code, 2, ONE_WAY_FLAG))
     # Handlers run in the order of their requests: a response to a one-way request would arrive before this one.
-    assert (await wire.ask(RemotingCommand(LISTING, 3, body=b"{}"))).opaque == 3
-    assert (await wire.ask(RemotingCommand(PLAIN, 4))).opaque == 4
+    assert (await wire.request(RemotingCommand(LISTING, 3, body=b"{}"))).opaque == 3
+    assert (await wire.request(RemotingCommand(PLAIN, 4))).opaque == 4
 
 
 # -- both directions --------------------------------------------------------------------------------------------------
@@ -279,10 +279,10 @@ async def test_stop_finishes_requests_in_progress_and_refuses_new_ones(context, 
     stopping = asyncio.ensure_future(serving.stop(grace_s=10))
     await eventually(lambda: serving.is_stopping)
     for code in (QUICK, PLAIN, 9999):
-        refused = await wire.ask(RemotingCommand(code, 2, version=int(RocketMQVersion.V5_3_1)))
+        refused = await wire.request(RemotingCommand(code, 2, version=int(RocketMQVersion.V5_3_1)))
         assert (refused.code, refused.opaque) == (ResponseCode.SERVICE_NOT_AVAILABLE, 2)
         assert refused.remark
-        sent_away = await wire.ask(RemotingCommand(code, 3, version=int(RocketMQVersion.V5_3_1) + 1))
+        sent_away = await wire.request(RemotingCommand(code, 3, version=int(RocketMQVersion.V5_3_1) + 1))
         assert (sent_away.code, sent_away.opaque) == (ResponseCode.GO_AWAY, 3)
     assert not stopping.done()
     context.gate.set()
@@ -294,7 +294,7 @@ async def test_stop_finishes_requests_in_progress_and_refuses_new_ones(context, 
 async def test_stopping_ignores_one_way_requests(context, serving, wire):
     await serving.stop(grace_s=0)
     wire.write(RemotingCommand(QUICK, 1, ONE_WAY_FLAG), RemotingCommand(PLAIN, 2, ONE_WAY_FLAG, version=500))
-    assert (await wire.ask(RemotingCommand(QUICK, 3))).opaque == 3
+    assert (await wire.request(RemotingCommand(QUICK, 3))).opaque == 3
     assert not context.calls
 
 
@@ -315,7 +315,7 @@ async def test_stop_answers_late_requests_before_the_listener_closes_connections
 
 
 async def test_a_request_just_before_the_stop_gets_a_response(serving, server, wire):
-    await wire.ask(RemotingCommand(QUICK))
+    await wire.request(RemotingCommand(QUICK))
     (peer,) = server.channels
     serving(RemotingCommand(QUICK, 77), peer)  # its task is created and has not run yet
     await serving.stop(grace_s=0)

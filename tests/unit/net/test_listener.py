@@ -26,9 +26,9 @@ def echo(command, channel):
 async def test_a_frame_that_announces_too_large_a_size_closes_only_its_connection(caplog):
     async with running_listener(echo, frame_bytes_max=1024) as server, open_channel(server.address) as other:
         async with open_raw_connection(server.address) as wire:
-            assert (await wire.ask(RemotingCommand(ECHO, 1))).opaque == 1
+            assert (await wire.request(RemotingCommand(ECHO, 1))).opaque == 1
             wire.write((1021).to_bytes(4, "big") + bytes(4))  # 1021 + 4 is one byte too many
-            assert await wire.is_hung_up_on()
+            assert await wire.is_closed_by_peer()
         assert (await other.request(ECHO, body=b"me")).body == b"me"
         await eventually(lambda: len(server.channels) == 1)
     assert "peer broke the protocol" in caplog.text
@@ -47,14 +47,14 @@ async def test_the_size_is_refused_before_the_frame_arrives():
     """The listener neither waits for 2 GiB nor allocates memory for them."""
     async with running_listener(echo) as server, open_raw_connection(server.address) as wire:
         wire.write(b"\x7f\xff\xff\xff\0\0\0\x10")
-        assert await wire.is_hung_up_on()
+        assert await wire.is_closed_by_peer()
 
 
 async def test_requests_before_invalid_data_get_responses():
     async with running_listener(echo) as server, open_raw_connection(server.address) as wire:
         wire.write(RemotingCommand(ECHO, 1), RemotingCommand(ECHO, 2), b"\xff" * 8)
         assert [one.opaque for one in await wire.read(2)] == [1, 2]
-        assert await wire.is_hung_up_on()
+        assert await wire.is_closed_by_peer()
 
 
 # -- connection limits ------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ async def test_an_idle_connection_is_closed_and_an_active_one_is_not():
 
 async def test_a_connection_that_never_sends_is_closed():
     async with running_listener(echo, idle_timeout_ms=50) as server, open_raw_connection(server.address) as wire:
-        assert await wire.is_hung_up_on()
+        assert await wire.is_closed_by_peer()
 
 
 async def test_an_idle_peer_that_does_not_read_is_closed_too():
@@ -160,12 +160,12 @@ async def test_stop_accepting_refuses_new_connections_and_keeps_the_others():
 
 async def test_stop_sends_written_data_before_it_closes_connections():
     async with running_listener(echo) as server, open_raw_connection(server.address) as wire:
-        await wire.ask(RemotingCommand(ECHO))
+        await wire.request(RemotingCommand(ECHO))
         (peer,) = server.channels
         peer.write(encode(RemotingCommand(ECHO, 9, body=b"y" * 1_000_000)))
         stopping = asyncio.ensure_future(server.listener.stop())
         assert (await wire.read())[0].body == b"y" * 1_000_000
-        assert await wire.is_hung_up_on()
+        assert await wire.is_closed_by_peer()
         await stopping
         assert not server.channels
 
