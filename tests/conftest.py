@@ -111,7 +111,7 @@ def database_url(database: str, database_servers, tmp_path: Path) -> Iterator[st
     server = database_servers(database)
     url = server.new_database()
     yield url
-    server.take_back(url)
+    server.recycle_database(url)
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.fault import atomic_append_writer
-from tests.fault.store_contents import served
-from tests.integration.conformance import portion
+from tests.fault.store_contents import read_served
+from tests.integration.conformance import queue_records
 from tests.support.drafts import make_draft
 from tests.support.log_stores import copy_as_crashed, corrupt_log, overwrite, segment_path, small_settings
 
@@ -43,10 +43,10 @@ def opened(path: Path, **changes: object) -> LogStore:
 def group() -> list[QueueRecords]:
     """Return queue batches over three queues and, with 4 KiB each, over four segments; one exceeds a segment."""
     return [
-        portion(Q0, *(f"a{n}" for n in range(5)), keys="k"),
-        portion(OTHER, *(f"x{n}" + "." * 350 for n in range(25)), tags="T"),
-        portion(Q1, "c", keys="k"),
-        portion(Q0, *(f"b{n}" * 9 for n in range(12))),
+        queue_records(Q0, *(f"a{n}" for n in range(5)), keys="k"),
+        queue_records(OTHER, *(f"x{n}" + "." * 350 for n in range(25)), tags="T"),
+        queue_records(Q1, "c", keys="k"),
+        queue_records(Q0, *(f"b{n}" * 9 for n in range(12))),
     ]
 
 
@@ -68,7 +68,7 @@ async def begun_store(path: Path, **changes: object) -> LogStore:
 
 
 async def contents(store: LogStore) -> dict[Queue, list[bytes]]:
-    found = await served(store, QUEUES)
+    found = await read_served(store, QUEUES)
     return {
         queue: [record.decode(data).body for place, data in sorted(found.items()) if place.queue == queue]
         for queue in QUEUES
@@ -357,14 +357,14 @@ async def test_the_ledger_outlives_the_segments_of_its_records_until_it_expires(
 
     store = opened_later(days=0)
     await store.catalog.put_topic(Topic(name="orders"))
-    await store.append_atomically("idle", 4, [portion(Q0, "x")])
-    await store.append_atomically("busy", 1, [portion(Q0, "x")])
+    await store.append_atomically("idle", 4, [queue_records(Q0, "x")])
+    await store.append_atomically("busy", 1, [queue_records(Q0, "x")])
     await filled_and_trimmed(store)
     store.close_blocking()
     (tmp_path / "store" / "sparrow.state").unlink()
     store = opened_later(days=9)
     assert (await store.ledger("idle"), await store.ledger("busy")) == (4, 1)
-    await store.append_atomically("busy", 2, [portion(Q0, "x")])
+    await store.append_atomically("busy", 2, [queue_records(Q0, "x")])
     await filled_and_trimmed(store)
     assert await store.ledger("idle") == 4
     store.close_blocking()
@@ -432,7 +432,7 @@ async def assert_whole(path: Path, told: int) -> int:
         number = -1 if noted is None else noted
         assert number >= told, "what was acknowledged is there"
         found: dict[Queue, list[bytes]] = {queue: [] for queue in atomic_append_writer.QUEUES}
-        for place, data in sorted((await served(store, atomic_append_writer.QUEUES)).items()):
+        for place, data in sorted((await read_served(store, atomic_append_writer.QUEUES)).items()):
             found[place.queue].append(record.decode(data).body)
         wanted: dict[Queue, list[bytes]] = {queue: [] for queue in atomic_append_writer.QUEUES}
         for each in range(number + 1):

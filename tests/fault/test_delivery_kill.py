@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 
 @dataclass
-class Told:
+class SentMessage:
     """The acknowledged requests of all brokers so far."""
 
     due_ms: dict[bytes, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Told:
         return due_ms + SLACK_MS
 
 
-async def delays(channel: Channel, told: Told, rng: random.Random) -> None:
+async def delays(channel: Channel, told: SentMessage, rng: random.Random) -> None:
     while True:
         body = told.name("delayed")
         if rng.random() < 0.3:
@@ -75,7 +75,7 @@ async def delays(channel: Channel, told: Told, rng: random.Random) -> None:
             told.due_ms[body], told.due_ms_at_latest[body] = due_ms, max(due_ms, now_ms())
 
 
-async def retries(channel: Channel, told: Told, _: random.Random) -> None:
+async def retries(channel: Channel, told: SentMessage, _: random.Random) -> None:
     while True:
         body = told.name("retried")
         sent = await send(channel, TRIED, body)
@@ -86,7 +86,7 @@ async def retries(channel: Channel, told: Told, _: random.Random) -> None:
         told.due_ms[body], told.due_ms_at_latest[body] = begun + 1_000, now_ms() + 1_000
 
 
-async def transactions(channel: Channel, told: Told, rng: random.Random) -> None:
+async def transactions(channel: Channel, told: SentMessage, rng: random.Random) -> None:
     while True:
         body = told.name("paid")
         sent = await send(channel, PAID, body, 0, encode_properties(TRAN_MSG="true", PGROUP="p"), sys_flag=4)
@@ -103,7 +103,7 @@ async def transactions(channel: Channel, told: Told, rng: random.Random) -> None
             told.committed.add(body)
 
 
-async def load(address: Address, told: Told, rng: random.Random) -> None:
+async def load(address: Address, told: SentMessage, rng: random.Random) -> None:
     """Send until the broker is down."""
 
     async def one(work, number: int) -> None:
@@ -127,7 +127,7 @@ async def everything(channel: Channel, topic: str, queues: int) -> list[StoredMe
     return messages
 
 
-def assert_right(told: Told, messages: list[StoredMessage]) -> int:
+def assert_right(told: SentMessage, messages: list[StoredMessage]) -> int:
     """Assert the promises of this module; return the number of messages delivered more than once."""
     arrived: dict[bytes, int] = {}
     for message in messages:
@@ -147,7 +147,7 @@ async def test_a_kill_loses_nothing_delivers_nothing_early_and_shows_no_unfinish
 ) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     print(f"SPARROW_SEED={seed}")
-    rng, told = random.Random(seed), Told()
+    rng, told = random.Random(seed), SentMessage()
     async with broker_process("killed", tmp_path / "store", "") as broker:
         for _ in range(50 if scale == "full" else 3):
             await round_of(broker, told, rng)
@@ -167,7 +167,7 @@ def address_of(broker: BrokerProcess) -> Address:
     return Address("127.0.0.1", broker._port)
 
 
-async def round_of(broker: BrokerProcess, told: Told, rng: random.Random) -> None:
+async def round_of(broker: BrokerProcess, told: SentMessage, rng: random.Random) -> None:
     work = asyncio.create_task(load(address_of(broker), told, rng))
     done, _ = await asyncio.wait([work], timeout=rng.uniform(0.05, 1.5))
     assert not done, f"the load ended by itself: {work.exception()}"

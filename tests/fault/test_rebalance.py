@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 from tests.fault import killed_consumer
-from tests.fault.killed_consumer import APPETITE, GROUP, TOPIC, WORKERS
+from tests.fault.killed_consumer import GROUP, PREFETCH, TOPIC, WORKERS
 from tests.support.platform_driver import PlatformDriver, running_platform_driver
 from tests.support.server_processes import ENVIRONMENT
 from tests.support.wait import eventually
 
 QUEUES = 8
 TRICKLE = 20
-GIVEN_AND_NOT_COMMITTED = APPETITE.count_max + APPETITE.pull_count_max + WORKERS
+GIVEN_AND_NOT_COMMITTED = PREFETCH.count_max + PREFETCH.pull_count_max + WORKERS
 """The most repeats of one queue: messages in progress at a pull's commit, messages of that pull, and messages
 finished out of order.
 """

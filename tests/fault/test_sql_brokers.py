@@ -154,7 +154,7 @@ async def produce_at(history: History, name: str, broker: Broker) -> None:
 
 
 @asynccontextmanager
-async def consuming(history: History, name_servers: str) -> AsyncIterator[None]:
+async def running_consumer(history: History, name_servers: str) -> AsyncIterator[None]:
     async def handle(message: StoredMessage) -> None:
         history.seen[GROUP].append((Place(message.queue_id, message.queue_offset), message.body))
 
@@ -268,7 +268,7 @@ def gaps_after(blows: Sequence[float], history: History, names: Sequence[str]) -
     return found
 
 
-async def everything(channel: Channel) -> dict[Place, bytes]:
+async def read_everything(channel: Channel) -> dict[Place, bytes]:
     found: dict[Place, bytes] = {}
     for queue_id in range(QUEUES):
         header = headers.QueueRequest(TOPIC, queue_id)
@@ -309,7 +309,7 @@ async def number_0(name_servers: str) -> str | None:
     return None
 
 
-class Stage(NamedTuple):
+class Cluster(NamedTuple):
     """Three brokers, a name server, and their clients."""
 
     name_servers: str
@@ -322,7 +322,7 @@ class Stage(NamedTuple):
 
 
 @asynccontextmanager
-async def staged(folder: Path) -> AsyncIterator[Stage]:
+async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
         url = stack.enter_context(mariadb_server()).new_database()
         name_server = NameServer(NameServerSettings(port=0), kv_path=folder / "naming.json")
@@ -338,7 +338,7 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
         for broker in brokers:
             async with open_channel(broker.address) as channel:
                 await knows_the_topic(channel)
-        yield Stage(name_servers, brokers, History())
+        yield Cluster(name_servers, brokers, History())
 
 
 async def knows_the_topic(channel: Channel) -> None:
@@ -349,9 +349,9 @@ async def knows_the_topic(channel: Channel) -> None:
             await asyncio.sleep(0.02)
 
 
-async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, gap_s: float) -> None:
+async def under_load(cluster: Cluster, hurting: Callable[[], Awaitable[None]], *, gap_s: float) -> None:
     """Run clients while brokers are killed and afterwards; check the history."""
-    history, brokers = stage.history, stage.brokers
+    history, brokers = cluster.history, cluster.brokers
     readers = [Reader(history, brokers, at) for at in range(BROKERS)]
     by_name = [f"named-{at}" for at in range(2)]
     direct = [f"direct-{at}" for at in range(BROKERS)]
@@ -370,10 +370,10 @@ async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, ga
         with contextlib.suppress(AssertionError):  # the checks below report missing messages
             await eventually(is_seen, within_s=40)
 
-    async with consuming(history, stage.name_servers), consuming(history, stage.name_servers):
+    async with running_consumer(history, cluster.name_servers), running_consumer(history, cluster.name_servers):
         await running_all(
             [
-                *(produce_by_name_server(history, name, stage.name_servers) for name in by_name),
+                *(produce_by_name_server(history, name, cluster.name_servers) for name in by_name),
                 *(produce_at(history, name, broker) for name, broker in zip(direct, brokers, strict=True)),
                 *(reader.run() for reader in readers),
                 watch_progress(history, brokers, [reader.group for reader in readers]),
@@ -381,7 +381,7 @@ async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, ga
             hurt_and_settle,
         )
     async with open_channel(brokers[0].address) as channel:
-        log = await everything(channel)
+        log = await read_everything(channel)
     delivered = history.seen[GROUP]
     gaps, direct_gaps = gaps_after(history.blows, history, by_name), gaps_after(history.blows, history, direct)
     print(
@@ -407,40 +407,40 @@ async def test_brokers_killed_in_turn_lose_no_acknowledged_message_and_no_commit
 ) -> None:
     rng = seeded()
     seconds, kills_min = (120, 20) if scale == "full" else (10, 3)
-    async with staged(tmp_path) as stage:
+    async with running_cluster(tmp_path) as cluster:
 
         async def kill_in_turn() -> None:
             begun, turn = time.monotonic(), 0
             while time.monotonic() - begun < seconds or turn < kills_min:
                 await asyncio.sleep(rng.uniform(1.5, 3))
-                target = stage.brokers[turn % BROKERS]
+                target = cluster.brokers[turn % BROKERS]
                 if turn % 2 == 0:  # every other time the leader, out of turn
-                    target = await stage.leader(target)
+                    target = await cluster.leader(target)
                 turn += 1
                 await target.kill()
-                stage.history.blows.append(time.monotonic())
+                cluster.history.blows.append(time.monotonic())
                 await asyncio.sleep(rng.choice((0, 0.3, 2.5)))
                 await target.start()
 
-        await under_load(stage, kill_in_turn, gap_s=GAP_S)
+        await under_load(cluster, kill_in_turn, gap_s=GAP_S)
 
 
 @pytest.mark.timeout(1_800)
 async def test_a_leader_that_freezes_and_resumes_changes_nothing(tmp_path: Path, scale: str) -> None:
     """It still considers itself the leader and holds commits that are older than those of other brokers."""
     rng = seeded()
-    async with staged(tmp_path) as stage:
+    async with running_cluster(tmp_path) as cluster:
 
         async def freeze_leaders() -> None:
             for turn in range(20 if scale == "full" else 2):
                 await asyncio.sleep(rng.uniform(1.5, 3))
-                target = await stage.leader(stage.brokers[turn % BROKERS])
+                target = await cluster.leader(cluster.brokers[turn % BROKERS])
                 target.is_up = False
                 target.signal(signal.SIGSTOP)
-                stage.history.blows.append(time.monotonic())
+                cluster.history.blows.append(time.monotonic())
                 await asyncio.sleep(rng.uniform(1.5, 4) * LEASE_MS / 1000)
                 target.signal(signal.SIGCONT)
                 target.is_up = True
 
         # Connections to it do not break: senders notice it by timeout only.
-        await under_load(stage, freeze_leaders, gap_s=GAP_S + SEND_MS / 1000)
+        await under_load(cluster, freeze_leaders, gap_s=GAP_S + SEND_MS / 1000)

@@ -40,7 +40,7 @@ def digest(body: bytes) -> bytes:
 
 
 @dataclass
-class Told:
+class Acknowledged:
     """The output of the writers."""
 
     stored: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Told:
 
 
 @contextmanager
-def writing(url: str, writers: int, seed: int, told: Told, complaints: Path) -> Iterator[None]:
+def writing(url: str, writers: int, seed: int, told: Acknowledged, complaints: Path) -> Iterator[None]:
     """Run writers that are killed one after the other. On exit, all are dead and all output has been read."""
     command = [sys.executable, str(Path(sql_writer.__file__)), url, str(writers), str(seed)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -112,7 +112,7 @@ async def whole(store: SqlStore) -> list[bytes]:
     return found
 
 
-async def check(url: str, told: Told, seen: list[bytes]) -> None:
+async def check(url: str, told: Acknowledged, seen: list[bytes]) -> None:
     async with await SqlStore.open(url) as store:
         lane = store.catalog.lane(LANE)
         ((count, last),) = await store.database.fetch(f'SELECT COUNT(*), MAX(id) FROM "{lane.table}"')
@@ -145,7 +145,7 @@ async def test_ids_have_no_gap_and_no_acknowledged_message_is_lost_under_kills(
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     seconds, writers, kills = SIZES[scale]
     database_url = f"sqlite:///{tmp_path}/sparrow.db" if server is None else server.new_database()
-    told, seen, is_over = Told(), [], asyncio.Event()
+    told, seen, is_over = Acknowledged(), [], asyncio.Event()
     try:
         async with await SqlStore.open(database_url) as store:
             await store.catalog.put_topic(Topic(name=LANE.topic, write_queues=1))

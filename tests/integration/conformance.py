@@ -34,7 +34,7 @@ def topic(name: str, *, parts: int = 1, **more: object) -> Topic:
     return Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG, **more)
 
 
-def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueRecords:
+def queue_records(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueRecords:
     """Return encoded messages for a queue."""
     encoded = columns.encode(
         pa.array([body.encode() if isinstance(body, str) else body for body in sent], pa.binary()),
@@ -50,17 +50,17 @@ def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") ->
 async def send(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
     """Append, and wait until the messages are visible; the delay depends on the flush policy."""
     appended = await store.append(queue, drafts)
-    await visible(store, queue, appended.offset + len(drafts))
+    await wait_until_visible(store, queue, appended.offset + len(drafts))
     return appended
 
 
-async def visible(store: Store, queue: Queue, end: int) -> None:
+async def wait_until_visible(store: Store, queue: Queue, end: int) -> None:
     async with asyncio.timeout(10):
         while (await store.bounds(queue)).end < end:
             await asyncio.sleep(0.001)
 
 
-async def send_later(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
+async def send_with_unique_time(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
     """Append with a store time that no earlier or later message has."""
     begun_ms = clock.now_ms()
     await eventually(lambda: clock.now_ms() > begun_ms)
@@ -309,7 +309,7 @@ class StoreConformance:
     # -- by time ------------------------------------------------------------------------------------------------------
 
     async def test_offsets_are_found_by_time(self, store):
-        sent = [await send_later(store, Q0, make_draft(f"{n}"), make_draft("twin")) for n in range(4)]
+        sent = [await send_with_unique_time(store, Q0, make_draft(f"{n}"), make_draft("twin")) for n in range(4)]
         times = [appended.store_ms for appended in sent]
         for n, at_ms in enumerate(times):
             assert await store.offset_at(Q0, at_ms) == 2 * n
@@ -372,7 +372,7 @@ class StoreConformance:
         assert await self.found(store, "k", limit=100) == [f"{n}".encode() for n in range(40)]
 
     async def test_a_key_query_respects_its_time_range_to_the_millisecond(self, store):
-        times = [(await send_later(store, Q0, make_draft(f"{n}", keys="k"))).store_ms for n in range(4)]
+        times = [(await send_with_unique_time(store, Q0, make_draft(f"{n}", keys="k"))).store_ms for n in range(4)]
         assert await self.found(store, "k", begin_ms=times[1], end_ms=times[2]) == [b"1", b"2"]
         assert await self.found(store, "k", begin_ms=times[1] + 1, end_ms=times[3] - 1) == [b"2"]
         assert await self.found(store, "k", begin_ms=times[2]) == [b"2", b"3"]
@@ -554,15 +554,15 @@ class StoreConformance:
     async def test_an_atomic_append_covers_queues_of_several_topics_in_order(self, store, reopen):
         await send(store, Q0, make_draft("before"))
         group = [
-            portion(Q0, "a", "b"),
-            portion(OTHER, "x"),
-            portion(Q1, "c"),
-            portion(Q0, "d"),
-            portion(OTHER, "y", "z"),
+            queue_records(Q0, "a", "b"),
+            queue_records(OTHER, "x"),
+            queue_records(Q1, "c"),
+            queue_records(Q0, "d"),
+            queue_records(OTHER, "y", "z"),
         ]
         assert await store.append_atomically("query", 0, group) is True
         for queue, end in ((Q0, 4), (Q1, 1), (OTHER, 3)):
-            await visible(store, queue, end)
+            await wait_until_visible(store, queue, end)
         await send(store, Q0, make_draft("after"))
         async for found in now_and_reopened(store, reopen):
             assert await read_all(found, Q0) == [b"before", b"a", b"b", b"d", b"after"]
@@ -571,8 +571,10 @@ class StoreConformance:
 
     async def test_messages_of_an_atomic_append_are_readable_like_others(self, store, reopen):
         before_ms = clock.now_ms()
-        await store.append_atomically("query", 0, [portion(Q0, "a", "b", tags="T", keys="k1 k2"), portion(Q0, "c")])
-        await visible(store, Q0, 3)
+        await store.append_atomically(
+            "query", 0, [queue_records(Q0, "a", "b", tags="T", keys="k1 k2"), queue_records(Q0, "c")]
+        )
+        await wait_until_visible(store, Q0, 3)
         async for found in now_and_reopened(store, reopen):
             first, second, third = decode_messages(await found.read(Q0, 0))
             assert (first.topic, first.queue_id, first.queue_offset) == ("orders", 0, 0)
@@ -584,43 +586,48 @@ class StoreConformance:
 
     async def test_an_atomic_append_is_done_once_per_scope_and_number(self, store, reopen):
         assert await store.ledger("query") is None
-        assert await store.append_atomically("query", 3, [portion(Q0, "three")]) is True
-        await visible(store, Q0, 1)
+        assert await store.append_atomically("query", 3, [queue_records(Q0, "three")]) is True
+        await wait_until_visible(store, Q0, 1)
         async for found in now_and_reopened(store, reopen):
             for number in (3, 2, 0):
                 assert (
-                    await found.append_atomically("query", number, [portion(Q0, "again"), portion(Q1, "again")])
+                    await found.append_atomically(
+                        "query", number, [queue_records(Q0, "again"), queue_records(Q1, "again")]
+                    )
                     is False
                 )
             assert await found.ledger("query") == 3
             assert await found.bounds(Q0) == QueueBounds(0, 1)
             assert await found.bounds(Q1) == QueueBounds(0, 0)
         store = found
-        assert await store.append_atomically("query", 7, [portion(Q0, "seven")]) is True
-        assert await store.append_atomically("other", 3, [portion(Q0, "other's")]) is True
-        await visible(store, Q0, 3)
+        assert await store.append_atomically("query", 7, [queue_records(Q0, "seven")]) is True
+        assert await store.append_atomically("other", 3, [queue_records(Q0, "other's")]) is True
+        await wait_until_visible(store, Q0, 3)
         assert await read_all(store, Q0) == [b"three", b"seven", b"other's"]
         assert (await store.ledger("query"), await store.ledger("other"), await store.ledger("no")) == (7, 3, None)
 
     async def test_an_empty_atomic_append_is_recorded_in_the_ledger(self, store, reopen):
         assert await store.append_atomically("query", 0, []) is True
-        assert await store.append_atomically("query", 1, [portion(Q0)]) is True
+        assert await store.append_atomically("query", 1, [queue_records(Q0)]) is True
         async for found in now_and_reopened(store, reopen):
             assert await found.append_atomically("query", 1, []) is False
             assert await found.ledger("query") == 1
             assert await found.bounds(Q0) == QueueBounds(0, 0)
 
     async def test_a_refused_atomic_append_stores_nothing(self, store):
-        good = portion(Q0, "good")
-        unsound = bytearray(portion(Q1, "body that will not match").data)
+        good = queue_records(Q0, "good")
+        unsound = bytearray(queue_records(Q1, "body that will not match").data)
         unsound[90] ^= 1
         for error, bad in (
-            (UnknownTopic, portion(Queue("nowhere", 0), "x")),
-            (Refused, portion(Queue("orders", 1 << 30), "x")._replace(queue=Queue("orders", -1))),
-            (Refused, portion(OTHER, "of another topic")._replace(queue=Q1)),
-            (Refused, portion(Q1, "x", "y")._replace(sizes=portion(Q1, "x").sizes)),
-            (Refused, QueueRecords(Q1, memoryview(bytes(unsound)), portion(Q1, "body that will not match").sizes)),
-            (TooLarge, portion(Q1, "fine", bytes(17 << 20))),
+            (UnknownTopic, queue_records(Queue("nowhere", 0), "x")),
+            (Refused, queue_records(Queue("orders", 1 << 30), "x")._replace(queue=Queue("orders", -1))),
+            (Refused, queue_records(OTHER, "of another topic")._replace(queue=Q1)),
+            (Refused, queue_records(Q1, "x", "y")._replace(sizes=queue_records(Q1, "x").sizes)),
+            (
+                Refused,
+                QueueRecords(Q1, memoryview(bytes(unsound)), queue_records(Q1, "body that will not match").sizes),
+            ),
+            (TooLarge, queue_records(Q1, "fine", bytes(17 << 20))),
         ):
             with pytest.raises(error):
                 await store.append_atomically("query", 0, [good, bad])
@@ -630,15 +637,15 @@ class StoreConformance:
         assert await store.ledger("query") is None
         assert await store.bounds(Q0) == await store.bounds(Q1) == QueueBounds(0, 0)
         assert await store.append_atomically("query", 0, [good]) is True
-        await visible(store, Q0, 1)
+        await wait_until_visible(store, Q0, 1)
 
     async def test_a_large_atomic_append_is_stored_completely(self, store, reopen):
         """It exceeds a segment of the small log and one SQL statement, and so does one of its queue batches."""
         sent = {queue: [f"{queue}.{n}." + "x" * (n % 90) for n in range(1, 1200)] for queue in (Q0, Q1, OTHER)}
-        group = [portion(queue, *sent[queue][at : at + 1000]) for at in (0, 1000) for queue in sent]
+        group = [queue_records(queue, *sent[queue][at : at + 1000]) for at in (0, 1000) for queue in sent]
         assert await store.append_atomically("query", 0, group) is True
         for queue in sent:
-            await visible(store, queue, 1199)
+            await wait_until_visible(store, queue, 1199)
         async for found in now_and_reopened(store, reopen):
             for queue, wanted in sent.items():
                 assert await read_all(found, queue, count_max=500) == [body.encode() for body in wanted]
@@ -646,11 +653,11 @@ class StoreConformance:
             break
 
     async def test_concurrent_repeats_of_an_atomic_append_are_done_once(self, store):
-        group = [portion(OTHER, "x"), portion(Q0, "a", "b"), portion(Q1, "c")]
+        group = [queue_records(OTHER, "x"), queue_records(Q0, "a", "b"), queue_records(Q1, "c")]
         done = await asyncio.gather(*(store.append_atomically("query", 0, group) for _ in range(8)))
         assert sorted(done) == [False] * 7 + [True]
         for queue, end in ((Q0, 2), (OTHER, 1)):
-            await visible(store, queue, end)
+            await wait_until_visible(store, queue, end)
         assert await store.bounds(Q0) == QueueBounds(0, 2)
         assert await store.bounds(OTHER) == QueueBounds(0, 1)
 
@@ -661,14 +668,14 @@ class StoreConformance:
 
         async def groups(scope: str, *queues: Queue) -> None:
             for number in range(15):
-                group = [portion(queue, *(f"{scope}{number}.{n}" for n in range(4))) for queue in queues]
+                group = [queue_records(queue, *(f"{scope}{number}.{n}" for n in range(4))) for queue in queues]
                 assert await store.append_atomically(scope, number, group)
 
         await asyncio.gather(
             ordinary(Q0), ordinary(Q1), groups("f", Q0, Q1, OTHER), groups("g", OTHER, Q1, Q0), groups("h", Q1, Q0)
         )
         for queue, end in ((Q0, 30 + 180), (Q1, 30 + 180), (OTHER, 120)):
-            await visible(store, queue, end)
+            await wait_until_visible(store, queue, end)
         async for found in now_and_reopened(store, reopen):
             for queue in (Q0, Q1, OTHER):
                 bodies_found = [body.decode() for body in await read_all(found, queue)]
@@ -696,8 +703,10 @@ class StoreConformance:
 
         looking = asyncio.create_task(look())
         for number in range(20):
-            await store.append_atomically("query", number, [portion(Q0, *"abcdefgh"), portion(OTHER, *"abcdefgh")])
-        await visible(store, OTHER, 160)
+            await store.append_atomically(
+                "query", number, [queue_records(Q0, *"abcdefgh"), queue_records(OTHER, *"abcdefgh")]
+            )
+        await wait_until_visible(store, OTHER, 160)
         is_done.set()
         await looking
         assert all(end % 8 == 0 for end, _ in seen), "never a part of a group"
@@ -707,7 +716,8 @@ class StoreConformance:
 
     async def test_messages_indexes_and_offsets_survive_a_reopen(self, store, reopen):
         appended = [
-            await send_later(store, Q0, make_draft(f"{n}", keys=f"k{n % 3}", tags="AB"[n % 2])) for n in range(9)
+            await send_with_unique_time(store, Q0, make_draft(f"{n}", keys=f"k{n % 3}", tags="AB"[n % 2]))
+            for n in range(9)
         ]
         await send(store, Q1, make_draft("one"))
         await store.offsets.commit("g", Q0, 4)

@@ -106,8 +106,8 @@ async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE)
 
 async def test_one_broker_has_id_0_and_the_others_have_distinct_ids(tmp_path: Path, database_url: str) -> None:
     async with running_sql_brokers(tmp_path, database_url, 3) as running:
-        assert sorted(running.numbers) == [0, 1, 2]
-        members = await running.masters()
+        assert sorted(running.broker_ids) == [0, 1, 2]
+        members = await running.registered_brokers()
         assert members == {server.broker.broker_id: str(server.address) for server in running.brokers}
 
 
@@ -116,13 +116,13 @@ async def test_a_stopped_leader_is_replaced_within_its_lease(tmp_path: Path, dat
         before = sql_store_of(running.brokers[1]).epoch
         begun = time.monotonic()
         await running.brokers[0].stop()
-        await eventually(lambda: 0 in running.numbers[1:], within_s=5)
+        await eventually(lambda: 0 in running.broker_ids[1:], within_s=5)
         assert time.monotonic() - begun < 1.5
-        new = running.brokers[1 + running.numbers[1:].index(0)]
+        new = running.brokers[1 + running.broker_ids[1:].index(0)]
         assert sql_store_of(new).epoch == before + 1
         await eventually(lambda: {sql_store_of(server).epoch for server in running.brokers[1:]} == {before + 1})
-        assert (await running.masters())[0] == str(new.address)
-        assert str(running.brokers[0].address) not in (await running.masters()).values()
+        assert (await running.registered_brokers())[0] == str(new.address)
+        assert str(running.brokers[0].address) not in (await running.registered_brokers()).values()
 
 
 async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_id(two: SqlBrokers) -> None:
@@ -132,17 +132,17 @@ async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_
     await leading._renew()
     assert two.brokers[0].broker.broker_id > 0
     assert not leading._running, "it delivers and asks no more"
-    assert (await two.masters())[0] == str(two.brokers[1].address)
+    assert (await two.registered_brokers())[0] == str(two.brokers[1].address)
 
 
 async def test_a_former_leader_does_not_remove_the_new_one_from_the_routes(two: SqlBrokers) -> None:
     silence(two, 0)
     async with asyncio.timeout(3):
-        while (await two.masters()).get(0) != str(two.brokers[1].address):
+        while (await two.registered_brokers()).get(0) != str(two.brokers[1].address):
             await asyncio.sleep(0.01)
     await two.brokers[0]._registration.register()  # it registers every 30 s, and still considers itself the leader
     await leadership_of(two.brokers[0])._renew()
-    assert (await two.masters()).get(0) == str(two.brokers[1].address)
+    assert (await two.registered_brokers()).get(0) == str(two.brokers[1].address)
 
 
 async def test_a_stopped_broker_stays_out_of_the_routes(tmp_path: Path, database_url: str) -> None:
@@ -151,7 +151,7 @@ async def test_a_stopped_broker_stays_out_of_the_routes(tmp_path: Path, database
         leaving = running.brokers[1]
         await leaving._registration.stop()
         await leaving.broker.topics.announce()
-        assert str(leaving.address) not in (await running.masters()).values()
+        assert str(leaving.address) not in (await running.registered_brokers()).values()
 
 
 # -- topics and groups ------------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ async def test_a_group_continues_at_its_offset_after_the_leader_stops(two: SqlBr
 
 
 async def test_a_delayed_message_sent_to_another_broker_than_the_leader_is_delivered(two: SqlBrokers) -> None:
-    assert two.numbers == [0, 1]
+    assert two.broker_ids == [0, 1]
     begun = time.monotonic()
     await send(two.channels[1], "t", b"later", 0, encode_properties(DELAY="1"))
     await try_pull(two.channels[1], "t", MIDDLE, 0, long_poll_ms=10_000)

@@ -706,12 +706,12 @@ async def test_no_message_is_lost_while_leaders_change(two):
         for changes in range(4):
             enough = min(len(every), (changes + 1) * 60)
             await eventually(lambda enough=enough: len(acknowledged) >= enough, within_s=30)
-            of = two.numbers.index(0)
+            of = two.broker_ids.index(0)
             await take_the_lease_away(two, of)
 
     async with asyncio.timeout(60):
         await asyncio.gather(change_leaders(), *(work() for _ in range(3)))
-        leader = pair[two.numbers.index(0)]
+        leader = pair[two.broker_ids.index(0)]
         retries = Queue("%RETRY%G_t", 0)
         while leader.stored_at(Queue("t", 1)) != len(every) or (
             (leader.stored_at(retries) or 0)

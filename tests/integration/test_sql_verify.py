@@ -43,7 +43,7 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
 
 
 @pytest.fixture(autouse=True)
-def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.IDS_PER_QUERY", 7)
     monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.KEYS_PER_QUERY", 7)
 

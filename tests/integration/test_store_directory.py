@@ -216,10 +216,10 @@ async def test_an_atomic_append_is_visible_only_when_complete(store: LogStore, t
     store.append_nowait(Queue("orders", 0), [make_draft("before")])
     bodies = [bytes([number]) * body_bytes for number in range(12)]
     encoded = columns.encode(pa.array(bodies, pa.binary()), topic="orders")
-    portions = [QueueRecords(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
-    assert await store.append_atomically("job", 1, portions)
+    batches = [QueueRecords(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
+    assert await store.append_atomically("job", 1, batches)
     begun_at = store.written
-    assert await store.append_atomically("job", 2, portions)
+    assert await store.append_atomically("job", 2, batches)
     end = store.written
     store.append_nowait(Queue("orders", 0), [make_draft("after")])
     places = [place_of(data) for data in records(StoreDirectory(store.path).scan(begun_at, end, rows_max=100))]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from tests.interop import official, platforms
 from tests.interop.conftest import CLIENT_VERSIONS, PRODUCER_GROUP, TEMPLATE_TOPIC
-from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, Producer, Sent, java_client
+from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, Producer, SendResult, java_client
 from tests.interop.mqadmin import Mqadmin, fields
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
@@ -104,7 +104,7 @@ def test_messages_of_every_send_mode_arrive_once_and_unchanged(
     large = "all work and no play " * 10_000
     with java.push_consumer(f"{topic}_group", topic) as consumer:
         assert consumer.queues(QUEUES) == set(range(QUEUES))
-        sent: dict[Mode, list[Sent]] = {}
+        sent: dict[Mode, list[SendResult]] = {}
         for mode in modes:
             messages = [
                 {
@@ -303,10 +303,10 @@ def test_transactions_are_committed_rolled_back_and_checked_even_of_a_dead_produ
             ids[body] = producer.send_in_transaction(topic, message, state).msg_id
         for body, answers in unknown.items():
             ids[body] = producer.send_in_transaction(topic, later(body, *answers), "UNKNOW").msg_id
-        asked = producer.asked(5, within_s=ASKED_S)
+        asked = producer.check_backs(5, within_s=ASKED_S)
         assert Counter(bodies(asked)) == {"orphan": 1, "paid": 1, "not paid": 1, "late": 2}
         seen = consumer.receive(4)
-        assert producer.asked(1, within_s=NOT_ASKED_S) == [], "all are over"
+        assert producer.check_backs(1, within_s=NOT_ASKED_S) == [], "all are over"
     assert {message.msg_id == ids[message.body] for message in (*asked, *seen)} == {True}
     assert {(message.topic, message.tags) for message in (*asked, *seen)} == {(topic, "TagA")}
     assert sorted(bodies(consumer.seen)) == ["known paid", "late", "orphan", "paid"]
@@ -353,7 +353,7 @@ class Scene(NamedTuple):
 
     topic: str
     group: str
-    sent: list[Sent]
+    sent: list[SendResult]
 
 
 @pytest.fixture(scope="module")

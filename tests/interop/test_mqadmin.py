@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.interop.conftest import PRODUCER_GROUP, TEMPLATE_TOPIC
-from tests.interop.java import SETTLE_S, Consumer, JavaClient, Producer, Sent
+from tests.interop.java import SETTLE_S, Consumer, JavaClient, Producer, SendResult
 from tests.interop.mqadmin import Mqadmin, fields
 from tests.interop.platforms import Platform
 from tests.support.wait import wait_until
@@ -23,7 +23,7 @@ class Scene(NamedTuple):
 
     topic: str
     group: str
-    sent: list[Sent]
+    sent: list[SendResult]
     consumer: Consumer
 
     def key(self, number: int) -> str:

@@ -193,16 +193,16 @@ class LogStoreMachine(RuleBasedStateMachine):
         noted = self.model.ledger()
         number = max(0, (-1 if noted is None else noted) + step)
         begun, bounds = self.store.written, {queue: self.model.bounds(queue).end for queue in QUEUES}
-        portions = []
+        batches = []
         for queue, sizes in parts:
             encoded = columns.encode(
                 pa.array([bytes(size) for size in sizes], pa.binary()),
                 topic=queue.topic,
                 keys=pa.array([KEYS[size % 3] for size in sizes], pa.string()),
             )
-            portions.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
+            batches.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
         is_new = noted is None or number > noted
-        assert self.run(self.store.append_atomically("scope", number, portions)) == is_new
+        assert self.run(self.store.append_atomically("scope", number, batches)) == is_new
         if not is_new:
             assert self.store.written == begun
             return

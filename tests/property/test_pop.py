@@ -8,8 +8,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.log_stores import copy_as_crashed
-from tests.support.log_stores import small as small_log
+from tests.support.log_stores import copy_as_crashed, small_settings
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.pop.state import log as pops_module
@@ -103,7 +102,7 @@ async def _pops(store: LogStore, now: list[int]) -> LogPopState:
 
 async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bool) -> None:
     now = [1_000_000]
-    log = small_log(segment_bytes=1 << 16)
+    log = small_settings(segment_bytes=1 << 16)
     store = LogStore(folder / "one", log)
     pops = await _pops(store, now)
     next_offset = 0

@@ -99,9 +99,9 @@ class Server:
     command: Sequence[str]
     client: Sequence[str]
     """The command that runs the statement appended to it."""
-    farewell: signal.Signals
+    stop_signal: signal.Signals
     """The signal for a shutdown that does not wait for clients to disconnect."""
-    emptying: str = ""
+    empty_statement: str = ""
     """A statement that empties a database, where this is faster than a new database."""
     _process: subprocess.Popen[bytes] | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -116,16 +116,16 @@ class Server:
         if self._empty:
             return self._empty.pop()
         name = f"db{next(self._numbers)}"
-        self._tell(f"CREATE DATABASE {name}")
+        self._execute(f"CREATE DATABASE {name}")
         return f"{self.url}/{name}"
 
-    def take_back(self, url: str) -> None:
+    def recycle_database(self, url: str) -> None:
         """Empty a database that is no longer used and keep it for another test."""
-        if not (self.emptying and self.is_running):
+        if not (self.empty_statement and self.is_running):
             return
         *words, run = self.client
         try:
-            _run(*words, f"--dbname={url.rpartition('/')[2]}", run, self.emptying)
+            _run(*words, f"--dbname={url.rpartition('/')[2]}", run, self.empty_statement)
         except subprocess.CalledProcessError:
             return  # a client is still connected
         self._empty.append(url)
@@ -146,7 +146,7 @@ class Server:
             )
             self._process = starting.result()
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
+        while not self._is_ready():
             if not self.is_running or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{self.url} did not start:\n{self._log.read_text(errors='replace')[-4_000:]}")
@@ -168,7 +168,7 @@ class Server:
     def stop(self) -> None:
         """Stop the server at once and remove its data. May be called again, and after `kill`."""
         if self._process is not None and self.is_running:
-            self._process.send_signal(self.farewell)
+            self._process.send_signal(self.stop_signal)
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -179,12 +179,12 @@ class Server:
     def _log(self) -> Path:
         return self.folder / "log"
 
-    def _tell(self, statement: str) -> None:
+    def _execute(self, statement: str) -> None:
         _run(*self.client, statement)
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
-            self._tell("SELECT 1")
+            self._execute("SELECT 1")
         except subprocess.CalledProcessError:
             return False
         return True
@@ -222,11 +222,11 @@ def mariadb_server(folder: Path | None = None, *, binlog: bool = False, **settin
         server = Server(
             f"mysql://root@127.0.0.1:{port}",
             private,
-            (*_guarded(None), str(daemon), "--no-defaults", *account, *options),
+            (*_parent_death_prefix(None), str(daemon), "--no-defaults", *account, *options),
             (*client, f"--port={port}", "--user=root", "--execute"),
             signal.SIGKILL,
         )
-        yield from _running(server)
+        yield from _run_server(server)
 
 
 @contextmanager
@@ -254,15 +254,15 @@ def postgres_server(folder: Path | None = None, **settings: object) -> Iterator[
         server = Server(
             f"postgresql://postgres@127.0.0.1:{port}",
             private,
-            (*_guarded(owner), str(daemon), "-D", str(data), *options),
+            (*_parent_death_prefix(owner), str(daemon), "-D", str(data), *options),
             (*client, "--username=postgres", "--dbname=postgres", "--command"),
             signal.SIGQUIT,
             EMPTY_POSTGRES,
         )
-        yield from _running(server)
+        yield from _run_server(server)
 
 
-def _running(server: Server) -> Iterator[Server]:
+def _run_server(server: Server) -> Iterator[Server]:
     try:
         server.start()
         yield server
@@ -299,7 +299,7 @@ def _find(name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _guarded(user: str | None) -> tuple[str, ...]:
+def _parent_death_prefix(user: str | None) -> tuple[str, ...]:
     """Return a command prefix that makes a command end with this process, optionally as another user, without a process
     in between.
 
@@ -412,7 +412,7 @@ def _copy_template(daemon: Path, create: Sequence[str], data: Path, *, owner: st
             half_made.mkdir(mode=0o700)
             if owner is not None:
                 shutil.chown(half_made, owner, owner)
-            _run(*_guarded(owner), *(word.format(data=half_made) for word in create))
+            _run(*_parent_death_prefix(owner), *(word.format(data=half_made) for word in create))
             half_made.rename(template)
     _run("cp", "-a", str(template), str(data))
 

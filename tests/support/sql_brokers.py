@@ -63,13 +63,13 @@ class SqlBrokers:
         self.brokers: list[BrokerServer] = []
         self.channels: list[Channel] = []
 
-    async def begin(self) -> None:
+    async def start_name_server(self) -> None:
         self.name_server = NameServer(NameServerSettings(port=0), kv_path=self._folder / "naming.json")
         await self.name_server.start()
         self._stack.push_async_callback(self.name_server.stop)
         self.name_servers = str(self.name_server.address)
 
-    async def join(self) -> BrokerServer:
+    async def start_broker(self) -> BrokerServer:
         """Start one more broker."""
         settings = broker_settings(name=BROKER_NAME, store=self._url, name_servers=self.name_servers, **self._settings)
         server = BrokerServer(settings, self._folder, sql_settings=SqlSettings(lease_ms=self._lease_ms))
@@ -79,10 +79,10 @@ class SqlBrokers:
         return server
 
     @property
-    def numbers(self) -> list[int]:
+    def broker_ids(self) -> list[int]:
         return [server.broker.broker_id for server in self.brokers]
 
-    async def masters(self) -> dict[int, str]:
+    async def registered_brokers(self) -> dict[int, str]:
         """Return the name server's entries: broker number to address."""
         async with Admin(self.name_servers) as admin:
             for cluster in (await admin.clusters()).values():
@@ -116,7 +116,7 @@ async def running_sql_brokers(
 ) -> AsyncIterator[SqlBrokers]:
     async with AsyncExitStack() as stack:
         found = SqlBrokers(stack, url, folder, lease_ms, settings)
-        await found.begin()
+        await found.start_name_server()
         for _ in range(count):
-            await found.join()
+            await found.start_broker()
         yield found

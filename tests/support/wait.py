@@ -4,20 +4,20 @@ import asyncio
 import time
 from collections.abc import Callable
 
-_LOOK_S = 0.001
+_POLL_INTERVAL_S = 0.001
 
 
-async def eventually(claim: Callable[[], object], *, within_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
     """Wait until the condition holds; fail after a timeout."""
     deadline = time.monotonic() + within_s
-    while not claim():
+    while not condition():
         assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_INTERVAL_S)
 
 
-def wait_until(claim: Callable[[], object], *, within_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
     """The same without an event loop."""
     deadline = time.monotonic() + within_s
-    while not claim():
+    while not condition():
         assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)

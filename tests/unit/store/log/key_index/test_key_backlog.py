@@ -28,9 +28,9 @@ def add_run(key_backlog: KeyBacklog, *places: int) -> columns.RecordKeys:
     return keys
 
 
-def shape(portions) -> list[tuple[str, list[int]]]:
+def shape(items) -> list[tuple[str, list[int]]]:
     return [
-        ("run", part.places.tolist()) if isinstance(part, KeyedRun) else ("places", part.tolist()) for part in portions
+        ("run", part.places.tolist()) if isinstance(part, KeyedRun) else ("places", part.tolist()) for part in items
     ]
 
 
@@ -100,9 +100,9 @@ def test_records_can_be_added_after_put_back(mixed):
 def test_truncating_inside_a_run_leaves_offsets_to_be_read_from_the_log(mixed):
     mixed.truncate(50)
     assert (mixed.count, mixed.held_bytes) == (4, 0)
-    portions = mixed.take()
-    assert [at for part in portions for at in part] == [10, 20, 30, 40]
-    assert not any(isinstance(part, KeyedRun) for part in portions)
+    items = mixed.take()
+    assert [at for part in items for at in part] == [10, 20, 30, 40]
+    assert not any(isinstance(part, KeyedRun) for part in items)
 
 
 @pytest.mark.parametrize(("end", "count"), [(0, 0), (10, 0), (11, 1), (30, 2), (70, 6), (80, 7), (81, 8)])
