@@ -51,14 +51,14 @@ def database(kind: str) -> Iterator[str]:
 
 
 class Bare(Protocol):
-    """One connection."""
+    """A connection of a bare driver."""
 
     async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[NewRow]) -> None:
-        """Rows with the ids from `first_id` on, in one statement and one transaction."""
+        """Insert rows with ids from `first_id`, in one statement and one transaction."""
         ...
 
     async def select(self, table: str, after: int, count: int) -> Sequence[Any]:
-        """The rows behind an id."""
+        """Return the rows after an id."""
         ...
 
     async def run(self, sql: str) -> None: ...
@@ -143,7 +143,7 @@ class BarePostgres:
 
 
 class BareSqlite:
-    """In a thread, as every asyncio program has to do it."""
+    """SQLite in a thread, because its driver blocks."""
 
     def __init__(self, address: DatabaseUrl, thread: ThreadPoolExecutor) -> None:
         self._thread = thread

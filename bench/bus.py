@@ -73,7 +73,7 @@ def row_of(event: PublishedRow) -> tuple[Any, ...]:
 
 
 def publishing(bus: EventBus) -> tuple[float, float]:
-    """Seconds for one transaction: with a bare INSERT, with `publish`."""
+    """Return the seconds of one transaction, with a bare INSERT and with `publish`."""
     event_encoder, engine = bus.core.context.event_encoder, bus.database.engine
     statement = bare_statement(bus, engine.dialect.paramstyle)
 
@@ -92,7 +92,7 @@ def publishing(bus: EventBus) -> tuple[float, float]:
 
 
 def side_by_side(first: Callable[[], None], second: Callable[[], None], count: int) -> tuple[float, float]:
-    """Medians of seconds, taking turns one by one: whatever the machine does, it does to both."""
+    """Alternate the two, so that load on the machine affects both; return the median seconds of each."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(count):
         for work, taken in zip((first, second), times, strict=True):
@@ -122,7 +122,7 @@ async def publishing_async(bus: EventBus) -> tuple[float, float]:
 
 
 def publishing_many(bus: EventBus) -> tuple[float, float]:
-    """Seconds for a transaction of many rows. The bare one is SQLAlchemy's own bulk insert of the same rows."""
+    """Return the seconds of a transaction of many rows, by SQLAlchemy's bulk insert and by `publish_many`."""
     event_encoder, engine = bus.core.context.event_encoder, bus.database.engine
     table = bus.metadata().tables[f"{bus.settings.space(bus.database.kind)}.published"]
     events = [OutgoingEvent("bench.published", ORDER)] * BULK
@@ -151,7 +151,7 @@ def publishing_many(bus: EventBus) -> tuple[float, float]:
 
 
 def empty_queue(bus: EventBus) -> None:
-    """What the measurements before left open is closed."""
+    """Delete the unfinished rows of earlier measurements."""
 
     def work(db: Connection) -> None:
         names, sql = bus.core.context.sql.names, bus.core.context.sql_of(db)
@@ -162,7 +162,7 @@ def empty_queue(bus: EventBus) -> None:
 
 
 async def relaying(bus: EventBus) -> float:
-    """Events a second, from the start of a worker to the last row marked."""
+    """Return events per second, from the start of a worker until the last row is marked as sent."""
     for first in range(0, RELAYED, 1000):
         size = min(1000, RELAYED - first)
         await bus.publish_many([OutgoingEvent("bench.relayed", ORDER)] * size)
@@ -172,7 +172,7 @@ async def relaying(bus: EventBus) -> float:
 
 
 class Waiting:
-    """A transport whose group has a number of deliveries waiting: what a broker would give, without one."""
+    """A transport without a broker that has a number of deliveries ready for its group."""
 
     def __init__(self, group_of: str, count: int) -> None:
         self._left, self._name = count, group_of
@@ -208,7 +208,7 @@ class Waiting:
 
 
 async def executing(url: str, **options: Any) -> float:
-    """Messages a second, from Received to Successed, with a handler that writes a row."""
+    """Return messages per second, from Received to Successed, with a handler that writes a row."""
     store = bus_on(url, Waiting("bench.handled", HANDLED), runs_handlers=True, **options)
     store.subscriptions.add("bench.handled", _writes_a_row, group="bench")
     # First store all messages; an executor of another process would find them in this state.
@@ -243,7 +243,7 @@ async def timed_until(bus: EventBus, name: str, count: int) -> AsyncIterator[Cal
 
 
 def fill(bus: EventBus, count: int) -> None:
-    """Finished rows, as they stay for a day: a thousand of them, copied until there are enough."""
+    """Fill the tables with finished rows: insert a thousand and copy them until there are enough."""
     content = '{"Headers":{"cap-msg-id":"1"},"Value":' + str(ORDER).replace("'", '"') + "}"
     first_s = (("published", "", ""), ("received", ', "Group", "MsgId"', ", 'g', 'm'"))
 

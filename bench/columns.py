@@ -69,7 +69,7 @@ def loop_stamp(buf: bytearray, starts: list[int], store_ms: int) -> None:
 
 
 class Material:
-    """Records whose bodies vary by a fifth, so that nothing can lean on equal sizes."""
+    """Records whose body sizes vary by a fifth, so that no code path can use equal sizes."""
 
     def __init__(self, body_bytes: int, batches: int) -> None:
         rng = np.random.default_rng(7)
@@ -100,7 +100,7 @@ class Material:
         return zip(self.cuts, self.ends, strict=True)
 
     def check(self) -> None:
-        """Both sides say the same, else their speeds are no comparison."""
+        """Assert that both sides return the same values."""
         assert self.plain == b"".join(loop_encode(*lists) for lists in self.lists)
         batch = columns.decode(self.buf, self.starts, verify_crc=True)
         batch.validate(full=True)

@@ -47,12 +47,12 @@ async def pop(channel: Channel, group: str) -> RemotingCommand:
 
 
 def entries(text: str | None) -> dict[str, str]:
-    """Queue and what is said of it."""
+    """Return the text of each queue."""
     return {entry.split(" ")[1]: entry.split(" ")[2] for entry in (text or "").split(";")}
 
 
 async def receive_in_batches(channel: Channel, group: str) -> int:
-    """Pop, decode, acknowledge all in one request; until there is nothing left."""
+    """Pop, decode, and acknowledge each batch in one request, until the queues are empty."""
     count = 0
     while (answer := await pop(channel, group)).code == ResponseCode.SUCCESS:
         count += len(record.decode_all(answer.body))
@@ -72,7 +72,7 @@ async def receive_in_batches(channel: Channel, group: str) -> int:
 
 
 async def receive_one_by_one(channel: Channel, group: str) -> int:
-    """Pop, decode, and acknowledge every message in a request of its own, as Java's consumer does."""
+    """Pop, decode, and acknowledge each message in a separate request, as Java's consumer does."""
     count = 0
     while (answer := await pop(channel, group)).code == ResponseCode.SUCCESS:
         said = headers.read(PopMessageResponse, answer.ext)
@@ -90,7 +90,7 @@ async def receive_one_by_one(channel: Channel, group: str) -> int:
 
 
 async def pull_all(channel: Channel, queue_ids: Iterable[int]) -> int:
-    """The peer: the same messages by pull, in the same batches."""
+    """Pull the same messages in the same batches, for comparison."""
     count = 0
     for queue_id in queue_ids:
         offset = 0
@@ -106,7 +106,7 @@ async def pull_all(channel: Channel, queue_ids: Iterable[int]) -> int:
 
 
 async def measured(pid: int, work: Callable[[], Awaitable[int]], count: int) -> tuple[float, float]:
-    """Messages a second, and the broker's CPU time a message in microseconds."""
+    """Return messages per second, and the broker's CPU time per message in microseconds."""
     begun, cpu = time.perf_counter(), cpu_of(pid)
     received = await work()
     took, cost = time.perf_counter() - begun, cpu_of(pid) - cpu

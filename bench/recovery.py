@@ -37,14 +37,14 @@ class Opened(NamedTuple):
     log_mb: float
     messages: int
     grown_mb: float
-    """By how much memory grew while the store was being opened, at the highest."""
+    """The largest growth of memory while the store was being opened."""
 
 
 # -- child processes --------------------------------------------------------------------------------------------------
 
 
 def build(path: Path, total_bytes: int, tail_bytes: int) -> None:
-    """Fill a log, have it checkpointed, append the tail, say so, and wait for the kill."""
+    """Fill a log, write a checkpoint, append the tail, print a line, and wait for the kill."""
     import asyncio
 
     from sparrow.wire import columns
@@ -81,7 +81,7 @@ def build(path: Path, total_bytes: int, tail_bytes: int) -> None:
 
 
 def open_again(path: Path) -> None:
-    """Open the store, and print what it took."""
+    """Open the store, and print time and memory."""
     pa.set_cpu_count(1)
     highest, done = [rss_anon_mb()], threading.Event()
     before = highest[0]
@@ -134,7 +134,7 @@ def measure(total_bytes: int, tail_bytes: int, *, has_goals: bool) -> list[Row]:
         for view in VIEWS:
             shutil.rmtree(path / view) if (path / view).is_dir() else (path / view).unlink()
         rebuilt = opened(path)
-        assert rebuilt.messages == settled.messages > 0, "views built again hold what they held"
+        assert rebuilt.messages == settled.messages > 0, "rebuilt views must hold the same number of messages"
     with folder_on_disk() as path:
         built_and_killed(path, total_bytes, tail_bytes)
         behind = opened(path)

@@ -60,7 +60,7 @@ def theirs(spark: SparkSession, kafka: MessageBroker, columns: tuple[str, ...]) 
 
 @contextmanager
 def quick_kafka(folder: Path) -> Iterator[MessageBroker]:
-    """Started once more, with the flags of a server that is to be quick."""
+    """Run Kafka with the JVM flags of its own start script."""
     with kafka_server(folder, num_partitions=QUEUES, auto_create_topics_enable="true") as kafka:
         words = tuple(kafka.command)
         java = words.index("java")
@@ -82,14 +82,14 @@ def copy(messages: DataFrame, kafka: MessageBroker) -> None:
 
 
 def assert_same(left: DataFrame, right: DataFrame) -> None:
-    """Every key and body once on either side, in the same partition."""
+    """Assert that both sides have every key and body once, in the same partition."""
 
     def fingerprint(frame: DataFrame) -> list[tuple[int, ...]]:
         content = f.xxhash64("key", "value").bitwiseAND(0xFFFFFFFF)
         counted = frame.groupBy("partition").agg(f.count("value"), f.sum(content), f.max("offset"))
         return sorted(tuple(row) for row in counted.collect())
 
-    assert fingerprint(left) == fingerprint(right), "Kafka has other messages than we have"
+    assert fingerprint(left) == fingerprint(right), "Kafka and Sparrow must have the same messages"
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def _tell(what: str) -> None:
 
 
 def connector() -> list[Path]:
-    """Its jars; none when we are to be alone."""
+    """Return the jars of the connector; none if only Sparrow is measured."""
     if SMOKE:
         return []
     try:

@@ -51,7 +51,7 @@ _numbers = iter(range(1 << 40))
 
 
 def drafts(count: int, body_bytes: int = BODY_BYTES) -> list[Draft]:
-    """Bodies that nobody has seen, unique keys that grow as those of a real client do."""
+    """Return drafts with new bodies, and with unique keys that grow like those of a real client."""
     now_ms = time.time_ns() // 1_000_000
     return [
         Draft(
@@ -64,7 +64,7 @@ def drafts(count: int, body_bytes: int = BODY_BYTES) -> list[Draft]:
 
 
 async def in_turn(rounds: int, *works: Callable[[], Awaitable[float]]) -> list[list[float]]:
-    """What each of them measures, round by round; the first round is to warm up. Who begins changes."""
+    """Alternate the measurements, in changing order; return the results of each round without the warm-up round."""
     found: list[list[float]] = [[] for _ in works]
     for number in range(rounds + 1):
         for at in range(len(works)):
@@ -76,7 +76,7 @@ async def in_turn(rounds: int, *works: Callable[[], Awaitable[float]]) -> list[l
 
 
 def ratio(values: Sequence[float], base: Sequence[float]) -> float:
-    """The median of what was measured side by side."""
+    """Return the median ratio of adjacent measurements."""
     return median(value / of for value, of in zip(values, base, strict=True))
 
 
@@ -87,7 +87,7 @@ async def rate(count: int, work: Awaitable[object]) -> float:
 
 
 class Bench:
-    """One database."""
+    """The measurements on one database."""
 
     def __init__(self, kind: str, url: str, store: SqlStore, driver: Bare) -> None:
         self.kind, self.url, self.store, self.driver = kind, url, store, driver
@@ -98,7 +98,7 @@ class Bench:
         self.rows.append(row)
 
     async def queue(self, topic: str, priority: Priority = Priority.MIDDLE) -> Queue:
-        """Each priority of a topic has a table of its own."""
+        """Return the queue of a priority, which has its own table; create the topic if it is missing."""
         if topic not in self.store.catalog.topics:
             await self.store.catalog.put_topic(Topic(name=topic, write_queues=1, read_queues=1))
         return Queue(topic, priority)
@@ -139,7 +139,7 @@ class Bench:
             self.row(f"appends in batches of {size}", median(found), "rows/s")
             self.row(f"bare INSERTs of {size} rows", median(base), "rows/s")
             self.row(f"appends in batches of {size} / bare INSERTs", ratio(found, base), "times", goal)
-        assert (await self.store.bounds(ours)).end == placed, "as many by the store as by the driver"
+        assert (await self.store.bounds(ours)).end == placed, "the store must hold every appended row"
 
     async def senders(self) -> None:
         queue = await self.queue("ours", Priority.HIGH)
@@ -177,7 +177,7 @@ class Bench:
                 for at in range(start, start + count, READ_COUNT):
                     found = await store.read(queue, at, count_max=READ_COUNT, bytes_max=READ_BYTES)
                     assert isinstance(found, Slice)
-                    assert len(found.sizes) == READ_COUNT, "whole batches"
+                    assert len(found.sizes) == READ_COUNT, "every read must return a full batch"
 
             return await rate(count, work())
 
@@ -274,7 +274,7 @@ class Bench:
     # -- large tables -------------------------------------------------------------------------------------------------
 
     async def fill(self, queue: Queue, rows: int) -> None:
-        """By the server itself, and then the lane is told."""
+        """Insert rows by statements on the server, then set the next id of the lane."""
         lane, database = self.store.catalog.lanes[queue], self.store.database
         table = lane.table
         for start in range(0, rows, self.store.settings.partition_rows):
