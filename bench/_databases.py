@@ -50,7 +50,7 @@ def database(kind: str) -> Iterator[str]:
                 yield server.new_database()
 
 
-class Bare(Protocol):
+class BareDriver(Protocol):
     """A connection of a bare driver."""
 
     async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[NewRow]) -> None:
@@ -65,7 +65,7 @@ class Bare(Protocol):
 
 
 @asynccontextmanager
-async def bare(url: str) -> AsyncIterator[Bare]:
+async def open_bare_driver(url: str) -> AsyncIterator[BareDriver]:
     address = parse_database_url(url)
     if address.dialect == "sqlite":
         with ThreadPoolExecutor(1) as thread:

@@ -68,7 +68,7 @@ def loop_stamp(buf: bytearray, starts: list[int], store_ms: int) -> None:
         one(buf, start + 56, store_ms)
 
 
-class Material:
+class RecordSamples:
     """Records whose body sizes vary by a fifth, so that no code path can use equal sizes."""
 
     def __init__(self, body_bytes: int, batches: int) -> None:
@@ -119,7 +119,7 @@ class Material:
 
 
 def measure(body_bytes: int, batches: int, rounds: int, goals: dict[str, float]) -> list[Row]:
-    given = Material(body_bytes, batches)
+    given = RecordSamples(body_bytes, batches)
     given.check()
     size = f"{body_bytes} B"
     rows: list[Row] = []
@@ -226,7 +226,7 @@ def columnar_records(received: bytes) -> columns.EncodedRecords:
 
 def measure_batches(batches: int, rounds: int, goals: dict[str, float]) -> list[Row]:
     rows: list[Row] = []
-    mixed = Material(100, batches)
+    mixed = RecordSamples(100, batches)
     count = mixed.count
     noise = pa.py_buffer(np.random.default_rng(7).bytes(100 * count))
     same = pa.Array.from_buffers(pa.binary(100), count, [None, noise]).cast(pa.binary())

@@ -41,7 +41,7 @@ WRITTEN = 5_000 if SMOKE else 500_000
 """Rows of a batch that is written."""
 ROUNDS = 1 if SMOKE else 3
 QUEUES = 8
-LOT = 1_000
+BATCH_ROWS = 1_000
 """Messages that one queue gets before the next has its turn."""
 BODY_BYTES = 100
 MAP = pa.map_(pa.string(), pa.string())
@@ -86,19 +86,19 @@ class TupleReader(DataSourceReader):
             for found in directory.read(Queue(queue.topic, queue.queue_id), start, end, rows_max=8192):
                 for at in found.starts.tolist():
                     message = decode(found.view, at)
-                    said = message.properties
+                    properties = message.properties
                     yield (
                         message.body,
-                        said.get("KEYS"),
-                        said.get("TAGS"),
-                        said.get("UNIQ_KEY"),
+                        properties.get("KEYS"),
+                        properties.get("TAGS"),
+                        properties.get("UNIQ_KEY"),
                         message.topic,
                         message.queue_id,
                         message.queue_offset,
                         datetime.fromtimestamp(message.store_ms / 1000, UTC),
                         datetime.fromtimestamp(message.born_ms / 1000, UTC),
                         message.reconsume_times,
-                        said,
+                        properties,
                     )
 
 
@@ -128,11 +128,11 @@ def fill(name_servers: str, topic: str, rows: int) -> None:
     with Admin(name_servers) as admin:
         admin.create_topic(topic, queues=QUEUES)
     with Producer(name_servers) as producer:
-        for at in range(0, rows, LOT):
-            producer.send_table(topic, _lot(at, min(LOT, rows - at)))
+        for at in range(0, rows, BATCH_ROWS):
+            producer.send_table(topic, _batch_of(at, min(BATCH_ROWS, rows - at)))
 
 
-def _lot(first: int, rows: int) -> pa.Table:
+def _batch_of(first: int, rows: int) -> pa.Table:
     letters = np.random.default_rng(first).integers(33, 127, rows * BODY_BYTES, dtype=np.uint8)
     bodies = pa.Array.from_buffers(pa.binary(BODY_BYTES), rows, [None, pa.py_buffer(letters)])
     numbers = range(first, first + rows)

@@ -23,7 +23,7 @@ from statistics import median
 import numpy as np
 import uvloop
 
-from _databases import KINDS, Bare, bare, database
+from _databases import KINDS, BareDriver, database, open_bare_driver
 from _harness import Row, is_smoke, report
 from sparrow.model.message import Draft
 from sparrow.model.priority import Priority
@@ -63,7 +63,7 @@ def drafts(count: int, body_bytes: int = BODY_BYTES) -> list[Draft]:
     ]
 
 
-async def in_turn(rounds: int, *works: Callable[[], Awaitable[float]]) -> list[list[float]]:
+async def alternate(rounds: int, *works: Callable[[], Awaitable[float]]) -> list[list[float]]:
     """Alternate the measurements, in changing order; return the results of each round without the warm-up round."""
     found: list[list[float]] = [[] for _ in works]
     for number in range(rounds + 1):
@@ -89,7 +89,7 @@ async def rate(count: int, work: Awaitable[object]) -> float:
 class Bench:
     """The measurements on one database."""
 
-    def __init__(self, kind: str, url: str, store: SqlStore, driver: Bare) -> None:
+    def __init__(self, kind: str, url: str, store: SqlStore, driver: BareDriver) -> None:
         self.kind, self.url, self.store, self.driver = kind, url, store, driver
         self.rows: list[Row] = []
 
@@ -135,7 +135,7 @@ class Bench:
             async def bare_rate(size: int = size, turns: int = turns) -> float:
                 return await rate(size * turns, by_driver([self.entries(drafts(size)) for _ in range(turns)]))
 
-            found, base = await in_turn(ROUNDS, store_rate, bare_rate)
+            found, base = await alternate(ROUNDS, store_rate, bare_rate)
             self.row(f"appends in batches of {size}", median(found), "rows/s")
             self.row(f"bare INSERTs of {size} rows", median(base), "rows/s")
             self.row(f"appends in batches of {size} / bare INSERTs", ratio(found, base), "times", goal)
@@ -157,7 +157,7 @@ class Bench:
 
             return await rate(count * each, work())
 
-        one, many = await in_turn(ROUNDS, lambda: together(1), lambda: together(SENDERS))
+        one, many = await alternate(ROUNDS, lambda: together(1), lambda: together(SENDERS))
         self.row("1 sender of single messages", median(one), "rows/s")
         self.row(f"{SENDERS} senders of single messages", median(many), "rows/s")
         goal = None if self.kind == "SQLite" else 6
@@ -266,7 +266,7 @@ class Bench:
                 self.store.offsets.commit_nowait(group, queue, offset)
                 await self.store.offsets.flush()
 
-        many, single = await in_turn(ROUNDS, lambda: rate(GROUPS, together()), lambda: rate(GROUPS, one_by_one()))
+        many, single = await alternate(ROUNDS, lambda: rate(GROUPS, together()), lambda: rate(GROUPS, one_by_one()))
         self.row(f"offsets of {GROUPS} groups saved together", median(many), "commits/s")
         self.row("offsets saved one by one", median(single), "commits/s")
         self.row("offsets saved together / one by one", ratio(many, single), "times", 4)
@@ -334,7 +334,7 @@ class Bench:
             ("reads", [reads(queue, rows) for queue, rows in zip(queues, TABLE_ROWS, strict=True)]),
             ("appends", [appends(queue) for queue in queues]),
         ):
-            found = await in_turn(ROUNDS, *works)
+            found = await alternate(ROUNDS, *works)
             for rows, rates in zip(TABLE_ROWS, found, strict=True):
                 self.row(f"{name} of 100 in a table of {rows:,}", median(rates), "rows/s")
             self.row(
@@ -345,11 +345,11 @@ class Bench:
             )
 
 
-async def measured(kind: str, url: str) -> list[Row]:
+async def measure(kind: str, url: str) -> list[Row]:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await SqlStore.open(url))
         other = await stack.enter_async_context(await SqlStore.open(url))
-        bench = Bench(kind, url, store, await stack.enter_async_context(bare(url)))
+        bench = Bench(kind, url, store, await stack.enter_async_context(open_bare_driver(url)))
         await bench.appends()
         await bench.senders()
         await bench.reads(other)
@@ -364,7 +364,7 @@ def main() -> None:
     rows: list[Row] = []
     for kind in chosen:
         with database(kind) as url:
-            rows += uvloop.run(measured(kind, url))
+            rows += uvloop.run(measure(kind, url))
     report("sql_store", rows)
 
 

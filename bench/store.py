@@ -41,16 +41,16 @@ NO_DISK = {"flush_interval_ms": 3_600_000, "checkpoint_interval_ms": 3_600_000, 
 """Nothing is synced while it runs, as nothing is after a plain write."""
 
 
-class Spent(NamedTuple):
+class Cost(NamedTuple):
     wall_s: float
     cpu_s: float
 
 
-def spent(work: Callable[[], object]) -> Spent:
+def measure_cost(work: Callable[[], object]) -> Cost:
     """Return wall time, and CPU time of all threads."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
-    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def new_store(path: Path, **settings: object) -> LogStore:
@@ -101,17 +101,17 @@ def bulk(body_bytes: int, total_bytes: int, rounds: int, goal: float | None) -> 
                 store.append_encoded_nowait(QUEUE, each.data, each.sizes, verify_crc=verify_crc)
         catch_up(store)
 
-    def plain_cost() -> Spent:
+    def plain_cost() -> Cost:
         with folder_on_disk() as folder:
-            return spent(partial(plain, folder / "plain"))
+            return measure_cost(partial(plain, folder / "plain"))
 
-    def our_cost(verify_crc: bool) -> Spent:
+    def our_cost(verify_crc: bool) -> Cost:
         with folder_on_disk() as folder, new_store(folder, **NO_DISK) as store:
-            cost = spent(partial(ours, store, verify_crc))
+            cost = measure_cost(partial(ours, store, verify_crc))
             assert store.bounds_nowait(QUEUE).end == turns * sum(len(each.sizes) for each in batches)
             return cost
 
-    def settled(cost: Callable[[], Spent]) -> Spent:
+    def second_run(cost: Callable[[], Cost]) -> Cost:
         """Return the cost of a second run. In the first one a virtual machine may get new memory from its host, which
         is ten times slower than memory that was just freed."""
         cost()
@@ -119,11 +119,11 @@ def bulk(body_bytes: int, total_bytes: int, rounds: int, goal: float | None) -> 
 
     walls, cpus, checked, ours_s, plain_s = [], [], [], [], []
     for _ in range(rounds):
-        bare = settled(plain_cost)
-        cost = settled(partial(our_cost, False))
+        bare = second_run(plain_cost)
+        cost = second_run(partial(our_cost, False))
         walls.append(bare.wall_s / cost.wall_s)
         cpus.append(bare.cpu_s / cost.cpu_s)
-        checked.append(bare.wall_s / settled(partial(our_cost, True)).wall_s)
+        checked.append(bare.wall_s / second_run(partial(our_cost, True)).wall_s)
         ours_s.append(cost.wall_s)
         plain_s.append(bare.wall_s)
     name = f"bulk append, {body_bytes} B bodies"
