@@ -58,7 +58,7 @@ def queue_records_of(number: int) -> list[QueueRecords]:
 
 def write_line(line: str) -> None:
     data = line.encode() + b"\n"
-    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+    assert os.write(1, data) == len(data), "a short write to a pipe must be atomic"
 
 
 async def append_singles(store: LogStore, rng: random.Random) -> None:

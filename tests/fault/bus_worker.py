@@ -157,7 +157,7 @@ def make_row_writing_bus(job: Job, transport: Transport) -> EventBus:
         if job.outlive_chance / 2 <= late < job.outlive_chance and not keeps_others_out:
             await asyncio.sleep(lease_s * 1.5)
         if rng.random() < job.handler_failure_chance:
-            raise OSError("by lot")
+            raise OSError("injected failure")
 
     return bus
 
@@ -179,7 +179,7 @@ def refuse_some_sends(transport: SparrowTransport, rng: random.Random, chance: f
     async def send(envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
         refused = [rng.random() < chance for _ in envelopes]
         outcomes = iter(await real([one for one, no in zip(envelopes, refused, strict=True) if not no]))
-        return [Unavailable("by lot") if no else next(outcomes) for no in refused]
+        return [Unavailable("injected failure") if no else next(outcomes) for no in refused]
 
     transport.send = send  # type: ignore[method-assign]
 

@@ -55,7 +55,7 @@ def poll_until(
     """Like `wait_until`, with a longer interval, because each check is a database query."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
+        assert time.monotonic() < deadline, f"the condition was not met within {within_s} s"
         time.sleep(interval_s)
 
 
@@ -85,7 +85,7 @@ class WorkerPool:
         return self._pids[number]
 
     def stop_worker(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-        assert pid not in self._ended, f"worker {pid} ended by itself: {self._ended[pid]}"
+        assert pid not in self._ended, f"worker {pid} ended unexpectedly: {self._ended[pid]}"
         os.kill(pid, number)
         assert self.exit_status(pid) == (-number if number == signal.SIGKILL else 0)
 

@@ -55,7 +55,7 @@ def drafts_of(seed: int, count: int) -> list[Draft]:
 
 def write_line(line: str) -> None:
     data = line.encode() + b"\n"
-    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+    assert os.write(1, data) == len(data), "a short write to a pipe must be atomic"
 
 
 async def append_for_ever(store: LogStore, rng: random.Random) -> None:

@@ -60,7 +60,7 @@ def drafts_of(seed: int, count: int) -> list[Draft]:
 
 def write_line(line: str) -> None:
     data = line.encode() + b"\n"
-    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+    assert os.write(1, data) == len(data), "a short write to a pipe must be atomic"
 
 
 # -- one writer -------------------------------------------------------------------------------------------------------

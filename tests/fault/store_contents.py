@@ -63,10 +63,10 @@ async def read_served(store: LogStore, queues: Iterable[Queue]) -> dict[Place, b
             if isinstance(result, AtEnd):
                 break
             if isinstance(result, Moved):
-                assert result.to > offset, f"a reader of {queue} at {offset} is sent back to {result.to}, for ever"
+                assert result.to > offset, f"a reader of {queue} at {offset} is moved back to {result.to}"
                 offset = result.to
                 continue
-            assert result.next_offset > offset, f"a reader of {queue} does not get past {offset}"
+            assert result.next_offset > offset, f"a reader of {queue} makes no progress at {offset}"
             if len(result.sizes) == result.next_offset - offset:
                 for data in _split_records(result):
                     found[Place(queue, offset)] = data
@@ -87,7 +87,7 @@ def _split_records(result: Slice) -> Iterator[bytes]:
     for size in result.sizes:
         yield data[at : at + size]
         at += size
-    assert at == len(data), "the sizes of a slice add up to its bytes"
+    assert at == len(data), "the sizes of a slice must add up to its bytes"
 
 
 def stated_place(data: bytes) -> Place | None:
@@ -102,7 +102,7 @@ def stated_place(data: bytes) -> Place | None:
 def assert_records_match_places(found: dict[Place, bytes], *, except_at: Iterable[Place] = ()) -> None:
     """Assert that each served record can be decoded and states the place at which it was read."""
     for place in found.keys() - set(except_at):
-        assert stated_place(found[place]) == place, f"what is served at {place} is something else"
+        assert stated_place(found[place]) == place, f"the record read at {place} states another place"
 
 
 def assert_same_records(
@@ -117,10 +117,10 @@ def assert_same_records(
     places = (found.keys() | expected.keys()) - set(except_at)
     missing = sorted(place for place in places if place not in found)
     added = sorted(place for place in places if place not in expected and place.queue != STATE_QUEUE)
-    assert not missing, f"{len(missing)} are not served, the first is {missing[0]}"
-    assert not added, f"{len(added)} are served that never were appended, the first is {added[0]}"
+    assert not missing, f"{len(missing)} records are missing, the first is {missing[0]}"
+    assert not added, f"{len(added)} records were never appended, the first is {added[0]}"
     changed = [place for place in places if place in expected and found[place] != expected[place]]
-    assert not changed, f"{len(changed)} are served changed, the first is {changed[0]}"
+    assert not changed, f"{len(changed)} records differ, the first is {changed[0]}"
 
 
 @contextmanager

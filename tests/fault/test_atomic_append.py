@@ -106,7 +106,7 @@ async def assert_never_was(path: Path, *, written: int | None = None, goes_on: b
         assert await store.find_by_key("orders", "k") == []
         assert store.damage == []
         if written is not None:
-            assert store.written == written, "cut where it began"
+            assert store.written == written, "the log must be cut at the start of the append"
         if not goes_on:
             return
         assert await store.append_atomically("query", 0, group()) is True
@@ -217,7 +217,7 @@ async def test_a_log_that_lost_its_end_inside_a_flushed_atomic_append_is_truncat
     store.close_blocking()
     cut_log(tmp_path / "store", records[-3][0])
     last = segment_path(tmp_path / "store", records[-3][0] - records[-3][0] % SEGMENT_BYTES)
-    assert int(last.name) > begun, "reading starts amid the group"
+    assert int(last.name) > begun, "reading must start inside the atomic append"
     os.truncate(last, records[-3][0] % SEGMENT_BYTES)
     store = opened(tmp_path / "store")
     try:
@@ -387,7 +387,7 @@ async def test_an_atomic_append_becomes_visible_as_a_whole_when_the_visibility_p
         store.replicated_to(begun)
         assert await contents(store) == BEFORE
         store.replicated_to(store.written - 1)
-        assert await contents(store) == BEFORE, "all of it, or nothing"
+        assert await contents(store) == BEFORE, "an atomic append must be visible completely or not at all"
         store.replicated_to(store.written)
         assert await contents(store) == BODIES
     finally:
@@ -415,7 +415,7 @@ def run_and_kill(path: Path, rng: random.Random) -> int:
         died = child.poll()
         child.kill()
         rest, complaint = child.communicate()
-        assert died is None, f"the writer ended by itself:\n{complaint.decode()}"
+        assert died is None, f"the writer ended unexpectedly:\n{complaint.decode()}"
     finally:
         child.kill()
         child.wait()
@@ -430,7 +430,7 @@ async def assert_whole(path: Path, told: int) -> int:
         assert store.damage == []
         noted = await store.ledger("query")
         number = -1 if noted is None else noted
-        assert number >= told, "what was acknowledged is there"
+        assert number >= told, "every acknowledged append must be visible"
         found: dict[Queue, list[bytes]] = {queue: [] for queue in atomic_append_writer.QUEUES}
         for place, data in sorted((await read_served(store, atomic_append_writer.QUEUES)).items()):
             found[place.queue].append(record.decode(data).body)
@@ -464,5 +464,5 @@ def test_a_killed_writer_leaves_only_complete_atomic_appends(tmp_path: Path, sca
         except BaseException as cause:
             cause.add_note(f"round {number}; to do it again: SPARROW_SEED={seed}")
             raise
-    assert told > 0, "the writers got something done"
+    assert told > 0, "the writers must have appended something"
     print(f"{rounds} kills, {told + 1} groups in the last store (SPARROW_SEED={seed})")

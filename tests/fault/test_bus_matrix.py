@@ -97,7 +97,7 @@ def test_killed_relays_lose_nothing_and_repeat_at_most_one_batch_each(setup: Bus
     duplicates = len(sent) - len(numbers)
     setup.print_numbers(kills=kills, lost=count - len(numbers), duplicates=duplicates, bound=kills * BATCH)
     assert numbers == set(range(count))
-    assert len({one.id for one in sent}) == count, "a repeat has the id of the first"
+    assert len({one.id for one in sent}) == count, "a repeated message must have the id of the first"
     assert duplicates <= kills * BATCH
     assert setup.tables.succeeded_count("published") == count
 

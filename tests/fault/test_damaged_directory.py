@@ -98,7 +98,7 @@ async def look(left: Left, expected: dict[Place, bytes]) -> LogStore:
             await store.catalog.put_topic(Topic(name=queue.topic))
         appended = await store.append(queue, [Draft(body=b"new", properties=b"KEYS\x01new\x02")])
         seen = [place.offset for place in found if place.queue == queue]
-        assert appended.offset > max(seen, default=-1), "an offset that was served is given out again"
+        assert appended.offset > max(seen, default=-1), "an offset that was served is assigned again"
     now = await read_served(store, QUEUES)
     store.close_blocking()
     again = open_store(left.path)
@@ -270,7 +270,7 @@ async def test_a_damaged_queue_file_breaks_nothing(left: Left, damage: Callable[
         assert_records_match_places(found)
         missing = left.contents.keys() - found.keys()
         assert all(left.contents[place] == data for place, data in found.items())
-        assert not any(place.queue != QUEUES[0] for place in missing), "another queue is hurt"
+        assert not any(place.queue != QUEUES[0] for place in missing), "another queue is damaged"
         if which == -1:
             assert not missing
     finally:
@@ -299,9 +299,9 @@ async def test_a_damaged_index_returns_no_wrong_message(left: Left, damage: Call
     try:
         found = await found_by_key(store, left.contents)
         if damage in (halved, emptied, removed, zeroed):
-            assert found == len(left.contents), "an index that is plainly not whole is built again"
+            assert found == len(left.contents), "an incomplete index must be rebuilt"
         await store.append(QUEUES[0], [Draft(body=b"new", properties=b"KEYS\x01new\x02")])
-        assert len(await store.find_by_key("orders", "new")) == 1, "new messages are found"
+        assert len(await store.find_by_key("orders", "new")) == 1, "new messages must be found"
     finally:
         store.close_blocking()
     await look(left, await contents_now(left))
@@ -373,7 +373,7 @@ async def test_foreign_files_are_left_alone(left: Left) -> None:
     await look(left, left.contents)
     for name in strangers:
         if name != "sparrow.checkpoint.new":
-            assert (left.path / name).read_bytes() == garbage(100), f"{name} is not ours to touch"
+            assert (left.path / name).read_bytes() == garbage(100), f"the store must not change {name}"
 
 
 async def test_a_foreign_queue_holds_no_messages(left: Left) -> None:

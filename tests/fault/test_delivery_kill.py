@@ -132,12 +132,12 @@ def assert_right(told: SentMessage, messages: list[StoredMessage]) -> int:
     arrived: dict[bytes, int] = {}
     for message in messages:
         arrived.setdefault(message.body, message.store_ms)
-        assert message.store_ms >= told.due_ms.get(message.body, 0), f"{message.body!r} came early"
+        assert message.store_ms >= told.due_ms.get(message.body, 0), f"{message.body!r} was delivered early"
     lost = told.due_ms.keys() - arrived.keys()
-    assert not lost, f"{len(lost)} lost, {min(lost)!r} for one"
+    assert not lost, f"{len(lost)} messages are lost, for example {min(lost)!r}"
     for body, due_ms in told.due_ms_at_latest.items():
         late_ms = arrived[body] - told.may_come_until(due_ms)
-        assert late_ms <= 0, f"{body!r} came {late_ms} ms later than it may"
+        assert late_ms <= 0, f"{body!r} was delivered {late_ms} ms too late"
     return sum(count > 1 for count in Counter(message.body for message in messages).values())
 
 
@@ -157,8 +157,8 @@ async def test_a_kill_loses_nothing_delivers_nothing_early_and_shows_no_unfinish
             delivered = await everything(channel, LATE, 4) + await everything(channel, RETRY, 1)
             twice = assert_right(told, delivered)
             paid = [message.body for message in await everything(channel, PAID, 1)]
-    assert told.committed <= set(paid), "committed, and lost"
-    assert set(paid) <= told.perhaps_committed, "seen, and never committed"
+    assert told.committed <= set(paid), "a committed message is lost"
+    assert set(paid) <= told.perhaps_committed, "a message was delivered that was never committed"
     seen = len(set(paid))
     print(f"{len(told.due_ms)} delayed or retried, {twice} twice; {seen} paid, {len(paid) - seen} twice")
 
@@ -170,7 +170,7 @@ def address_of(broker: BrokerProcess) -> Address:
 async def round_of(broker: BrokerProcess, told: SentMessage, rng: random.Random) -> None:
     work = asyncio.create_task(load(address_of(broker), told, rng))
     done, _ = await asyncio.wait([work], timeout=rng.uniform(0.05, 1.5))
-    assert not done, f"the load ended by itself: {work.exception()}"
+    assert not done, f"the load ended unexpectedly: {work.exception()}"
     down_ms = now_ms()
     await broker.kill()
     await work

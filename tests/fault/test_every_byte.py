@@ -130,7 +130,9 @@ def made(folder: Path, views: Views, appends: int, tail: int) -> Log:
     if views == "rebuilt":
         lose_views(left)
     shutil.rmtree(living)
-    assert len(os.listdir(left / "commitlog")) >= 2, "a log of several segments, with blank records between them"
+    assert len(os.listdir(left / "commitlog")) >= 2, (
+        "the log must have several segments, with blank records between them"
+    )
     return Log(left, views, records)
 
 
@@ -170,7 +172,7 @@ def hurt_copy(log: Log, hurt: Callable[[Path], None]) -> Path:
 def tail_of(log: Log, count: int) -> list[AppendedRecord]:
     base = int(log.last_segment)
     tail = log.records[-count:]
-    assert tail[0].physical_offset >= base, "the tail lies in the last segment"
+    assert tail[0].physical_offset >= base, "the tail must be in the last segment"
     return tail
 
 
@@ -184,7 +186,7 @@ async def assert_goes_on(store: LogStore, found: dict[Place, bytes]) -> dict[Pla
         appended = await store.append(queue, [Draft(body=b"after"), Draft(body=b"the damage")])
         place = Place(queue, appended.offset)
         seen = [other.offset for other in found if other.queue == queue]
-        assert place.offset > max(seen, default=-1), f"{place} was served before and is given out again"
+        assert place.offset > max(seen, default=-1), f"{place} was served before and is assigned again"
         added |= {place: b"after", Place(queue, place.offset + 1): b"the damage"}
     now = await read_served(store, QUEUES)
     for place, body in added.items():
@@ -320,11 +322,13 @@ def test_a_changed_byte_loses_at_most_its_own_record(log: Log, tail_records: int
                         assert_same_records(found, expected, except_at=moved)
                         assert_records_match_places(found)
                         mine = [each for each in moved if found.get(each) == changed]
-                        assert len(mine) <= 1, "one record is served twice"
+                        assert len(mine) <= 1, "a record is served twice"
                         for each in moved - set(mine) - {laid.place}:
-                            assert found.get(each) in (None, expected.get(each)), f"{each} is served wrong"
+                            assert found.get(each) in (None, expected.get(each)), f"{each} is served with other bytes"
                         if laid.place.queue != STATE_QUEUE:  # a lost state record may have been appended again there
-                            assert found.get(laid.place) in (None, changed), "neither the record nor what became of it"
+                            assert found.get(laid.place) in (None, changed), (
+                                "the served bytes are neither the record nor its damaged form"
+                            )
                         is_hurt = name in PROTECTED and not (name == "crc" and is_harmless_crc(laid.data, at, mask))
                         assert not (mine and is_hurt), "a broken record is served"
                         if mine:

@@ -80,7 +80,7 @@ class Group:
     """All children, dead or alive, and the sent messages."""
 
     def __init__(self, driver: PlatformDriver, folder: Path) -> None:
-        self._stand, self._folder = driver, folder
+        self._driver, self._folder = driver, folder
         self.children: list[Child] = []
         self.sent = 0
         """The number of messages in each queue."""
@@ -90,7 +90,7 @@ class Group:
         return [child for child in self.children if child.is_alive]
 
     async def add(self) -> None:
-        child = Child(self._stand.name_servers, self._folder / f"child-{len(self.children)}")
+        child = Child(self._driver.name_servers, self._folder / f"child-{len(self.children)}")
         await child.start()
         self.children.append(child)
 
@@ -104,7 +104,7 @@ class Group:
 
     async def send(self, each: int) -> None:
         for queue_id in range(QUEUES):
-            await self._stand.put(TOPIC, [f"{number}" for number in range(each)], queue_id)
+            await self._driver.send(TOPIC, [f"{number}" for number in range(each)], queue_id)
         self.sent += each
 
     def look(self) -> None:
@@ -136,7 +136,7 @@ class Group:
         return len({queue_id for queue_id, offset in self.everything_given() if offset >= before}) == QUEUES
 
     async def committed(self) -> list[int]:
-        return [await self._stand.committed(GROUP, TOPIC, queue_id) or 0 for queue_id in range(QUEUES)]
+        return [await self._driver.committed_offset(GROUP, TOPIC, queue_id) or 0 for queue_id in range(QUEUES)]
 
 
 async def some_kill(group: Group) -> None:
@@ -175,7 +175,9 @@ async def test_a_rebalance_loses_no_message_and_repeats_only_uncommitted_ones(tm
             await eventually(group.is_settled, within_s=60)
             for child, mark in zip_longest(group.children, marks, fillvalue=0):
                 early = [place for place in child.given[mark:] if place[1] < committed[place[0]]]
-                assert not early, f"{name}: {len(early)} committed messages came again, the first is {min(early)}"
+                assert not early, (
+                    f"{name}: {len(early)} committed messages were delivered again, the first is {min(early)}"
+                )
             twice[name] = twice.get(name, 0) + group.repeats - repeats_before
         for queue_id in range(QUEUES):
             await driver.wait_for_commit(group.sent, GROUP, TOPIC, queue_id)

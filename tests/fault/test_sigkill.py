@@ -39,7 +39,7 @@ class Acknowledged:
         topic, (queue_id, offset, count, seed) = words[0], map(int, words[1:])
         for n, draft in enumerate(killed_writer.drafts_of(seed, count)):
             place = Place(Queue(topic, queue_id), offset + n)
-            assert place not in self.bodies, f"{place} was given out twice"
+            assert place not in self.bodies, f"{place} was assigned twice"
             self.bodies[place] = bytes(draft.body)
 
 
@@ -68,7 +68,7 @@ def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Ackn
         died = child.poll()
         child.kill()
         rest, complaint = child.communicate()
-        assert died is None, f"the writer ended by itself:\n{complaint.decode()}"
+        assert died is None, f"the writer ended unexpectedly:\n{complaint.decode()}"
         said += rest
     finally:
         child.kill()
@@ -94,7 +94,7 @@ def wait_for_lock(child: subprocess.Popen[bytes], path: Path) -> None:
 async def assert_nothing_lost(path: Path, told: Acknowledged) -> None:
     store = LogStore(path, killed_writer.settings("written"))
     try:
-        assert store.damage == [], "a kill damages nothing that was whole"
+        assert store.damage == [], "a kill must not damage complete records"
         assert told.topics <= (await store.catalog.list_topics()).keys()
         found = await read_served(store, QUEUES)
         assert_records_match_places(found)
@@ -104,7 +104,7 @@ async def assert_nothing_lost(path: Path, told: Acknowledged) -> None:
             assert record.decode(found[place]).body == body, f"{place} holds another message"
         for queue in QUEUES:
             bounds = await store.bounds(queue)
-            assert bounds == (0, sum(place.queue == queue for place in found)), f"{queue} has a hole"
+            assert bounds == (0, sum(place.queue == queue for place in found)), f"{queue} has a gap"
         for place, data in random.Random(0).sample(sorted(found.items()), min(20, len(found))):
             key = record.decode(data).properties["KEYS"]
             assert data in await store.find_by_key(place.queue.topic, key), f"{place} is not found by its key"
@@ -131,5 +131,5 @@ def test_a_killed_writer_loses_no_acknowledged_message(tmp_path: Path, scale: st
         except BaseException as cause:
             cause.add_note(f"round {number}; to do it again: SPARROW_SEED={seed}")
             raise
-    assert acknowledged > 100 * rounds // 2, "the writers got something done before they were killed"
+    assert acknowledged > 100 * rounds // 2, "the writers must have appended something before they were killed"
     print(f"{rounds} kills, {acknowledged} appends acknowledged, none lost (SPARROW_SEED={seed})")

@@ -122,7 +122,7 @@ class SparkSetup:
         """Wait for a condition; the driver must stay alive meanwhile."""
         deadline = time.monotonic() + PATIENCE_S
         while not claim():
-            assert time.monotonic() < deadline, f"it did not come true within {PATIENCE_S} s:\n{self.driver.said}"
+            assert time.monotonic() < deadline, f"the condition was not met within {PATIENCE_S} s:\n{self.driver.said}"
             await self.check_driver()
             await asyncio.sleep(LOOK_S)
 
@@ -131,7 +131,7 @@ class SparkSetup:
         if self.driver.is_running:
             return
         said = self.driver.said
-        assert SPARK_GAVE_UP in said, f"the driver left by itself:\n{said}"
+        assert SPARK_GAVE_UP in said, f"the driver ended unexpectedly:\n{said}"
         self.given_up += 1
         assert self.given_up < GIVEN_UP_MAX, "the machine is too busy for Spark"
         await self.start_again()
@@ -274,7 +274,7 @@ async def kill_when_published(setup: SparkSetup) -> None:
     checkpoint = Checkpoint(plan)
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        assert time.monotonic() < deadline, "Spark never left us the time"
+        assert time.monotonic() < deadline, "no batch was found between publishing and its commit record"
         await setup.check_driver()
         published = await setup.ledger(plan)
         if published > checkpoint.committed:
@@ -306,12 +306,16 @@ async def assert_exactly_once(setup: SparkSetup, plan: Plan) -> int:
     found = await contents(setup, plan.target)
     times = Counter(row["body"].decode() for row in found)
     missing, doubled = key_of.keys() - times.keys(), [body for body, count in times.items() if count > 1]
-    assert not missing, f"{plan.name}: {len(missing)} of {len(key_of)} are missing, such as {sorted(missing)[:5]}"
-    assert not doubled, f"{plan.name}: {len(doubled)} of {len(key_of)} came twice, such as {sorted(doubled)[:5]}"
-    assert times.keys() == key_of.keys(), f"{plan.name}: {sorted(times.keys() - key_of.keys())[:5]} came from nowhere"
+    assert not missing, (
+        f"{plan.name}: {len(missing)} of {len(key_of)} messages are missing, for example {sorted(missing)[:5]}"
+    )
+    assert not doubled, (
+        f"{plan.name}: {len(doubled)} of {len(key_of)} messages were written twice, for example {sorted(doubled)[:5]}"
+    )
+    assert times.keys() == key_of.keys(), f"{plan.name}: {sorted(times.keys() - key_of.keys())[:5]} were never sent"
     route = await setup.session.route(plan.target, is_fresh=True)
     homes = {queue.broker_name for queue in route.write_queues}
-    assert homes == {plan.broker}, f"{plan.name}: its topic was made on {homes} while {plan.broker} was away"
+    assert homes == {plan.broker}, f"{plan.name}: its topic was created on {homes} while {plan.broker} was down"
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in found:
         body = row["body"].decode()
@@ -320,7 +324,7 @@ async def assert_exactly_once(setup: SparkSetup, plan: Plan) -> int:
     for key, its in places.items():
         assert len({queue_id for queue_id, _ in its}) == 1, f"{plan.name}: key {key} is in several queues"
         offsets = [offset for _, offset in its]
-        assert offsets == sorted(offsets), f"{plan.name}: messages of key {key} are not in their order"
+        assert offsets == sorted(offsets), f"{plan.name}: messages of key {key} are out of order"
     return len(found)
 
 
@@ -354,4 +358,6 @@ async def test_each_message_is_written_exactly_once_under_kills_of_any_process(t
             f"{setup.driver.runs} runs ({setup.failed} failed), {setup.replayed} batches replayed, "
             f"{setup.refused} of them refused, {time.monotonic() - begun:.0f} s\nbatches: {batches}\nrows: {rows}"
         )
-        assert setup.refused >= setup.faults[Fault.PUBLISHED], "the worst moment was met"
+        assert setup.refused >= setup.faults[Fault.PUBLISHED], (
+            "a batch published before a kill must be refused when it is repeated"
+        )

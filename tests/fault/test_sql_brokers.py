@@ -188,7 +188,7 @@ class Reader:
             )
             places = [Place(message.queue_id, message.queue_offset) for message in answer.messages]
             expected = range(self.positions[queue_id], self.positions[queue_id] + len(places))
-            assert places == [Place(queue_id, offset) for offset in expected], "a queue has a hole, or goes back"
+            assert places == [Place(queue_id, offset) for offset in expected], "a queue has a gap or goes backwards"
             self._history.seen[self.group] += zip(places, answer.bodies, strict=True)
             if not places:
                 continue
@@ -220,7 +220,7 @@ async def assert_progress(history: History, channel: Channel, group: str, queue_
         return  # the broker cannot answer at the moment
     found = headers.read(OffsetResponse, answer.ext).offset if answer.code == ResponseCode.SUCCESS else 0
     who = f"{group} in queue {queue_id}"
-    assert found >= least, f"{who} was at {least} for sure, and is at {found} says {channel.address}"
+    assert found >= least, f"{who} had committed {least}, but {channel.address} answers {found}"
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
@@ -230,22 +230,22 @@ def assert_right(history: History, log: dict[Place, bytes]) -> None:
     """Compare the topic's messages with the acknowledgements and observations of all clients."""
     for body, (_, place) in history.acknowledged.items():
         assert place is not None
-        assert log.get(place) == body, f"at {place} lies {log.get(place)!r}, and {body!r} was said to"
+        assert log.get(place) == body, f"{place} holds {log.get(place)!r}, but {body!r} was acknowledged there"
     for group, seen in history.seen.items():
         missing = history.acknowledged.keys() - {body for _, body in seen}
-        assert not missing, f"{group} never got {len(missing)} messages, {min(missing)!r} for one"
+        assert not missing, f"{group} did not receive {len(missing)} messages, for example {min(missing)!r}"
         wrong = [(place, body) for place, body in seen if log.get(place) != body]
-        assert not wrong, f"{group} saw what is not there: {wrong[:3]}"
+        assert not wrong, f"{group} received messages that are not stored: {wrong[:3]}"
         assert_first_sights_in_order(group, seen)
     twice = [body for body, count in Counter(log.values()).items() if count > 1 and body.startswith(b"direct")]
-    assert not twice, f"stored twice, though it was known which are repeats: {twice[:3]}"
+    assert not twice, f"messages with a producer id were stored twice: {twice[:3]}"
     per_producer: dict[tuple[bytes, int], list[int]] = defaultdict(list)
     for place, body in sorted(log.items()):
         if body in history.acknowledged:
             per_producer[body.rpartition(b" ")[0], place.queue_id].append(history.acknowledged[body][0])
     for (name, queue_id), numbers in per_producer.items():
         firsts = list(dict.fromkeys(numbers))
-        assert firsts == sorted(firsts), f"what {name!r} sent one after the other is out of order in queue {queue_id}"
+        assert firsts == sorted(firsts), f"sequential messages of {name!r} are out of order in queue {queue_id}"
 
 
 def assert_first_sights_in_order(group: str, seen: Sequence[tuple[Place, bytes]]) -> None:
@@ -254,7 +254,9 @@ def assert_first_sights_in_order(group: str, seen: Sequence[tuple[Place, bytes]]
     for place, _ in seen:
         if place not in known:
             known.add(place)
-            assert place.offset > highest.get(place.queue_id, -1), f"{group} first saw {place} after a later one"
+            assert place.offset > highest.get(place.queue_id, -1), (
+                f"{group} first received {place} after a later message"
+            )
             highest[place.queue_id] = place.offset
 
 
@@ -276,7 +278,7 @@ async def read_everything(channel: Channel) -> dict[Place, bytes]:
         end, offset = headers.read(OffsetResponse, answer.ext).offset, 0
         while offset < end:
             messages = (await pull(channel, TOPIC, queue_id, offset, count=1_000)).messages
-            assert messages, f"queue {queue_id} has nothing at {offset}, and should end at {end}"
+            assert messages, f"queue {queue_id} has no message at {offset}, but ends at {end}"
             found |= {Place(queue_id, message.queue_offset): message.body for message in messages}
             offset += len(messages)
     return found
@@ -391,8 +393,8 @@ async def under_load(cluster: Cluster, hurting: Callable[[], Awaitable[None]], *
         f" gaps {' '.join(f'{gap:.2f}' for gap in gaps)}"
     )
     assert_right(history, log)
-    assert len(history.acknowledged) > 200, "too little was sent for this to mean anything"
-    assert max(gaps) < gap_s, f"nobody was stored to for {max(gaps):.2f} s, {gap_s} s are allowed"
+    assert len(history.acknowledged) > 200, "too few messages were sent for a meaningful result"
+    assert max(gaps) < gap_s, f"nothing was stored for {max(gaps):.2f} s, {gap_s} s are allowed"
 
 
 def seeded() -> random.Random:

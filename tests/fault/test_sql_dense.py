@@ -97,9 +97,9 @@ async def follow(store: SqlStore, seen: list[bytes], is_over: asyncio.Event) -> 
                 return
             await asyncio.sleep(0)  # no pause: read rows before they are on disk
             continue
-        assert isinstance(found, Slice), f"after {len(seen)} messages the reader was sent elsewhere: {found}"
+        assert isinstance(found, Slice), f"the reader was moved after {len(seen)} messages: {found}"
         for message in decode_messages(found):
-            assert message.queue_offset == len(seen), "the next one is the next one"
+            assert message.queue_offset == len(seen), "offsets must be consecutive"
             seen.append(digest(message.body))
         assert found.next_offset == len(seen)
 
@@ -117,14 +117,14 @@ async def check(url: str, told: Acknowledged, seen: list[bytes]) -> None:
         lane = store.catalog.lane(LANE)
         ((count, last),) = await store.database.fetch(f'SELECT COUNT(*), MAX(id) FROM "{lane.table}"')
         ((next_id,),) = await store.database.fetch(f"SELECT next_id FROM hermes_lane WHERE lane = {lane.number}")
-        assert count == last == next_id - 1, "no hole"
+        assert count == last == next_id - 1, "offsets must have no gap"
         there = await whole(store)
     assert len(there) == count
-    assert seen == there, "what was shown is what is there"
-    assert len(set(there)) == len(there), "nothing is there twice"
+    assert seen == there, "the followed messages must be the stored ones"
+    assert len(set(there)) == len(there), "no message may be stored twice"
     for offset, (size, seed) in told.stored.items():
         wanted = [digest(bytes(draft.body)) for draft in drafts_of(seed, size)]
-        assert there[offset : offset + size] == wanted, f"the batch acknowledged at offset {offset} is not there"
+        assert there[offset : offset + size] == wanted, f"the batch acknowledged at offset {offset} is missing"
     assert not told.counts["given out twice"]
 
 
@@ -165,7 +165,7 @@ async def test_ids_have_no_gap_and_no_acknowledged_message_is_lost_under_kills(
             await asyncio.wait_for(reading, 60)
         await check(database_url, told, seen)
         assert not told.counts["died"], (tmp_path / "complaints").read_text()
-        assert told.has_enough, "the writers got something done before they were killed"
+        assert told.has_enough, "the writers must have appended something before they were killed"
     except BaseException as cause:
         cause.add_note(f"to do it again: SPARROW_SEED={seed}; {dict(told.counts)}, {len(seen)} messages read")
         raise

@@ -77,7 +77,7 @@ async def read_all(store: Store, queue: Queue, offset: int = 0, **limits: object
         if isinstance(result, AtEnd):
             return found
         assert isinstance(result, Slice), result
-        assert result.next_offset > offset, "a read that finds something gets on"
+        assert result.next_offset > offset, "a read that returns records must make progress"
         found += decode_bodies(result)
         offset = result.next_offset
 
@@ -709,8 +709,8 @@ class StoreConformance:
         await wait_until_visible(store, OTHER, 160)
         is_done.set()
         await looking
-        assert all(end % 8 == 0 for end, _ in seen), "never a part of a group"
-        assert all(noted >= end // 8 - 1 for end, noted in seen), "what is seen is noted"
+        assert all(end % 8 == 0 for end, _ in seen), "an atomic append must never be visible in part"
+        assert all(noted >= end // 8 - 1 for end, noted in seen), "visible appends must be in the ledger"
 
     # -- close and reopen ---------------------------------------------------------------------------------------------
 

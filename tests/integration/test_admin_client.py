@@ -211,7 +211,7 @@ async def test_reset_notifies_online_members(platform: Platform, admin: Admin, p
         await subscribe(channel, "billing", orders="*")
         assert await admin.reset_offsets("billing", "orders", 0) == {queue(0): 0}
         await eventually(lambda: RequestCode.RESET_CONSUMER_CLIENT_OFFSET in [command.code for command in told])
-    assert await committed(platform, "billing", 0) == 5, "members commit for themselves"
+    assert await committed(platform, "billing", 0) == 5, "live members must commit their own offsets"
 
 
 async def test_reset_without_force_never_moves_a_group_forward(

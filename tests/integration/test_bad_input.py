@@ -62,7 +62,7 @@ def mistakes(caplog) -> list[str]:
 async def channel(server):
     async with open_channel(server.address) as channel:
         yield channel
-        assert channel.is_open, "the connection was to survive"
+        assert channel.is_open, "the connection must stay open"
 
 
 def frame_of(header: bytes, body: bytes = b"", serialization: int = 0) -> bytes:

@@ -387,7 +387,7 @@ def in_child(producer: Producer, name_servers: str, answer: Connection) -> None:
         answer.send((said, own.send(Message(TOPIC, b"from the child")).is_ok))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="this platform has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_client_used_in_a_forked_child_raises_with_the_remedy(platform: RunningPlatform, producer: Producer) -> None:
     fork = multiprocessing.get_context("fork")

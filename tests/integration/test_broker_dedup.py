@@ -84,7 +84,7 @@ async def test_a_repeated_send_of_a_delayed_message_is_recognised_after_a_restar
         again = await send(channel, "T", b"later", 0, words)
         assert again.queue_offset == first.queue_offset
         assert first.recall_handle
-        assert again.recall_handle is None, "when the first is due is not known any more"
+        assert again.recall_handle is None, "the due time of the first is no longer known"
     async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         assert (await send(channel, "T", b"later", 0, words)).queue_offset == first.queue_offset
         assert log_delay_of(server.broker).count == 1

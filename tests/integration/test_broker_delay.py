@@ -250,7 +250,7 @@ async def test_other_requests_are_served_while_many_delayed_messages_are_deliver
     while clocked_broker.client.broker.delay.count == 6_000:
         await asyncio.sleep(0)
     await clocked_broker.client.request(RequestCode.GET_ALL_TOPIC_CONFIG)
-    assert clocked_broker.client.broker.delay.count > 0, "answered before the last was delivered"
+    assert clocked_broker.client.broker.delay.count > 0, "the broker must answer before the last message is delivered"
     await eventually(lambda: clocked_broker.store.bounds_nowait(T).end == 6_001)
 
 
@@ -467,7 +467,7 @@ async def test_a_delay_longer_than_retention_delivers_once(tmp_path):
                 timed(delay, clock, b"cancelled", 5 * 24 * hour_ms, "k")
                 await delay.cancel("T", "k", clock.now_ms + 5 * 24 * hour_ms)
                 delay.schedule_level(T, Draft(body=b"level", properties=encode({"UNIQ_KEY": "level"})), 18)
-            assert delay.count <= 302, "a copy replaces what it was copied from"
+            assert delay.count <= 302, "a copy must replace its original"
             for _ in range(4):
                 clock.now_ms += 6 * hour_ms
                 for _ in range(40):  # other messages fill segments for retention to delete
@@ -496,7 +496,7 @@ async def test_a_crash_after_rolling_a_delayed_message_does_not_deliver_it_twice
         clock.now_ms += 13 * hour_ms
         await delay.roll()
         assert store.bounds_nowait(DELAY_QUEUES[TIMER_QUEUE_INDEX]).end == 6
-        assert await store.marks.get(f"timers.from.{TIMER_QUEUE_INDEX}") is None, "a restart reads both"
+        assert await store.marks.get(f"timers.from.{TIMER_QUEUE_INDEX}") is None, "a restart must read both"
         after_a_crash = await started(store, clock)
         assert (delay.count, after_a_crash.count) == (3, 3)
         await delay.stop()

@@ -660,7 +660,7 @@ async def test_fifo_pop_redelivers_the_rest_with_its_delivery_counts(pop_client)
     again = pop_client.read_popped(answer)
     assert bodies_of(again) == [b"0-1", b"0-2"]
     assert said.order_counts == "0 0 0;0 qo0%1 1;0 qo0%2 0"
-    assert (await pop_client.ack(got[1]))[0] == ResponseCode.NO_MESSAGE, "the handle of before is stale"
+    assert (await pop_client.ack(got[1]))[0] == ResponseCode.NO_MESSAGE, "the earlier handle is stale"
     await pop_client.ack_all(*again)
     assert pop_client.broker.topics.get("%RETRY%G_T") is None
 

@@ -461,7 +461,7 @@ async def test_an_sql92_subscription_returns_matching_messages(channel):
         await send(channel, "Priced", str(number).encode(), 0, encode_properties(price=str(number)))
     found = await pull(channel, "Priced", tags="price > 7 AND price < 36", expression_type="SQL92", count=10)
     assert found.bodies == [str(number).encode() for number in range(8, 18)]
-    assert found.header.next_offset == 18, "the first that was not taken"
+    assert found.header.next_offset == 18, "the next offset must be the first message not returned"
     found = await pull(channel, "Priced", 0, 18, tags="price > 7 AND price < 36", expression_type="SQL92", count=100)
     assert (found.bodies[-1], found.header.next_offset) == (b"35", 40)
 

@@ -72,7 +72,7 @@ async def test_queue_bounds_cover_the_queues_of_all_topics(driver, session, stor
     assert ends(found) == expected | {("t", written): (0, 3)}
     assert list(found) == sorted(found)
     await driver.send("u", ["d"])
-    assert ends(await fetch_queue_bounds(session, ["u"]))["u", written] == (0, 1), "what was sent just now counts"
+    assert ends(await fetch_queue_bounds(session, ["u"]))["u", written] == (0, 1), "messages sent just now must count"
     assert await fetch_queue_bounds(session, []) == {}
 
 
@@ -82,7 +82,7 @@ async def test_the_mean_size_follows_the_newest_records(driver, session, store):
     await driver.send("t", ["x" * 100] * 200)
     small = (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes
     answer = await pull(session, queue, 0, group="g", subscription=EVERYTHING, count_max=1, includes_subscription=True)
-    assert small == len(answer.records), "all records are alike"
+    assert small == len(answer.records), "all records must have the same size"
     await driver.send("t", ["x" * 1100] * 64)
     assert (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes == small + 1000
 

@@ -65,7 +65,7 @@ async def clocked_broker(tmp_path):
 async def test_a_message_is_retried_16_times_with_growing_delays_and_then_dead_lettered(clocked_broker):
     first = message = await clocked_broker.send_and_read(TAGS="a", KEYS="k")
     for times in range(1, 17):
-        assert DEAD.topic not in clocked_broker.broker.topics, "made with the first dead letter only"
+        assert DEAD.topic not in clocked_broker.broker.topics, "the topic must not exist before the first dead letter"
         await clocked_broker.send_back(message)
         message = await clocked_broker.wait_for_retry(times, DELAY_LEVELS_MS[min(times + 2, 18) - 1])
         assert (message.body, message.tags, message.keys) == (b"hard", "a", ["k"])
@@ -195,5 +195,5 @@ async def test_a_message_sent_back_by_an_ordered_group_is_dead_lettered_at_once(
     clocked_broker.clock.now_ms += 10 * clocked_broker.broker.settings.queue_lock_ms
     await clocked_broker.client.request_ok(RequestCode.SEND_MESSAGE_V2, header, b"again")
     assert [message.body for message in await clocked_broker.read_messages(RETRY)] == [b"again"], (
-        "nobody holds a queue any more"
+        "no member may hold a queue lock any more"
     )

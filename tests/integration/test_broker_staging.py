@@ -135,14 +135,14 @@ async def test_a_number_of_a_scope_is_committed_once(client):
     assert await client.commit(3, "a")
     await client.stage("again", encode_queue_batches("t", {0: [b"a"]}))
     assert not await client.commit(3, "again")
-    assert not await client.commit(3, "a"), "a stage that is gone is no error then"
+    assert not await client.commit(3, "a"), "a repeated commit must accept missing stages"
     await client.stage("older", encode_queue_batches("t", {0: [b"z"]}))
     assert not await client.commit(2, "older")
-    assert len(client.broker.stages) == 0, "stages go in either case"
+    assert len(client.broker.stages) == 0, "stages must be dropped in either case"
     await client.stage("next", encode_queue_batches("t", {0: [b"b"]}))
     assert await client.commit(4, "next")
     await client.stage("other", encode_queue_batches("t", {0: [b"c"]}))
-    assert await client.commit(0, "other", scope="query-2/sink"), "scopes are apart"
+    assert await client.commit(0, "other", scope="query-2/sink"), "scopes must be independent"
     assert await client.read() == [b"a", b"b", b"c"]
     assert (await client.ledger(), await client.ledger("query-2/sink"), await client.ledger("query-3")) == (4, 0, None)
 
@@ -174,7 +174,7 @@ async def test_the_broker_fills_missing_checksums_on_request(client):
         await client.stage("a", unchecked)
     await client.stage("b", unchecked, fills=True)
     assert await client.commit(0, "b")
-    assert await client.read() == [b"a", b"b" * 100], "pulled messages are compared with their checksums"
+    assert await client.read() == [b"a", b"b" * 100], "pulled messages must match their checksums"
 
 
 async def test_committed_messages_keep_body_flag_keys_tags_and_properties(client):
@@ -253,7 +253,7 @@ async def test_committing_an_unknown_stage_is_refused_and_commits_nothing(client
     with pytest.raises(Refused, match="'gone' does not exist"):
         await client.commit(0, "a", "gone")
     assert (await client.read(), await client.ledger()) == ([], None)
-    assert await client.commit(0, "a"), "the others are still there"
+    assert await client.commit(0, "a"), "other stages must remain"
 
 
 async def test_committing_a_dropped_stage_is_refused(client):
@@ -337,7 +337,7 @@ async def test_a_commit_is_refused_completely_if_a_topic_was_deleted(client):
         await client.commit(0, "a")
     assert (await client.read(), await client.ledger()) == ([], None)
     await client.driver.create_topic("gone")
-    assert await client.commit(0, "a"), "the stage is still there"
+    assert await client.commit(0, "a"), "the stage must remain"
     assert (await client.read(), await client.read(topic="gone")) == ([b"a"], [b"b"])
 
 
@@ -473,7 +473,7 @@ async def test_producer_and_admin_tokens_may_stage_and_consumer_tokens_may_not(t
                 with pytest.raises(Refused, match="a producer's token"):
                     await attempt
             found = await fetch_queue_bounds(session, ["t"])
-            assert [head.end for head in found.values()] == [4], "where queues end is for both to know"
+            assert [head.end for head in found.values()] == [4], "both tokens may query queue bounds"
         async with ClientSession(platform.name_servers, credentials=sender) as session:
             with pytest.raises(Refused, match="only consumers may send to retry topics"):
                 mixed = queue_batches.encode(

@@ -370,4 +370,4 @@ async def test_an_unreadable_half_message_does_not_block_other_check_backs(clock
         assert await clocked_broker.read_bodies(CHECKED_OUT) == [b"there"]
         await eventually(lambda: len(producer.check_backs) == 3)
         assert {asked.message.body for asked in producer.check_backs} == {b"there"}
-        assert clocked_broker.broker.transactions.count == 0, "what nobody can ever read is given up, too"
+        assert clocked_broker.broker.transactions.count == 0, "an unreadable half message must be given up too"

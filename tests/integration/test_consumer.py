@@ -101,7 +101,7 @@ async def test_orderly_consumer_handles_a_queue_one_by_one_even_after_a_failure(
     async def handler(given: StoredMessage | list[StoredMessage]) -> None:
         messages = given if isinstance(given, list) else [given]
         queue_id = messages[0].queue_id
-        assert queue_id not in in_hand, "two at a time"
+        assert queue_id not in in_hand, "a queue must have one handler call at a time"
         in_hand.add(queue_id)
         try:
             await asyncio.sleep(0.001)
@@ -139,7 +139,7 @@ async def test_failed_message_is_retried_and_holds_back_the_commit_in_broadcast_
         await consumer.start(handler)
         await eventually(lambda: set(tried) == set(TEN))
         await eventually(lambda: consumer.positions() == {queue_ref("T"): 3})
-        assert tried.count("m3") < 3, "it is not done yet"
+        assert tried.count("m3") < 3, "the message must still be in progress"
         await eventually(lambda: consumer.positions() == {queue_ref("T"): 10})
     assert sorted(tried) == sorted([*TEN, "m3", "m3"])
 
@@ -234,7 +234,9 @@ async def test_async_for_yields_messages_one_by_one(driver):
             if len(found) == 10:
                 break
     assert found == TEN
-    assert await driver.committed_offset("readers", "T") == 9, "nobody asked for another, so the last is not dealt with"
+    assert await driver.committed_offset("readers", "T") == 9, (
+        "without another poll the last message is still in progress"
+    )
 
 
 async def test_polled_messages_are_settled_by_the_next_poll_and_not_before(driver):
@@ -464,7 +466,7 @@ async def test_unsettled_messages_do_not_exceed_the_prefetch_limit(driver, prefe
 
         await consumer.start(slow, workers=1)
         await eventually(lambda: len(counts) == 300)
-    assert 32 < max(counts) <= 50, "more than one pull, and not more than so many"
+    assert 32 < max(counts) <= 50, "the prefetch must hold more than one pull and at most 50 messages"
 
 
 async def test_prefetch_smaller_than_a_pull_or_a_message_makes_progress(driver):

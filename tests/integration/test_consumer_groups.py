@@ -146,7 +146,9 @@ async def test_moved_queue_of_orderly_consumers_is_read_by_one_member_at_a_time_
             await eventually(lambda soon=20 * (number + 1): handler.count >= soon)
         await eventually(lambda: handler.count >= 30 * QUEUES)
     assert handler.most == 1
-    assert handler.order == {queue_id: list(range(30)) for queue_id in range(QUEUES)}, "each once, and in order"
+    assert handler.order == {queue_id: list(range(30)) for queue_id in range(QUEUES)}, (
+        "every message must arrive once, in order"
+    )
 
 
 async def test_queue_of_orderly_consumers_moves_only_after_its_slow_handler_has_finished(driver, monkeypatch):
@@ -186,9 +188,11 @@ async def test_broadcast_member_gets_all_messages_and_continues_at_its_stored_of
                 late = await driver.send_to_each_queue("T", QUEUES, each=5, prefix="late")
             expected = [late if round_ else early, early | late]
             await eventually(lambda: [set(handler.texts) for handler in inboxes] == expected)  # noqa: B023
-        assert [len(handler.messages) for handler in inboxes] == [len(some) for some in expected], "each message once"
+        assert [len(handler.messages) for handler in inboxes] == [len(some) for some in expected], (
+            "every message must arrive once"
+        )
     assert json.loads(paths[0].read_text()) == {f"T@sparrow@{queue_id}": 10 for queue_id in range(QUEUES)}
-    assert await driver.committed_offset("readers", "T") is None, "brokers know nothing of it"
+    assert await driver.committed_offset("readers", "T") is None, "the broker must have no offset of a broadcast group"
 
 
 # -- operators --------------------------------------------------------------------------------------------------------

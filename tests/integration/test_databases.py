@@ -150,7 +150,7 @@ def test_two_processes_can_start_concurrently_and_share_the_template(engine: str
     both = [owner(engine, home) for _ in range(2)]
     folders = {where(one)[0] for one in both}
     assert len(folders) == 2
-    assert all(folder.is_dir() for folder in folders), "the second must not take the first for a leftover"
+    assert all(folder.is_dir() for folder in folders), "the second run must not remove the folder of the first"
     assert len([path for path in home.iterdir() if not path.name.startswith("server-")]) == 1
     for one in both:
         one.communicate("")

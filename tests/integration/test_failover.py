@@ -229,7 +229,7 @@ async def test_after_a_broker_is_killed_the_other_continues_and_no_confirmed_mes
         await later.more("right")
         await sending.stop()
         await later.stop()
-        assert not sending.failures, "the other broker was there all the time"
+        assert not sending.failures, "the other broker was available all the time"
         assert not later.failures
         acknowledged = sending.acknowledged | later.acknowledged
         await eventually(lambda: acknowledged.keys() <= received(), within_s=30)

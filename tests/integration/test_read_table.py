@@ -37,7 +37,7 @@ async def test_table_of_a_topic_equals_the_sent_messages(driver, monkeypatch):
         assert rows(await consumer.read_table("T")) == expected
         monkeypatch.setattr(table_reader, "PULL_COUNT_MAX", 7)  # as from a broker that returns few messages per pull
         assert rows(await consumer.read_table("T")) == expected
-    assert await driver.committed_offset("readers", "T") is None, "reading a table is no group's progress"
+    assert await driver.committed_offset("readers", "T") is None, "reading a table must not commit offsets of a group"
 
 
 async def test_table_has_the_requested_columns(driver):

@@ -340,7 +340,7 @@ async def test_other_requests_are_served_during_a_large_resend(resend_client):
         await resend_client.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
         seen.append(int(resend_client.broker.store.bounds_nowait(RETRY).end))
     assert (await resending).code == ResponseCode.SUCCESS
-    assert any(0 < at < 5_010 for at in seen), "answered in the middle of it"
+    assert any(0 < at < 5_010 for at in seen), "other requests must be answered during the resend"
     assert len(await resend_client.pull_bodies()) == 5_010
 
 
@@ -494,7 +494,9 @@ async def test_several_brokers_all_resend_or_none_does(tmp_path):
 
         with pytest.raises(Refused, match="has read nothing"):
             await admin.resend("T", group="g", from_ms=0)
-        assert [store.bounds_nowait(RETRY).end for store in stores] == [0, 0], "the one that could have, has not"
+        assert [store.bounds_nowait(RETRY).end for store in stores] == [0, 0], (
+            "a refused resend must store nothing on any broker"
+        )
         with pytest.raises(Refused, match="on other, sparrow"):
             await admin.resend("T", group="g", begin=0, end=0)
         assert await admin.resend("T", group="g", begin=0, end=0, broker="sparrow") == ResendResult(1, 0, ("g",))

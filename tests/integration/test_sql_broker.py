@@ -138,7 +138,7 @@ async def test_messages_sent_singly_in_batches_and_with_linger_all_arrive_once(d
         many = await asyncio.gather(*(gathering.send(Message("t", f"many-{n}")) for n in range(300)))
     offsets = [result.queue_offset for result in (one, *some, *many)]
     assert {result.queue_id for result in (one, *some, *many)} == {MIDDLE}
-    assert sorted(offsets) == list(range(311)), "every one has a place of its own, and none is left out"
+    assert sorted(offsets) == list(range(311)), "every message must have its own offset, without gaps"
     assert [result.queue_offset for result in some] == list(range(1, 11))
     handler = RecordingHandler()
     async with reading(driver, handler):
@@ -218,7 +218,7 @@ async def test_a_message_is_found_by_key_by_unique_id_and_by_offset_id(driver: P
         assert body_texts(await admin.find_by_key("t", "order-1")) == ["first"]
         assert body_texts(await admin.find_by_key("t", "person-7")) == ["first", "third"]
         assert body_texts(await admin.find_by_key("t", "order-2")) == ["second"]
-        assert await admin.find_by_key("t", "Order-1") == [], "keys are compared byte by byte"
+        assert await admin.find_by_key("t", "Order-1") == [], "keys must be compared byte by byte"
         assert (await admin.find_by_id(first.message_id, topic="t")).body == b"first"
         assert (await admin.find_by_id(first.offset_id)).body == b"first"
         bounds = await admin.topic_bounds("t")
@@ -306,7 +306,9 @@ async def test_retries_have_growing_delays_and_end_in_the_dead_letter_queue(tmp_
             )
             now.now_ms += delay_ms - 1_000
             await asyncio.sleep(0.2)
-            assert await everything(desk.channel, retry.topic, 0) == [b"unlucky"] * times, "it came early"
+            assert await everything(desk.channel, retry.topic, 0) == [b"unlucky"] * times, (
+                "the message was delivered early"
+            )
             now.now_ms += 1_000
             found = await comes(desk, retry, times)
             assert (found.reconsume_times, found.body, found.queue_offset) == (times + 1, b"unlucky", times)
@@ -341,7 +343,7 @@ async def test_delayed_messages_are_delivered_when_due_and_can_be_recalled(drive
     due_ms = {"in 400 ms": 400, "urgent in 500 ms": 500, "level 1": 1_000, "last": 2_000}
     for message in handler.messages:
         late_ms = message.store_ms - begun_ms - due_ms[message.body.decode()]
-        assert 0 <= late_ms < 1_000, f"{message.body!r} came {late_ms} ms late"
+        assert 0 <= late_ms < 1_000, f"{message.body!r} was delivered {late_ms} ms late"
         assert message.queue_id == (0 if b"urgent" in message.body else MIDDLE)
     assert last.recall_handle is not None
     assert await rows(driver, "SELECT id FROM hermes_delay") == []
@@ -555,8 +557,8 @@ async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
         await driver.platform.broker.start()  # the platform stops it again
     async with running_sql_platform(tmp_path, database_url) as driver:
         found = await everything(driver.channel)
-    assert len(found) == len(set(found)), "stored twice"
-    assert set(acknowledged) <= set(found), "acknowledged, and lost"
+    assert len(found) == len(set(found)), "a message is stored twice"
+    assert set(acknowledged) <= set(found), "an acknowledged message is lost"
 
 
 # -- refusals and names -----------------------------------------------------------------------------------------------
@@ -682,7 +684,7 @@ async def test_sends_fail_while_the_database_is_down_and_work_again_after_it_ret
             assert answer.code != ResponseCode.SUCCESS
             assert "the database" in answer.remark
             assert "cannot reach the database" in answer.remark
-            assert time.monotonic() - begun < 8, "wait_ms, and the time it takes to connect"
+            assert time.monotonic() - begun < 8, "the time limit is wait_ms plus the time to connect"
         assert server.url.partition("@")[2] in answer.remark
         await asyncio.to_thread(server.start)
         async with asyncio.timeout(20):
@@ -732,9 +734,9 @@ async def test_kills_of_the_database_neither_lose_nor_duplicate_confirmed_messag
             await eventually(lambda: acknowledged.keys() <= {m.body for m in handler.messages}, within_s=20)
         found = await everything(driver.channel)
     print(f"{len(acknowledged)} acknowledged, {len(found)} stored, {len(handler.messages)} delivered")
-    assert len(found) == len(set(found)), "stored twice"
+    assert len(found) == len(set(found)), "a message is stored twice"
     assert {body: found.index(body) for body in list(acknowledged)[:500]} == dict(list(acknowledged.items())[:500])
-    assert set(found) == set(acknowledged), "every send was answered, so nothing else is there"
+    assert set(found) == set(acknowledged), "every send was answered, so no other message may be stored"
 
 
 async def test_a_broker_stops_while_its_database_is_down(tmp_path: Path, server: Server) -> None:

@@ -131,7 +131,7 @@ async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_
     leading = leadership_of(two.brokers[0])
     await leading._renew()
     assert two.brokers[0].broker.broker_id > 0
-    assert not leading._running, "it delivers and asks no more"
+    assert not leading._running, "a deposed leader must not deliver or check back"
     assert (await two.registered_brokers())[0] == str(two.brokers[1].address)
 
 
@@ -209,7 +209,7 @@ async def test_a_topic_recreated_by_another_broker_loses_no_confirmed_message(tw
         if (await try_send(two.channels[1], "t", body)).code == ResponseCode.SUCCESS:
             kept.append(body)
         await asyncio.sleep(0.1)
-    assert len(kept) > 1, "within a second it knows the new one"
+    assert len(kept) > 1, "the other broker must learn of the new topic within 2 s"
     assert sorted(await everything(two.channels[0])) == sorted(kept)
 
 
@@ -230,7 +230,7 @@ async def test_a_parked_pull_is_woken_by_a_send_to_another_broker(two: SqlBroker
         assert answer.bodies == [str(number).encode()]
     print("woken within ms:", [round(wait * 1000) for wait in sorted(waits)])
     assert statistics.median(waits) < 0.1
-    assert max(waits) < 2, "none was forgotten"
+    assert max(waits) < 2, "no parked pull may be forgotten"
 
 
 async def test_a_parked_pull_is_woken_even_if_another_request_saw_the_message_first(two: SqlBrokers) -> None:
@@ -242,7 +242,7 @@ async def test_a_parked_pull_is_woken_even_if_another_request_saw_the_message_fi
         assert len(await everything(two.channels[1])) == number + 1
         begun = time.monotonic()
         await waiting
-        assert time.monotonic() - begun < 2, f"message {number} woke nobody"
+        assert time.monotonic() - begun < 2, f"message {number} woke no waiting reader"
 
 
 async def test_all_brokers_return_messages_in_the_same_order(two: SqlBrokers) -> None:
@@ -263,7 +263,7 @@ async def test_a_broker_frozen_in_a_transaction_does_not_block_appends_of_others
     two: SqlBrokers, database: str
 ) -> None:
     if database == "sqlite":
-        pytest.skip("it has no server that could end a transaction of somebody who stands still")
+        pytest.skip("SQLite has no server that could end the transaction of a frozen client")
     await send(two.channels[1], "t", b"before")
     store = sql_store_of(two.brokers[0])
     lane = store.catalog.lane(Queue("t", MIDDLE))
@@ -316,7 +316,7 @@ async def test_a_message_is_found_by_offset_id_and_key_on_every_broker(two: SqlB
 async def test_a_commit_on_one_broker_is_read_on_the_other(two: SqlBrokers) -> None:
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 4)
-    assert await committed(two, 0, "g") == 4, "its own is read at once"
+    assert await committed(two, 0, "g") == 4, "its own commit must be readable at once"
     await reads(two, 1, 4)
     await commit(two, 1, "g", 7)
     await reads(two, 0, 7)
@@ -409,7 +409,7 @@ async def test_a_delayed_message_of_a_topic_unknown_to_the_leader_is_delivered(t
         await send(two.channels[1], topic, b"soon", 0, encode_properties(TIMER_DELIVER_MS=str(due_ms)))
         deadline = time.monotonic() + 5
         while not (found := await everything(two.channels[1], topic)):
-            assert time.monotonic() < deadline, f"the message of {topic} never came"
+            assert time.monotonic() < deadline, f"the message of {topic} was not delivered"
             await asyncio.sleep(0.02)
         assert found == [b"soon"]
 

@@ -143,7 +143,7 @@ async def test_migration_keeps_delayed_and_half_messages_and_reuses_no_id(empty)
         properties=b"",
     )
     ((new_id,),) = await empty.fetch("SELECT MAX(id) FROM hermes_delay")
-    assert new_id > 3, "3 was given to a message that is gone"
+    assert new_id > 3, "id 3 belonged to a deleted message"
 
 
 async def test_a_store_of_version_1_is_migrated_when_opened(empty, database_url):

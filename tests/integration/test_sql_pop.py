@@ -61,10 +61,10 @@ class SqlPopClient(PopClient):
         return await super().pop(topic, **how)
 
     def read_popped(self, answer: RemotingCommand, topic: str = "t") -> list[PoppedMessage]:
-        return super().got(answer, topic)
+        return super().read_popped(answer, topic)
 
     async def send_to_each_queue(self, each: int = 10, queues: int = PARTS, topic: str = "t") -> set[bytes]:
-        return await super().fill(each, queues, topic)
+        return await super().send_to_each_queue(each, queues, topic)
 
     @property
     def pop_state(self) -> SqlPopState:
@@ -203,7 +203,7 @@ async def test_unacknowledged_message_returns_after_its_invisible_time(pop_clien
     (again,) = await pop_client.pop_until(1)
     assert (again.body, again.message.reconsume_times, again.message.topic) == (b"x", 1, "t")
     assert (again.message.tags, again.message.keys, again.topic) == ("a", ["k"], "%RETRY%G_t")
-    assert pop_client.committed_offset() == 1, "there is a copy: the original is settled"
+    assert pop_client.committed_offset() == 1, "a copy is stored, so the original must be settled"
     assert pop_client.committed_offset(Queue("%RETRY%G_t", 0)) == 0
     assert (await pop_client.ack(first))[0] == ResponseCode.NO_MESSAGE
     await pop_client.ack_all(again)
@@ -253,7 +253,7 @@ async def test_changing_the_invisible_time_returns_a_new_receipt_handle(pop_clie
     assert code == 0
     assert (await pop_client.ack(first))[0] == ResponseCode.NO_MESSAGE
     await pop_client.ack_all(second)
-    assert pop_client.committed_offset() == 0, "the other is still in flight"
+    assert pop_client.committed_offset() == 0, "the other message must still be in flight"
     await pop_client.advance_ms(4999)
     assert await pop_client.pop() == []
     assert await pop_client.ack(first, handle) == (0, None)
@@ -403,7 +403,9 @@ async def test_a_stale_offset_read_during_a_commit_does_not_reset_the_group(pop_
     popped = asyncio.create_task(pop_client.pop())
     await eventually(lambda: pop_client.pop_state._loading)
     may_save.set()
-    assert bodies_of(await popped) == [b"0-%d" % number for number in range(4, 10)], "not what is in flight"
+    assert bodies_of(await popped) == [b"0-%d" % number for number in range(4, 10)], (
+        "messages in flight must not be returned"
+    )
     await flushing
     await pop_client.ack_all(*got[1:])
     assert pop_client.committed_offset() == 4
@@ -601,9 +603,9 @@ async def test_a_new_leader_delivers_only_unacknowledged_messages(two):
     again = await second.pop()
     assert bodies_of(again) == [b"6", b"7", b"8", b"9"]
     code, _ = await second.ack(got[6])
-    assert code == ResponseCode.NO_MESSAGE, "handles of another leader stand for nothing"
+    assert code == ResponseCode.NO_MESSAGE, "handles of another leader must be invalid"
     await second.ack_all(*again)
-    assert second.stored_at(Queue("t", 1)) == 10
+    assert second.committed_offset(Queue("t", 1)) == 10
     assert await second.pop() == []
 
 
@@ -648,7 +650,7 @@ async def test_a_parked_pop_is_woken_by_a_send_to_another_broker(two):
     waiting = asyncio.create_task(leader.try_pop(poll_ms=8_000))
     await eventually(lambda: leader.broker.long_polls.count == 1)
     await send(other.channel, "t", b"x")
-    assert bodies_of(leader.got(await waiting)) == [b"x"]
+    assert bodies_of(leader.read_popped(await waiting)) == [b"x"]
 
 
 async def test_a_topic_recreated_by_another_broker_is_popped_from_its_start(two):
@@ -713,8 +715,8 @@ async def test_no_message_is_lost_while_leaders_change(two):
         await asyncio.gather(change_leaders(), *(work() for _ in range(3)))
         leader = pair[two.broker_ids.index(0)]
         retries = Queue("%RETRY%G_t", 0)
-        while leader.stored_at(Queue("t", 1)) != len(every) or (
-            (leader.stored_at(retries) or 0)
+        while leader.committed_offset(Queue("t", 1)) != len(every) or (
+            (leader.committed_offset(retries) or 0)
             != leader.broker.store.bounds_nowait(retries).end  # there may be no retries
         ):
             await leader.ack_all(*await leader.pop())

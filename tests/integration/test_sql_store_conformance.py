@@ -105,7 +105,7 @@ class TestSqlStore(StoreConformance):
         async def fails_the_second_time(*args: object) -> None:
             calls.append(args)
             if len(calls) == 2:
-                raise RuntimeError("a mistake of our own")
+                raise RuntimeError("injected bug")
             await insert(*args)
 
         monkeypatch.setattr(bulk_insert, "_insert_keys", fails_the_second_time)

@@ -228,7 +228,7 @@ async def test_an_interrupted_creation_of_a_topic_is_completed(store, open_store
         other = await open_store()
     else:
         other = store
-        assert TOPIC not in await other.catalog.list_topics(), "what is half-made is not served"
+        assert TOPIC not in await other.catalog.list_topics(), "a half-written row must not be served"
         await other.catalog.put_topic(topic(TOPIC))
     assert await tables(other) == whole
     assert await other.database.fetch("SELECT topic, state FROM hermes_topic") == [(TOPIC, "active")]
@@ -547,7 +547,9 @@ async def test_resend_offsets_are_independent_of_committed_offsets(store, open_s
         await store.resend_ranges.request(lane(store, LOW), "g", message_id, message_id)
     assert await resent(store, "g", LOW) == [2, 4]
     await store.offsets.flush()
-    assert await column(store, "offset", "resend_offset_testtopic") == [2], "the last row that is done"
+    assert await column(store, "offset", "resend_offset_testtopic") == [2], (
+        "the offset must be that of the last finished row"
+    )
     assert await column(store, "offset", "offset_testtopic") == [9]
     await store.offsets.commit("g", LOW, 5)
     await store.offsets.flush()
@@ -689,7 +691,9 @@ async def test_a_consumer_without_a_group_reads_only_new_messages_and_stores_no_
     await store.append(MIDDLE, numbers(4, 12))
     await store.offsets.flush()
     assert await column(store, "group_id", "offset_testtopic") == []
-    assert await (await open_at_end(store, TOPIC)).read(100) == [], "after a reconnect it starts at the new maximum"
+    assert await (await open_at_end(store, TOPIC)).read(100) == [], (
+        "after a reconnect reading must start at the new maximum"
+    )
     assert ids(await reader.read(100)) == [12, 13, 14, 15]
 
 
@@ -727,7 +731,7 @@ async def test_all_parts_of_a_priority_are_read_before_the_next_priority(store):
     )
     for queue_id in range(6):
         assert ids([message for message in found if message.queue_id == queue_id]) == [1, 2, 3, 4, 5]
-    assert {message.queue_id for message in found[:6]} == {0, 3}, "neither part waits until the other is empty"
+    assert {message.queue_id for message in found[:6]} == {0, 3}, "neither queue may wait until the other is empty"
 
 
 async def test_a_group_continues_after_its_committed_offset_in_each_priority(store, open_store):
@@ -736,7 +740,7 @@ async def test_a_group_continues_after_its_committed_offset_in_each_priority(sto
     reader = await open_for_group(store, TOPIC, "g")
     assert len(await reader.read(7)) == 7
     await reader.commit()
-    assert len(await reader.read(4)) == 4, "read, and not committed"
+    assert len(await reader.read(4)) == 4, "these messages were read but not committed"
     await store.close()
     found = await (await open_for_group(await open_store(), TOPIC, "g")).read(100)
     assert [(priority_of_queue(message.queue_id).label, message.queue_offset + 1) for message in found] == [
@@ -781,7 +785,7 @@ async def test_a_lease_gets_a_newer_epoch_when_its_holder_changes(open_store):
     epoch = await first.leases.acquire("group:t:g")
     assert epoch is not None
     assert await second.leases.acquire("group:t:g") is None
-    assert await first.leases.acquire("group:t:g") == epoch, "to keep it is no change"
+    assert await first.leases.acquire("group:t:g") == epoch, "a renewed lease must keep its epoch"
     await first.leases.release("group:t:g")
     assert await second.leases.acquire("group:t:g") == epoch + 1
     assert await first.leases.acquire("group:t:g") is None
@@ -799,7 +803,7 @@ async def test_a_resend_reaches_only_its_group_and_in_order(store, open_store):
     assert await resent(other, "g1", LOW) == [1, 2, 3, 4, 5]
     assert await resent(other, "g2", LOW) == []
     assert await resent(store, "g1", LOW) == [], "once"
-    assert await (await open_for_group(store, TOPIC, "g1")).read(100) == [], "where the group is has not changed"
+    assert await (await open_for_group(store, TOPIC, "g1")).read(100) == [], "the committed offset must not change"
 
 
 async def test_a_resend_requires_a_group(store):
@@ -862,7 +866,7 @@ async def test_ids_are_assigned_committed_and_visible_in_the_same_order(store, o
             assert (await take_ids(session, of, 1, 1))[0] == 1
             waiting = asyncio.ensure_future(other.append(HIGH, [make_draft("second")]))
             _, pending = await asyncio.wait({waiting}, timeout=0.3)
-            assert pending, "the lane's row is locked"
+            assert pending, "the row of the lane must be locked"
             assert await reader.read(HIGH, 0) == AtEnd(QueueBounds(0, 0))
             if outcome == "rolled back":
                 raise ZeroDivisionError
@@ -929,6 +933,6 @@ async def test_readers_skip_accidental_gaps_in_the_ids(store, open_store, hole):
         while more := ids(await reader.read(count)):
             found += more
         assert found == left
-        assert reader.position(HIGH) == 10, "so that what is left to read is a matter of subtraction"
+        assert reader.position(HIGH) == 10, "the position must be at the end, so that the lag is 0"
     small = await other.read(HIGH, 0, bytes_max=1)
     assert ids(decode_messages(small)) == left[:1]

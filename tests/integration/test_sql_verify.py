@@ -56,7 +56,7 @@ async def test_a_sound_database_passes_and_progress_reaches_the_total(store: Sql
     told: list[tuple[int, int]] = []
     assert await check_store(store.database, lambda done, total: told.append((done, total))) == []
     assert told == sorted(told)
-    assert told[-1] == (91, 91), "90 messages and a range"
+    assert told[-1] == (91, 91), "90 messages and a resend range must be checked"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_a_database_in_use_gives_no_false_finding(store: SqlStore) -> None
         for _ in range(5):
             assert await findings(store) == []
         is_over = True
-    assert (await store.bounds(MIDDLE)).first > 0, "messages came and went meanwhile"
+    assert (await store.bounds(MIDDLE)).first > 0, "messages must have been added and deleted meanwhile"
 
 
 async def test_a_registered_gap_is_no_finding_and_appends_continue_after_it(store: SqlStore) -> None:

@@ -193,7 +193,7 @@ async def test_an_interrupted_copy_continues_without_duplicates(log: LogStore, d
     await assert_same(log, ORDERS, database_store, MIDDLE_ORDERS)
     await assert_same(log, URGENT, database_store, URGENT)
     await append(log, ORDERS, 3)
-    assert (await into_database(log, database_store)).messages == 3, "what has come since"
+    assert (await into_database(log, database_store)).messages == 3, "only messages added since must be copied"
     assert (await into_database(log, database_store)).messages == 0
     assert len(await contents(database_store, MIDDLE_ORDERS)) == 1206
 

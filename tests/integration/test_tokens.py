@@ -180,7 +180,7 @@ async def test_a_producer_and_a_consumer_work_with_their_tokens(
     assert sorted(got) == [b"0", b"1", b"2", b"3", b"4", b"5"]
     async with Consumer(platform.name_servers, group="group", credentials=reader) as consumer:
         await consumer.subscribe("orders")
-        assert await consumer.poll(timeout_ms=100) == [], "what was committed stays committed"
+        assert await consumer.poll(timeout_ms=100) == [], "committed offsets must remain"
 
 
 async def test_transactions_can_be_ended_with_a_producer_token(

@@ -215,7 +215,7 @@ class Consumer:
         """Return the assigned queues; wait until there are `count`."""
         wanted = {} if count is None else {"count": count, "timeoutMs": int(within_s * 1000)}
         found = set(self._order("queues_of", **wanted))
-        assert count is None or len(found) == count, f"it has {found} instead of {count} queues"
+        assert count is None or len(found) == count, f"the consumer has {found} instead of {count} queues"
         return found
 
     def stop(self) -> None:

@@ -77,7 +77,7 @@ def test_check_backs_repeat_until_the_producer_knows_the_state(java: JavaClient,
         for message in asked:
             assert (message.topic, message.msg_id, message.tags) == (topic, ids[message.body], "TagA")
         consumer.receive(3)
-        assert producer.check_backs(1, within_s=NOT_ASKED_S) == [], "all are over"
+        assert producer.check_backs(1, within_s=NOT_ASKED_S) == [], "every transaction must have ended"
     assert sorted(bodies(consumer.seen)) == ["known: COMMIT_MESSAGE", "paid", "paid late"]
     assert {ids[message.body] == message.msg_id for message in consumer.seen if message.body in ids} == {True}
 
@@ -142,7 +142,7 @@ def test_a_message_is_delivered_at_its_time_and_not_before(
         assert {message.msg_id for message in seen} == {one.msg_id for one in sent}
         for message in seen[1:]:
             assert message.topic == topic
-            assert message.store_timestamp >= times[message.body], "it lay in the queue before its time"
+            assert message.store_timestamp >= times[message.body], "the message was in its queue before it was due"
         assert time.time() * 1000 >= times["at a time"]
 
 
@@ -255,7 +255,7 @@ def test_queues_that_move_between_consumers_keep_their_order(java: JavaClient, p
             second.drain(1, within_s=1)
         assert together() == {queue: list(range(count)) for queue, count in sent.items()}
     for reader in (first, second):
-        assert reader.seen, "both had their turn"
+        assert reader.seen, "both consumers must have received messages"
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_a_popped_and_consumed_message_is_delivered_once(
 ) -> None:
     sent = [f"message {number:03}" for number in range(100)]
     with popping(java, group, topic) as consumer:
-        assert consumer.queues(1) == {-1}, "all queues as one"
+        assert consumer.queues(1) == {-1}, "all queues must be assigned as one"
         producer.send(topic, sent)
         consumer.receive(100)
         # Longer than the invisible time: an unacknowledged message would be delivered again.

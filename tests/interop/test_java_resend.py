@@ -16,7 +16,7 @@ COMMITTED_S = 30
 @pytest.fixture(autouse=True)
 def only_sparrow(platform: Platform) -> None:
     if platform.kind != "sparrow":
-        pytest.skip("a request of Sparrow's own")
+        pytest.skip("resend is an extension of Sparrow")
 
 
 def test_a_push_consumer_gets_a_resent_range(

@@ -184,7 +184,7 @@ def test_broadcast_tags_and_sql_select_the_receivers(java: JavaClient, producer:
 
 def test_queues_that_move_between_consumers_keep_their_order(java: JavaClient, producer: Producer, topic: str) -> None:
     if java.version.startswith("4."):
-        pytest.skip("4.9 takes twenty seconds to share queues in order: it does so while the leader is replaced, below")
+        pytest.skip("clients of 4.9 take 20 s to rebalance orderly groups; a test below covers them")
     group, sent = f"{topic}_group", Counter[int]()
 
     def put() -> None:
@@ -210,7 +210,7 @@ def test_queues_that_move_between_consumers_keep_their_order(java: JavaClient, p
         wait_until(is_all_seen, within_s=SETTLE_S)
         assert first_seen([first, second]) == {queue: list(range(count)) for queue, count in sent.items()}
     for reader in (first, second):
-        assert reader.seen, "both had their turn"
+        assert reader.seen, "both consumers must have received messages"
 
 
 def test_a_group_continues_and_its_rejected_message_is_retried_then_dead_lettered(
@@ -274,7 +274,7 @@ def test_messages_are_delivered_at_their_time_unless_recalled(
         seen = consumer.receive(3)
         assert bodies(seen) == ["long ago", "at a time", "behind it"]
         for message in seen[1:]:
-            assert message.store_timestamp >= times[message.body], "it lay in the queue before its time"
+            assert message.store_timestamp >= times[message.body], "the message was in its queue before it was due"
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_transactions_are_committed_rolled_back_and_checked_even_of_a_dead_produ
         asked = producer.check_backs(5, within_s=ASKED_S)
         assert Counter(bodies(asked)) == {"orphan": 1, "paid": 1, "not paid": 1, "late": 2}
         seen = consumer.receive(4)
-        assert producer.check_backs(1, within_s=NOT_ASKED_S) == [], "all are over"
+        assert producer.check_backs(1, within_s=NOT_ASKED_S) == [], "every transaction must have ended"
     assert {message.msg_id == ids[message.body] for message in (*asked, *seen)} == {True}
     assert {(message.topic, message.tags) for message in (*asked, *seen)} == {(topic, "TagA")}
     assert sorted(bodies(consumer.seen)) == ["known paid", "late", "orphan", "paid"]
@@ -486,7 +486,7 @@ def test_a_popped_message_is_delivered_once(
         java.push_consumer(group, topic, popInvisibleMs=INVISIBLE_MS) as consumer,
         Admin(on_mysql.name_server) as admin,
     ):
-        assert consumer.queues(1) == {-1}, "all queues as one"
+        assert consumer.queues(1) == {-1}, "all queues must be assigned as one"
         producer.send(topic, [{"body": f"{n}", "properties": {"PRIORITY": Priority(n % 3).label}} for n in range(30)])
         assert Counter(bodies(consumer.receive(30))) == Counter(str(n) for n in range(30))
         # All are acknowledged long before their invisible time is over.

@@ -69,7 +69,7 @@ def body_of(shown: dict[str, str]) -> str:
 
 def test_cluster_list_shows_the_broker(mqadmin: Mqadmin, java: JavaClient, platform: Platform) -> None:
     if platform.kind.startswith("apache-5.") and java.version.startswith("4."):
-        pytest.skip("4.9 asks for the figure getTransferedTps, and brokers of 5.x have learnt to spell")
+        pytest.skip("4.9 reads the field getTransferedTps, which brokers of 5.x spell correctly")
     [row] = mqadmin.table("clusterList")
     assert row["Cluster Name"] == platform.cluster
     assert row["Broker Name"] == platform.broker_name

@@ -42,7 +42,7 @@ async def test_a_message_arrives_unchanged_at_the_place_in_its_send_result(fresh
     assert all(result.is_ok and result.broker_name == fresh_topic.platform.broker_name for result in results)
     messages = await fresh_topic.read_all(len(results))
     assert stored_ids(messages) == result_ids(results)
-    assert {queue_id for queue_id, _ in stored_ids(messages)} == set(range(QUEUES)), "the queues take turns"
+    assert {queue_id for queue_id, _ in stored_ids(messages)} == set(range(QUEUES)), "all queues must be used"
     for message in messages:
         number = message.properties["n"]
         assert message.body.decode() == f"第 {number} 条 🚀"
@@ -56,7 +56,7 @@ async def test_lingering_messages_share_requests_and_each_gets_its_own_place(fre
         futures = [producer.send_soon(fresh_topic.message(body)) for body in bodies]
         results = await asyncio.gather(*futures)
     lots = [queue_id for queue_id, _ in itertools.groupby(result.queue_id for result in results)]
-    assert len(lots) <= 20, "messages that go alone take turns at the queues"
+    assert len(lots) <= 20, "messages must be sent in batches, each to one queue"
     messages = await fresh_topic.read_all(1_000)
     assert stored_ids(messages) == result_ids(results)
     by_place = {position_of(message): message.body.decode() for message in messages}
@@ -122,7 +122,7 @@ async def test_a_compressed_body_is_restored_by_java_and_python_consumers(
     assert sorted(body_texts(await fresh_topic.read_all(2))) == [ours, theirs]
     async with fresh_topic.consumer() as consumer:
         pulled = [len((await consumer.pull(queue, 0)).records) for queue in fresh_topic.queues]
-        assert 0 < sum(pulled) < 10_000, "they travel and are kept compressed"
+        assert 0 < sum(pulled) < 10_000, "bodies must be sent and stored compressed"
         table = await consumer.read_table(fresh_topic.topic)
     assert sorted(body.decode() for body in table["body"].to_pylist()) == [ours, theirs]
 
@@ -200,7 +200,7 @@ async def test_iteration_delivers_messages_and_commits_the_finished_ones(fresh_t
     assert taken == numbered_bodies(4)
     async with Admin(fresh_topic.name_servers) as admin:
         progress = await admin.progress(fresh_topic.group, fresh_topic.topic)
-    assert progress.queues[fresh_topic.queue(1)].committed == 3, "the last one was still in hand"
+    assert progress.queues[fresh_topic.queue(1)].committed == 3, "the last message was still in progress"
     assert progress.lag == 2
 
 
@@ -365,7 +365,7 @@ async def test_a_sent_table_is_read_back_unchanged(fresh_topic: FreshTopic) -> N
         await fresh_topic.wait_until_readable(rows + 500)
         whole = await consumer.read_table(fresh_topic.topic, columns=["queue_id", "body"])
     in_queue = [row["body"] for row in whole.to_pylist() if row["queue_id"] == 2]
-    assert in_queue[-500:] == table["body"].slice(0, 500).to_pylist(), "to one queue, rows keep their order"
+    assert in_queue[-500:] == table["body"].slice(0, 500).to_pylist(), "rows of one queue must keep their order"
 
 
 # -- without an event loop --------------------------------------------------------------------------------------------

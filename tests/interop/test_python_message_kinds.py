@@ -85,7 +85,7 @@ async def test_a_transaction_is_committed_or_rolled_back(fresh_topic: FreshTopic
 
 async def test_the_checker_answers_check_backs_of_an_unended_transaction(fresh_topic: FreshTopic, scale: str) -> None:
     if scale != "full":
-        pytest.skip("brokers ask once a minute")
+        pytest.skip("brokers check back once a minute")
     asked: list[StoredMessage] = []
 
     def check(message: StoredMessage) -> TransactionState:

@@ -71,7 +71,7 @@ async def test_rows_are_written_to_apache_and_exactly_once_is_refused(
     queues_of = {}
     for row in rows:
         queues_of.setdefault(row["keys"], set()).add(row.queue_id)
-    assert all(len(queues) == 1 for queues in queues_of.values()), "a key has one queue"
+    assert all(len(queues) == 1 for queues in queues_of.values()), "a key must have one queue"
     with pytest.raises(Exception, match="delivery=atLeastOnce"):
         frame.write.format("sparrow").mode("append").options(**options, delivery="exactlyOnce").save()
     assert table_of(spark, fresh_topic).count() == COUNT

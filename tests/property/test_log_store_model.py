@@ -289,7 +289,9 @@ class LogStoreMachine(RuleBasedStateMachine):
         self.model.first = self.store.first
         oldest_ms = self.now_ms - HOUR_MS
         young = [written for written in self.model.log if written.data and written.store_ms > oldest_ms]
-        assert all(written.start >= self.store.first for written in young), "nothing goes before its time"
+        assert all(written.start >= self.store.first for written in young), (
+            "retention must not delete records too early"
+        )
         # Retention appended the state of topics at the head before it dropped the old records; the model ignores where.
 
     # -- stops and crashes, and what they may lose --------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_a_killed_archive_job_continues_without_duplicates_and_retention_keeps_t
     work = ArchiveJob(
         name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",), batch_rows_max=400
     )
-    assert trim(platform) == 0, "nothing is archived yet, so nothing goes, however old it is"
+    assert trim(platform) == 0, "nothing is archived yet, so nothing may be deleted"
 
     class Killed(Exception):
         pass
@@ -163,7 +163,7 @@ def test_the_broker_keeps_segments_until_the_retention_group_has_consumed_them()
     with run_platform(log=TINY_LOG | {"retention_group": "keeper"}) as platform:
         create_topic(platform, "late", 1)
         append(platform, "late", 0, [Draft(body=bytes(8000)) for _ in range(30)])
-        assert trim(platform) == 0, "the group has not begun"
+        assert trim(platform) == 0, "the group has committed nothing, so nothing may be deleted"
         place = platform._loop.run(_commit(platform, 10))
         assert trim(platform) > 0
         assert log_store_of(platform).first <= place

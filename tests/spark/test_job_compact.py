@@ -53,7 +53,7 @@ def quiet(_: object) -> None:
 def bodies(spark: SparkSession, path: str) -> dict[str, bytes]:
     rows = compact.read_table(spark, path).select("keys", "body").collect()
     found = {row["keys"]: bytes(row["body"]) for row in rows}
-    assert len(found) == len(rows), "a key is there once"
+    assert len(found) == len(rows), "a key must occur once"
     return found
 
 

@@ -216,7 +216,7 @@ async def pull(
 
 def read_pull_response(answer: RemotingCommand) -> PullResult:
     header = headers.read(PullMessageResponse, answer.ext)
-    assert answer.code == ResponseCode.SUCCESS or not answer.body, "only what was found has a body"
+    assert answer.code == ResponseCode.SUCCESS or not answer.body, "only a successful pull may have a body"
     return PullResult(answer.code, answer.remark or "", header, record.decode_all(bytes(answer.body)))
 
 

@@ -57,7 +57,7 @@ class RawConnection:
         """Return this many next frames."""
         while len(self._come) < count:
             data = await asyncio.wait_for(self.reader.read(_READ_BYTES), TIMEOUT_S)
-            assert data, f"the peer hung up; {len(self._come)} of {count} frames had come"
+            assert data, f"the peer closed the connection after {len(self._come)} of {count} frames"
             self.reads.append(len(data))
             self._come += self._stream.feed(data)
         found, self._come = self._come[:count], self._come[count:]

@@ -45,7 +45,7 @@ class BrokerProcess:
         assert said is not None
         async with asyncio.timeout(TIMEOUT_S):
             while not (line := (await said.readline()).decode()).startswith("ready"):
-                assert line, f"broker {self.name} ended by itself"
+                assert line, f"broker {self.name} ended unexpectedly"
                 if line.startswith("broker"):
                     self._port = int(line.rpartition(":")[2])
 

@@ -76,7 +76,7 @@ def run_script(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
-        raise AssertionError(f"no end after {timeout_s} s:\n{output}\n{errors}") from None
+        raise AssertionError(f"the script did not end within {timeout_s} s:\n{output}\n{errors}") from None
     return ScriptResult(process.returncode, output, errors)
 
 

@@ -11,7 +11,7 @@ async def eventually(condition: Callable[[], object], *, within_s: float = 10.0)
     """Wait until the condition holds; fail after a timeout."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
+        assert time.monotonic() < deadline, f"the condition was not met within {within_s} s"
         await asyncio.sleep(_POLL_INTERVAL_S)
 
 
@@ -19,5 +19,5 @@ def wait_until(condition: Callable[[], object], *, within_s: float = 10.0) -> No
     """The same without an event loop."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
+        assert time.monotonic() < deadline, f"the condition was not met within {within_s} s"
         time.sleep(_POLL_INTERVAL_S)

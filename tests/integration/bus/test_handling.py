@@ -406,7 +406,7 @@ async def test_failing_message_blocks_skips_or_parks_its_key_as_configured(make_
             assert (states['"bad"'], states['"later"']) == ("Failed", "Successed")
         bus.advance(61)
         await bus.drain()
-        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "what is parked waits for an operator"
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "a parked event must wait for an operator"
     mine = [value for value in heard if value != "other"]
     assert (
         mine
@@ -535,7 +535,7 @@ async def test_handler_may_run_and_crash_in_its_own_process(tmp_path: Path) -> N
         assert [each["StatusName"] for each in await read_rows(bus, "received") if each["Name"] == "double"][
             -1
         ] == "Failed"
-        assert (await bus.request("double", {"n": 4}))["n"] == 8, "the others go on"
+        assert (await bus.request("double", {"n": 4}))["n"] == 8, "other requests must still work"
 
 
 async def test_slow_group_delays_no_other_group(make_bus: MakeBus) -> None:
@@ -592,7 +592,7 @@ async def test_result_of_a_handler_goes_to_the_reply_topic_in_the_same_transacti
         numbers = [await bus.publish("order.created", n, callback="order.receipts") for n in (1, 2, 3, 4)]
         await bus.drain()
         states = [each["StatusName"] for each in await read_rows(bus, "received") if each["Name"] == "order.created"]
-        assert states == [*["Successed"] * 3, "Failed"], "an answer that cannot be written is a failure"
+        assert states == [*["Successed"] * 3, "Failed"], "a reply that cannot be stored must fail the event"
     assert {headers.name: value["number"] for value, headers in answers} == {"order.receipts": 1, "elsewhere": 2}
     [headers] = [headers for value, headers in answers if value["number"] == 1]
     assert (headers.correlation_id, headers.correlation_sequence) == (str(numbers[0]), 1)

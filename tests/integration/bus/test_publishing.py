@@ -163,7 +163,7 @@ async def test_publish_many_writes_all_events_at_once_in_order(bus: EventBus) ->
         ]
         assert {published[number]["StatusName"] for number in numbers[::2]} == {"Delayed"}
         queued = await read_rows(bus, "queue")
-        assert [each["MessageId"] for each in queued] == numbers, "Seq is the order they were given in"
+        assert [each["MessageId"] for each in queued] == numbers, "Seq must follow the order of the arguments"
         assert [each["OrderKey"] for each in queued] == [f"k{n % 3}" for n in range(250)]
 
 

@@ -105,7 +105,7 @@ async def test_published_is_successed_only_after_the_acknowledgement_of_the_brok
         await bus.drain()
         assert (await read_row(bus, "published"))["StatusName"] == "Successed"
         assert await count_rows(bus) == (1, 1, 0)
-    assert handled == [1], "sent more than once with one id, handled once"
+    assert handled == [1], "an event sent twice with one id must be handled once"
 
 
 async def test_received_is_successed_only_after_the_handler_returned(make_bus: MakeBus) -> None:
@@ -121,7 +121,7 @@ async def test_received_is_successed_only_after_the_handler_returned(make_bus: M
         await bus.publish("order.created", 1)
         await began.wait()
         received = await read_row(bus, "received")
-        assert received["StatusName"] == "Processing", "Processing is committed before the handler starts"
+        assert received["StatusName"] == "Processing", "Processing must be committed before the handler starts"
         assert received["ExpiresAt"] is None
         may_end.set()
         await bus.drain()
@@ -346,7 +346,7 @@ async def test_handler_may_set_its_retry_time_or_refuse_retries(make_bus: MakeBu
         [queued] = await read_rows(bus, "queue")
         assert timedelta(seconds=499) < queued["NextAt"] - later_row["Added"] < timedelta(seconds=530)
         assert (never_row["StatusName"], never_row["Retries"]) == ("Failed", 1)
-        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "rejected for good"
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "a rejected event must not be retried"
     assert rejected == [2]
     assert [info.error for info in failed] == ["Reject-->no such order"]
 
@@ -478,7 +478,7 @@ async def test_messages_of_a_dead_worker_are_taken_over_when_its_lease_ends(
     async with bus:
         bus.advance(55)
         await asyncio.gather(bus.core.worker.relay.step(), bus.core.worker.relay.step())
-        assert broker.sent == [], "its lease has not ended"
+        assert broker.sent == [], "its lease has not expired"
         [queued] = await read_rows(bus, "queue")
         assert (queued["LockedBy"], queued["LockToken"], queued["Crashes"]) == ("somebody/1", 1, 0)
         bus.advance(10)
@@ -623,7 +623,7 @@ async def test_only_unsent_messages_can_be_cancelled(make_bus: MakeBus, broker: 
         await bus.drain()
         with pytest.raises(IllegalTransition):
             await bus.operations.cancel(delayed, sent)
-        assert (await read_row(bus, "published", delayed))["StatusName"] == "Delayed", "all of them or none"
+        assert (await read_row(bus, "published", delayed))["StatusName"] == "Delayed", "either all rows change or none"
         await bus.operations.cancel(delayed)
         cancelled = await read_row(bus, "published", delayed)
         assert cancelled["StatusName"] == "Cancelled"

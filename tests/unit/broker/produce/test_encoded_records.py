@@ -51,7 +51,7 @@ def test_only_the_born_host_of_valid_records_is_overwritten():
     given = make_queue_batch("T", 1, [b"a", b"", b"ccc"], keys=["k", None, "l"], properties=[{"x": "y"}, {}, {}])
     (part,) = arrive(given)
     assert part.queue == Queue("T", 1)
-    assert bodies_in(part) == [b"a", b"", b"ccc"], "checksums are right"
+    assert bodies_in(part) == [b"a", b"", b"ccc"], "checksums must be correct"
     hosts = columns.decode(part.data, columns=["born_host"]).column(0).to_pylist()
     assert hosts == ["10.0.0.7:257"] * 3
     data = bytearray(part.data)

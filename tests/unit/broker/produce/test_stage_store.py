@@ -150,7 +150,7 @@ async def test_stages_are_appended_in_the_requested_order_and_never_twice(stages
     async with stages.claim(["a"]):
         with pytest.raises(Busy, match="is being committed"):
             await bodies_in(stages, "b", "a")
-    assert await bodies_in(stages, "a") == [b"a"], "a commit that failed leaves it"
+    assert await bodies_in(stages, "a") == [b"a"], "a failed commit must keep the stage"
 
 
 async def test_a_dropped_stage_is_removed_and_its_name_can_be_used_again(stages, tmp_path):
@@ -250,7 +250,7 @@ async def test_an_unused_stage_expires(tmp_path):
         now_ms += 1
         async with stages.claim(["old"]):
             await stages.expire()
-            assert "old" in stages, "it is is being committed"
+            assert "old" in stages, "the stage is being committed"
         await stages.expire()
         assert files(tmp_path) == ["young.part"]
 

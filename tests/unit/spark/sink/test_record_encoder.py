@@ -91,7 +91,7 @@ def test_many_bytes_of_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatc
 def test_long_bodies_are_compressed_and_round_trip(kind: Compression):
     bodies = [b"x" * 5000, b"short", bytes(np.random.default_rng(1).integers(0, 256, 5000, np.uint8)), b"y" * 4999]
     _packed, flags = compress_bodies(pa.array(bodies), kind, 4999)
-    assert (flags != 0).tolist() == [True, False, False, True], "what does not become shorter stays"
+    assert (flags != 0).tolist() == [True, False, False, True], "a body that compression does not shorten must stay"
     made = encoder(compress=kind.name.lower(), compressMinBytes="4999").encode_batches(
         MessageRows(pa.array(bodies)), QUEUES, np.zeros(4, np.int64)
     )

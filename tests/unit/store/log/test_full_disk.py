@@ -124,7 +124,7 @@ async def test_a_store_closed_on_a_full_disk_releases_its_directory_and_loses_no
         try:
             await store.close()
         except (OSError, SparrowError):
-            pytest.fail("closing is to do what it can")
+            pytest.fail("close must not raise")
         disk.allocate()
         with LogStore(tmp_path / "store", settings) as store:
             assert store.bounds_nowait(Q).end == count
@@ -158,7 +158,7 @@ async def test_appends_are_refused_above_one_ratio_and_accepted_again_below_anot
                 assert decode_bodies(await store.read(Q, 0))
         await store.offsets.commit("g", Q, 2)
     with LogStore(tmp_path, small_settings(**RATIOS), disk_ratio=gauge) as store:
-        assert await store.offsets.committed("g", Q) == 2, "what groups said still goes into the log at the end"
+        assert await store.offsets.committed("g", Q) == 2, "committed offsets must still be written at the end"
         with pytest.raises(StoreFull):
             store.append_nowait(Q, [make_draft("x")])
 

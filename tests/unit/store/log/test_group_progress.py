@@ -36,7 +36,9 @@ async def test_progress_is_the_oldest_unread_message_of_all_queues(store: LogSto
     for queue in (A, B, OTHER, A, B):
         await store.append(queue, [Draft(body=b"x")])
     await store.offsets.commit("archive", A, 1)
-    assert store.consumed_to("archive") == await place(store, B, 0), "it has not come to the topic's other queue"
+    assert store.consumed_to("archive") == await place(store, B, 0), (
+        "the group has not read the other queue of the topic"
+    )
     await store.offsets.commit("archive", B, 1)
     assert store.consumed_to("archive") == await place(store, A, 1)
     await store.offsets.commit("archive", A, 2)

@@ -26,7 +26,7 @@ async def written(tmp_path):
 async def test_a_damaged_record_is_skipped_and_the_others_are_returned(tmp_path, written):
     corrupt_log(tmp_path, written[3] + BODY_AT, 4096, b"X")
     with LogStore(tmp_path, SMALL_SETTINGS) as store:
-        assert store.read_nowait(Q, 0) is None, "old data is not for the event loop"
+        assert store.read_nowait(Q, 0) is None, "old data must not be read on the event loop"
         found = await store.read(Q, 0)
         assert decode_bodies(found) == [b"%d body" % n for n in range(10) if n != 3]
         assert (found.next_offset, found.bounds) == (10, QueueBounds(0, 10))

@@ -67,7 +67,7 @@ async def test_appends_during_a_sync_share_the_next_sync_and_return_in_order(tmp
         appended = await asyncio.gather(*tasks)
         assert released == list(range(20))
         assert [a.offset for a in appended] == list(range(20))
-        assert disk.syncs - before <= 3, "the one under way, and one for all who came meanwhile"
+        assert disk.syncs - before <= 3, "appends during a flush must share the next one"
         assert store.watermark("durable") == store.written
 
 
@@ -90,7 +90,7 @@ async def test_a_slow_disk_raises_flush_timeout_and_the_message_is_still_written
         disk.open.clear()
         with pytest.raises(FlushTimeout):
             await store.append(Q, [make_draft("late")])
-        assert decode_bodies(await store.read(Q, 0)) == [b"late"], "it is written all the same"
+        assert decode_bodies(await store.read(Q, 0)) == [b"late"], "the message must be written anyway"
         disk.open.set()
         await eventually(lambda: store.watermark("durable") == store.written)
 
@@ -110,9 +110,9 @@ async def test_after_a_failed_sync_all_waiting_appends_fail_and_no_more_are_acce
         await store.append(Q, [make_draft("no")])
     with pytest.raises(StoreFailed):
         await store.catalog.put_topic(Topic(name="no"))
-    assert decode_bodies(await store.read(Q, 0))[0] == b"safe", "reads go on"
+    assert decode_bodies(await store.read(Q, 0))[0] == b"safe", "reads must still work"
     await store.close()
-    assert (tmp_path / "abort").exists(), "the next start must not trust this stop"
+    assert (tmp_path / "abort").exists(), "the shutdown must not count as clean"
 
 
 async def test_a_failed_sync_of_the_maintenance_thread_stops_the_store_too(tmp_path, disk):

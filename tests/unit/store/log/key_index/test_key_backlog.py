@@ -197,7 +197,7 @@ async def test_keys_of_the_kept_part_of_a_truncated_run_are_found(store):
     )
     with store._maintenance_thread.paused():
         places = store.append_encoded_nowait(Q, encoded.data, encoded.sizes).physical_offsets
-        assert store._writer.key_backlog.held_bytes > 0, "the cut is to meet the run unfiled"
+        assert store._writer.key_backlog.held_bytes > 0, "the run must not be indexed before the cut"
         store.truncate(places[2])
     assert await found(store, "k") == [b"0", b"1"]
     assert await found(store, "c") == []

@@ -45,7 +45,7 @@ async def test_tokens_are_stored_and_returned_unchanged(tmp_path):
         await store.tokens.put(C)
         before = await store.tokens.all()
         await store.tokens.put(GONE)
-        assert before == {P.name: P, C.name: C}, "what was told does not change afterwards"
+        assert before == {P.name: P, C.name: C}, "a returned value must not change afterwards"
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
     async with LogStore(tmp_path, small_settings()) as store:
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
@@ -80,6 +80,6 @@ async def test_retention_deletes_messages_and_keeps_tokens(tmp_path):
             await store.append(Queue("T", 0), [make_draft(bytes(1000))])
         now[0] += 2 * 3_600_000
         assert await store.trim() > 0
-        assert store.first > 0, "the segment with the first words is gone"
+        assert store.first > 0, "the segment with the first updates must be deleted"
     async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
