@@ -21,7 +21,7 @@ from sparrow.testing import RunningPlatform
 @pytest.fixture
 async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
     async with running_platform_driver(tmp_path) as running:
-        await running.topic("T")
+        await running.create_topic("T")
         yield running
 
 

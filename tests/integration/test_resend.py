@@ -350,7 +350,7 @@ async def test_other_requests_are_served_during_a_large_resend(resend_client):
 @pytest.fixture
 async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
     async with running_platform_driver(tmp_path) as running:
-        await running.topic("T")
+        await running.create_topic("T")
         yield running
 
 

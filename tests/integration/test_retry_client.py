@@ -25,7 +25,7 @@ QUICK_MS = 10
 @pytest.fixture
 async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
     async with running_platform_driver(tmp_path) as running:
-        await running.topic("T")
+        await running.create_topic("T")
         yield running
 
 

@@ -70,12 +70,12 @@ async def driver(tmp_path: Path, database_url: str) -> AsyncIterator[PlatformDri
         yield running
 
 
-async def rows(driver: PlatformDriver, sql: str) -> list[tuple[object, ...]]:
+async def fetch_rows(driver: PlatformDriver, sql: str) -> list[tuple[object, ...]]:
     """Return the rows of a query on the database."""
     return [tuple(row) for row in await sql_store_of(driver.platform.broker).database.fetch(sql)]
 
 
-async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
+async def read_bodies(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
     """Return the bodies of all messages in a queue."""
     answer = await channel.request(RequestCode.GET_MAX_OFFSET, QueueRequest(topic, queue_id), timeout_ms=10_000)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -88,7 +88,7 @@ async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE)
 
 
 @asynccontextmanager
-async def reading(
+async def running_consumer(
     driver: PlatformDriver, handler: RecordingHandler, topic: str = "t", **options: object
 ) -> AsyncIterator[Consumer]:
     how = {name: options.pop(name) for name in ("orderly", "workers") if name in options}
@@ -141,7 +141,7 @@ async def test_messages_sent_singly_in_batches_and_with_linger_all_arrive_once(d
     assert sorted(offsets) == list(range(311)), "every message must have its own offset, without gaps"
     assert [result.queue_offset for result in some] == list(range(1, 11))
     handler = RecordingHandler()
-    async with reading(driver, handler):
+    async with running_consumer(driver, handler):
         await eventually(lambda: len(handler.messages) >= 311)
         await driver.wait_for_commit(311, "readers", "t", MIDDLE)
     assert sorted(handler.texts) == sorted(
@@ -177,7 +177,7 @@ async def test_a_priority_determines_the_queue_and_the_table(driver: PlatformDri
             (message,) = (await pull(driver.channel, "jobs", result.queue_id)).messages
             assert (message.queue_id, message.body) == (result.queue_id, body)
             table = f"msg_{priority.label}_jobs" + (f"${part}" if part else "")
-            assert [(row[0], bytes(row[1])) for row in await rows(driver, f'SELECT id, body FROM "{table}"')] == [
+            assert [(row[0], bytes(row[1])) for row in await fetch_rows(driver, f'SELECT id, body FROM "{table}"')] == [
                 (1, body)
             ]  # type: ignore[call-overload]
     answer = await try_send(driver.channel, "jobs", b"x", 0, encode_properties(PRIORITY="urgent"))
@@ -231,7 +231,7 @@ async def test_tags_and_sql92_conditions_filter_messages(driver: PlatformDriver)
             tag = "even" if number % 2 == 0 else "odd"
             await producer.send(Message("t", str(number), tags=tag, properties={"euros": str(number)}))
     handler = RecordingHandler()
-    async with reading(driver, handler, expression="even"):
+    async with running_consumer(driver, handler, expression="even"):
         await driver.wait_for_commit(40, "readers", "t", MIDDLE)
     assert sorted(handler.texts, key=int) == [str(number) for number in range(0, 40, 2)]
     async with Consumer(driver.name_servers, group="by-price", commit_interval_ms=QUICK_MS) as consumer:
@@ -248,7 +248,7 @@ async def test_ordered_consumers_read_each_queue_in_order_and_each_message_once(
         await driver.send("ordered", [f"{part}-{n}" for n in range(30)], part)
     handler = RecordingHandler()
     async with (
-        reading(driver, handler, "ordered", orderly=True),
+        running_consumer(driver, handler, "ordered", orderly=True),
         Consumer(driver.name_servers, group="readers") as second,
     ):
         await second.subscribe("ordered")
@@ -277,7 +277,7 @@ async def test_a_failed_message_is_retried_or_dead_lettered(driver: PlatformDriv
         if message.body == b"never":
             raise DeadLetter
 
-    async with reading(driver, handle), Admin(driver.name_servers) as admin:  # type: ignore[arg-type]
+    async with running_consumer(driver, handle), Admin(driver.name_servers) as admin:  # type: ignore[arg-type]
         begun = time.monotonic()
         async with Producer(driver.name_servers) as producer:
             await producer.send(Message("t", "later", keys="k"))
@@ -294,40 +294,42 @@ async def test_a_failed_message_is_retried_or_dead_lettered(driver: PlatformDriv
 async def test_retries_have_growing_delays_and_end_in_the_dead_letter_queue(tmp_path: Path, database_url: str) -> None:
     """With a manual clock: 10 s, then 30 s; after the last retry the message becomes a dead letter."""
     now = Clock(clock.now_ms())
-    async with running_broker_client(tmp_path, now, store=database_url) as desk:
+    async with running_broker_client(tmp_path, now, store=database_url) as client:
         retry = Queue("%RETRY%g", 0)
-        await desk.subscribe("g", t="*")
+        await client.subscribe("g", t="*")
         # The message has a producer id; retries must not be dropped as repeated sends.
-        result = await desk.send(Queue("t", 0), b"unlucky", __PID=PRODUCER, __SEQ="1")
+        result = await client.send(Queue("t", 0), b"unlucky", __PID=PRODUCER, __SEQ="1")
         place = int(result.message_id[-16:], 16)
         for times, delay_ms in enumerate((10_000, 30_000)):
-            await desk.request_ok(
+            await client.request_ok(
                 RequestCode.CONSUMER_SEND_MSG_BACK, SendMessageBack(place, "g", 0, reconsume_times_max=2)
             )
             now.now_ms += delay_ms - 1_000
             await asyncio.sleep(0.2)
-            assert await everything(desk.channel, retry.topic, 0) == [b"unlucky"] * times, (
+            assert await read_bodies(client.channel, retry.topic, 0) == [b"unlucky"] * times, (
                 "the message was delivered early"
             )
             now.now_ms += 1_000
-            found = await comes(desk, retry, times)
+            found = await wait_for_message(client, retry, times)
             assert (found.reconsume_times, found.body, found.queue_offset) == (times + 1, b"unlucky", times)
             place = found.physical_offset
-        await desk.request_ok(RequestCode.CONSUMER_SEND_MSG_BACK, SendMessageBack(place, "g", 0, reconsume_times_max=2))
-        assert (await comes(desk, Queue("%DLQ%g", 0), 0)).body == b"unlucky"
+        await client.request_ok(
+            RequestCode.CONSUMER_SEND_MSG_BACK, SendMessageBack(place, "g", 0, reconsume_times_max=2)
+        )
+        assert (await wait_for_message(client, Queue("%DLQ%g", 0), 0)).body == b"unlucky"
 
 
-async def comes(desk: BrokerClient, queue: Queue, offset: int) -> StoredMessage:
+async def wait_for_message(client: BrokerClient, queue: Queue, offset: int) -> StoredMessage:
     """Wait for the message at this offset and return it."""
     async with asyncio.timeout(5):
-        while not (found := (await pull(desk.channel, queue.topic, queue.id, offset, long_poll_ms=1_000)).messages):
+        while not (found := (await pull(client.channel, queue.topic, queue.id, offset, long_poll_ms=1_000)).messages):
             pass
     return found[0]
 
 
 async def test_delayed_messages_are_delivered_when_due_and_can_be_recalled(driver: PlatformDriver) -> None:
     handler = RecordingHandler()
-    async with reading(driver, handler), Producer(driver.name_servers) as producer:
+    async with running_consumer(driver, handler), Producer(driver.name_servers) as producer:
         begun_ms = clock.now_ms()
         await producer.send(Message("t", "level 1"), delay_level=1)
         await producer.send(Message("t", "in 400 ms"), deliver_after_ms=400)
@@ -346,7 +348,7 @@ async def test_delayed_messages_are_delivered_when_due_and_can_be_recalled(drive
         assert 0 <= late_ms < 1_000, f"{message.body!r} was delivered {late_ms} ms late"
         assert message.queue_id == (0 if b"urgent" in message.body else MIDDLE)
     assert last.recall_handle is not None
-    assert await rows(driver, "SELECT id FROM hermes_delay") == []
+    assert await fetch_rows(driver, "SELECT id FROM hermes_delay") == []
 
 
 async def test_a_delay_beyond_the_horizon_is_refused(driver: PlatformDriver) -> None:
@@ -358,7 +360,7 @@ async def test_a_delay_beyond_the_horizon_is_refused(driver: PlatformDriver) -> 
 async def test_a_resend_delivers_messages_to_its_group_once_more(driver: PlatformDriver) -> None:
     await driver.send("t", [f"order-{n}" for n in range(6)])
     handler = RecordingHandler()
-    async with reading(driver, handler), Admin(driver.name_servers) as admin:
+    async with running_consumer(driver, handler), Admin(driver.name_servers) as admin:
         await driver.wait_for_commit(6, "readers", "t", MIDDLE)
         resent = await admin.resend("t", group="readers", begin=2, end=4, queue_id=MIDDLE)
         assert resent.count == 3
@@ -373,16 +375,16 @@ async def test_a_resend_delivers_messages_to_its_group_once_more(driver: Platfor
 
 async def test_a_half_message_is_visible_after_a_commit_and_never_after_a_rollback(driver: PlatformDriver) -> None:
     handler = RecordingHandler()
-    async with reading(driver, handler), Producer(driver.name_servers, group="shop") as producer:
+    async with running_consumer(driver, handler), Producer(driver.name_servers, group="shop") as producer:
         async with producer.transaction(Message("t", "paid", keys="order-1")) as begun:
-            assert len(await rows(driver, "SELECT id FROM hermes_half")) == 1
+            assert len(await fetch_rows(driver, "SELECT id FROM hermes_half")) == 1
             assert handler.messages == []
         with pytest.raises(ZeroDivisionError):
             async with producer.transaction(Message("t", "not paid")):
                 raise ZeroDivisionError
         await eventually(lambda: handler.texts == ["paid"])
         assert handler.messages[0].unique_key == begun.message_id
-        assert await rows(driver, "SELECT id FROM hermes_half") == []
+        assert await fetch_rows(driver, "SELECT id FROM hermes_half") == []
         await producer.send(Message("t", "after it"))
         await eventually(lambda: handler.texts == ["paid", "after it"])
 
@@ -402,7 +404,7 @@ async def test_an_undecided_transaction_is_checked_back(tmp_path: Path, database
     async with running_sql_platform(tmp_path, database_url, **IMPATIENT) as driver:
         handler = RecordingHandler()
         async with (
-            reading(driver, handler),
+            running_consumer(driver, handler),
             Producer(driver.name_servers, group="shop", transaction_checker=check) as producer,
         ):
             for message in (Message("t", "done", priority="low"), Message("t", "undone")):
@@ -411,7 +413,7 @@ async def test_an_undecided_transaction_is_checked_back(tmp_path: Path, database
             assert handler.messages[0].queue_id == 2
             await eventually(lambda: b"undone" in asked and b"done" in asked)
             async with asyncio.timeout(5):
-                while await rows(driver, "SELECT id FROM hermes_half"):
+                while await fetch_rows(driver, "SELECT id FROM hermes_half"):
                     await asyncio.sleep(0.02)
 
 
@@ -428,7 +430,7 @@ async def test_another_producer_of_the_group_gets_the_check_back_if_the_first_is
         async with Producer(driver.name_servers, group="shop", transaction_checker=check) as heir:
             await heir.send(Message("t", "hello"))
             async with asyncio.timeout(5):
-                while await everything(driver.channel) != [b"hello", b"orphan"]:
+                while await read_bodies(driver.channel) != [b"hello", b"orphan"]:
                     await asyncio.sleep(0.02)
 
 
@@ -437,9 +439,9 @@ async def test_a_transaction_without_an_answer_is_given_up_and_never_visible(tmp
         async with Producer(driver.name_servers, group="shop") as producer:
             await producer.begin_transaction(Message("t", "forgotten"))
         async with asyncio.timeout(5):
-            while [row[0] for row in await rows(driver, "SELECT state FROM hermes_half")] != ["given_up"]:
+            while [row[0] for row in await fetch_rows(driver, "SELECT state FROM hermes_half")] != ["given_up"]:
                 await asyncio.sleep(0.02)
-        assert await everything(driver.channel) == []
+        assert await read_bodies(driver.channel) == []
 
 
 async def test_another_group_or_offset_cannot_end_a_transaction(driver: PlatformDriver) -> None:
@@ -450,12 +452,12 @@ async def test_another_group_or_offset_cannot_end_a_transaction(driver: Platform
         word = EndTransaction(group, half.queue_offset, offset, COMMIT, "id")
         answer = await driver.channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
         assert answer.code != ResponseCode.SUCCESS
-    assert await everything(driver.channel) == []
+    assert await read_bodies(driver.channel) == []
     word = EndTransaction("p", half.queue_offset, place, COMMIT, "id")
     assert (
         await driver.channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
     ).code == ResponseCode.SUCCESS
-    assert await everything(driver.channel) == [b"paid"]
+    assert await read_bodies(driver.channel) == [b"paid"]
 
 
 # -- dedup ------------------------------------------------------------------------------------------------------------
@@ -477,7 +479,7 @@ async def test_a_repeated_send_is_stored_once_across_queues_and_restarts(tmp_pat
         again = await send(driver.channel, "wide", b"once", 0, ticket(1))
         assert (again.queue_id, again.queue_offset) == (first.queue_id, first.queue_offset)
         await send(driver.channel, "wide", b"3", 0, ticket(3))
-        found = await everything(driver.channel, "wide", 1) + await everything(driver.channel, "wide", 4)
+        found = await read_bodies(driver.channel, "wide", 1) + await read_bodies(driver.channel, "wide", 4)
         assert sorted(found) == [b"2", b"3", b"once"]
 
 
@@ -496,9 +498,11 @@ async def test_a_repeated_delayed_or_half_message_is_delivered_once(driver: Plat
             word = EndTransaction("p", half.queue_offset, int(half.message_id[-16:], 16), COMMIT, "id")
             assert (await driver.channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)).code == 0
     async with asyncio.timeout(5):
-        while await rows(driver, "SELECT id FROM hermes_delay") or await rows(driver, "SELECT id FROM hermes_half"):
+        while await fetch_rows(driver, "SELECT id FROM hermes_delay") or await fetch_rows(
+            driver, "SELECT id FROM hermes_half"
+        ):
             await asyncio.sleep(0.02)
-    assert await everything(driver.channel) == [b"once"]
+    assert await read_bodies(driver.channel) == [b"once"]
 
 
 # -- restarts ---------------------------------------------------------------------------------------------------------
@@ -510,25 +514,25 @@ async def test_a_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path
         await driver.send("t", ["a", "b", "c"])
         await driver.send("wide", ["x"], 2)
         handler = RecordingHandler()
-        async with reading(driver, handler):
+        async with running_consumer(driver, handler):
             await driver.wait_for_commit(3, "readers", "t", MIDDLE)
         async with Producer(driver.name_servers, group="shop") as producer:
             await producer.send(Message("t", "delayed"), deliver_after_ms=2_000)
             half = await producer.begin_transaction(Message("t", "half"))
         topics, groups = sorted(await admin.topics()), sorted(await admin.groups())
-        tables = await rows(driver, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
+        tables = await fetch_rows(driver, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
     async with running_sql_platform(tmp_path, database_url) as driver, Admin(driver.name_servers) as admin:
         assert sorted(await admin.topics()) == topics
         assert sorted(await admin.groups()) == groups
-        kept = await rows(driver, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
+        kept = await fetch_rows(driver, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
         assert kept == tables
-        assert await everything(driver.channel, "wide", read_queue_id(2, Priority.MIDDLE)) == [b"x"]
+        assert await read_bodies(driver.channel, "wide", read_queue_id(2, Priority.MIDDLE)) == [b"x"]
         assert await driver.committed_offset("readers", "t", MIDDLE) == 3
         handler = RecordingHandler()
-        async with reading(driver, handler), Producer(driver.name_servers, group="shop") as producer:
+        async with running_consumer(driver, handler), Producer(driver.name_servers, group="shop") as producer:
             await producer.end_transaction(half, TransactionState.COMMIT)
             await eventually(lambda: sorted(handler.texts) == ["delayed", "half"])
-        assert sorted(await everything(driver.channel)) == [b"a", b"b", b"c", b"delayed", b"half"]
+        assert sorted(await read_bodies(driver.channel)) == [b"a", b"b", b"c", b"delayed", b"half"]
 
 
 async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
@@ -556,7 +560,7 @@ async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
         await asyncio.wait_for(asyncio.gather(*producing), 5)
         await driver.platform.broker.start()  # the platform stops it again
     async with running_sql_platform(tmp_path, database_url) as driver:
-        found = await everything(driver.channel)
+        found = await read_bodies(driver.channel)
     assert len(found) == len(set(found)), "a message is stored twice"
     assert set(acknowledged) <= set(found), "an acknowledged message is lost"
 
@@ -576,7 +580,7 @@ async def test_a_stop_answers_sends_in_progress_and_loses_no_confirmed_message(
 async def test_a_topic_whose_name_is_no_table_name_is_refused_and_not_created(
     driver: PlatformDriver, name: str, sentence: str
 ) -> None:
-    before = await rows(driver, "SELECT topic, state FROM hermes_topic ORDER BY topic")
+    before = await fetch_rows(driver, "SELECT topic, state FROM hermes_topic ORDER BY topic")
     answer = await try_send(driver.channel, name, b"x")
     assert answer.code != ResponseCode.SUCCESS
     assert sentence in answer.remark
@@ -586,14 +590,14 @@ async def test_a_topic_whose_name_is_no_table_name_is_refused_and_not_created(
         with pytest.raises(SparrowError, match=sentence):
             await producer.send(Message(name, "x"))
         assert name not in await admin.topics()
-    assert await rows(driver, "SELECT topic, state FROM hermes_topic ORDER BY topic") == before
+    assert await fetch_rows(driver, "SELECT topic, state FROM hermes_topic ORDER BY topic") == before
 
 
 async def test_unusual_legal_topic_names_work(driver: PlatformDriver) -> None:
     for name in ("a", "0", "o" * 40, "a-b_c", "select", "order|created"):
         await driver.create_topic(name, 2)
         result = await send(driver.channel, name, name.encode(), 1, encode_properties(KEYS=name))
-        assert await everything(driver.channel, name, result.queue_id) == [name.encode()]
+        assert await read_bodies(driver.channel, name, result.queue_id) == [name.encode()]
         async with Admin(driver.name_servers) as admin:
             assert body_texts(await admin.find_by_key(name, name)) == [name]
 
@@ -613,7 +617,7 @@ async def test_a_too_large_message_is_refused(driver: PlatformDriver) -> None:
     answer = await try_send(driver.channel, "t", bytes(5 << 20))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
     assert "4194304" in answer.remark
-    assert await everything(driver.channel) == []
+    assert await read_bodies(driver.channel) == []
     async with Producer(driver.name_servers, message_bytes_max=8 << 20, compress_above_bytes=None) as producer:
         with pytest.raises(Refused):
             await producer.send(Message("t", bytes(5 << 20)))
@@ -626,9 +630,9 @@ async def test_a_topic_can_be_created_again_without_the_lane_flag(driver: Platfo
     async with Admin(driver.name_servers) as admin:
         await admin.create_topic("t", 1)
         await admin.create_topic("t", 2)
-    assert await everything(driver.channel) == [b"a"]
+    assert await read_bodies(driver.channel) == [b"a"]
     await send(driver.channel, "t", b"b", 1)
-    assert await everything(driver.channel, "t", read_queue_id(1, Priority.MIDDLE)) == [b"b"]
+    assert await read_bodies(driver.channel, "t", read_queue_id(1, Priority.MIDDLE)) == [b"b"]
 
 
 # -- failures of the database -----------------------------------------------------------------------------------------
@@ -641,14 +645,14 @@ def server(request: pytest.FixtureRequest):
         yield running
 
 
-async def killed(server: Server) -> None:
+async def kill_server(server: Server) -> None:
     await asyncio.to_thread(server.kill)
 
 
 async def test_a_send_waits_for_a_database_that_returns_within_wait_ms(tmp_path: Path, server: Server) -> None:
     async with running_sql_platform(tmp_path, server.new_database(), wait_ms=20_000) as driver:
         await send(driver.channel, "t", b"before")
-        await killed(server)
+        await kill_server(server)
         sending = [
             asyncio.create_task(slow_send(driver.channel, b"during")),
             asyncio.create_task(slow_send(driver.channel, b"repeated", ticket(1))),
@@ -660,9 +664,9 @@ async def test_a_send_waits_for_a_database_that_returns_within_wait_ms(tmp_path:
         for answer in await asyncio.gather(*sending):
             assert answer.code == ResponseCode.SUCCESS, answer.remark
         async with asyncio.timeout(10):
-            while len(await everything(driver.channel)) < 4:
+            while len(await read_bodies(driver.channel)) < 4:
                 await asyncio.sleep(0.05)
-        found = await everything(driver.channel)
+        found = await read_bodies(driver.channel)
         assert sorted(found) == [b"before", b"during", b"later", b"repeated"]
         assert found[0] == b"before"
 
@@ -677,7 +681,7 @@ async def test_sends_fail_while_the_database_is_down_and_work_again_after_it_ret
 ) -> None:
     async with running_sql_platform(tmp_path, server.new_database(), wait_ms=1_000) as driver:
         await send(driver.channel, "t", b"before")
-        await killed(server)
+        await kill_server(server)
         for words in ("", encode_properties(TIMER_DELAY_MS="10"), encode_properties(TRAN_MSG="true", PGROUP="p")):
             begun = time.monotonic()
             answer = await slow_send(driver.channel, b"lost", words)
@@ -693,7 +697,7 @@ async def test_sends_fail_while_the_database_is_down_and_work_again_after_it_ret
         waiting = asyncio.create_task(try_pull(driver.channel, "t", MIDDLE, 2, long_poll_ms=5_000))
         await send(driver.channel, "t", b"woken")
         assert (await waiting).code == ResponseCode.SUCCESS
-        assert await everything(driver.channel) == [b"before", b"after", b"woken"]
+        assert await read_bodies(driver.channel) == [b"before", b"after", b"woken"]
         await eventually(lambda: driver.platform.broker.broker.broker_id == 0)
 
 
@@ -720,11 +724,11 @@ async def test_kills_of_the_database_neither_lose_nor_duplicate_confirmed_messag
 
         producing = [asyncio.create_task(produce(who)) for who in range(6)]
         handler = RecordingHandler()
-        async with reading(driver, handler):
+        async with running_consumer(driver, handler):
             for _ in range(10 if scale == "full" else 2):
                 count = len(acknowledged)
                 await eventually(lambda count=count: len(acknowledged) > count + 100, within_s=30)
-                await killed(server)
+                await kill_server(server)
                 await asyncio.sleep(0.3)
                 await asyncio.to_thread(server.start)
             count = len(acknowledged)
@@ -732,7 +736,7 @@ async def test_kills_of_the_database_neither_lose_nor_duplicate_confirmed_messag
             is_over = True
             await asyncio.gather(*producing)
             await eventually(lambda: acknowledged.keys() <= {m.body for m in handler.messages}, within_s=20)
-        found = await everything(driver.channel)
+        found = await read_bodies(driver.channel)
     print(f"{len(acknowledged)} acknowledged, {len(found)} stored, {len(handler.messages)} delivered")
     assert len(found) == len(set(found)), "a message is stored twice"
     assert {body: found.index(body) for body in list(acknowledged)[:500]} == dict(list(acknowledged.items())[:500])
@@ -744,7 +748,7 @@ async def test_a_broker_stops_while_its_database_is_down(tmp_path: Path, server:
         await driver.send("t", ["a"])
         header = headers.CommitOffset("g", "t", MIDDLE, 1)
         await driver.channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)
-        await killed(server)
+        await kill_server(server)
         sending = asyncio.create_task(slow_send(driver.channel, b"lost"))
         await asyncio.sleep(0)
         begun = time.monotonic()
@@ -759,7 +763,7 @@ async def test_a_broker_stops_while_its_database_is_down(tmp_path: Path, server:
 
 async def test_a_broker_does_not_start_while_its_database_is_down(tmp_path: Path, server: Server) -> None:
     url = server.new_database()
-    await killed(server)
+    await kill_server(server)
     with pytest.raises(SparrowError, match="cannot reach the database"):
         async with running_sql_platform(tmp_path, url):
             pass

@@ -46,11 +46,11 @@ async def two(tmp_path: Path, database_url: str):
     async with running_sql_brokers(tmp_path, database_url, 2) as running:
         async with Admin(running.name_servers) as admin:
             await admin.create_topic("t", 1)
-        await known_everywhere(running, "t")
+        await wait_until_known(running, "t")
         yield running
 
 
-async def known_everywhere(running: SqlBrokers, topic: str, *, within_s: float = 2.0) -> None:
+async def wait_until_known(running: SqlBrokers, topic: str, *, within_s: float = 2.0) -> None:
     await eventually(lambda: all(topic in server.broker.topics for server in running.brokers), within_s=within_s)
 
 
@@ -68,28 +68,30 @@ async def commit(running: SqlBrokers, at: int, group: str, offset: int, queue_id
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
-async def reads(running: SqlBrokers, at: int, offset: int | None, group: str = "g", *, within_s: float = 2.0) -> None:
+async def wait_until_reads(
+    running: SqlBrokers, at: int, offset: int | None, group: str = "g", *, within_s: float = 2.0
+) -> None:
     """Wait until this broker returns this committed offset."""
     async with asyncio.timeout(within_s):
         while await committed(running, at, group) != offset:
             await asyncio.sleep(0.01)
 
 
-async def take_the_lease_away(running: SqlBrokers, of: int) -> None:
+async def take_lease(running: SqlBrokers, of: int) -> None:
     """Expire the lease of the leader and let the other broker acquire it."""
     heir = sql_store_of(running.brokers[1 - of])
     await heir.database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
     await leadership_of(running.brokers[1 - of])._renew()
 
 
-def silence(running: SqlBrokers, at: int) -> None:
+def stop_lease_renewal(running: SqlBrokers, at: int) -> None:
     """Stop the renewal of its lease while the broker keeps running, as if it had been frozen."""
     task = leadership_of(running.brokers[at])._task
     assert task is not None
     task.cancel()
 
 
-async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
+async def read_bodies(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
     """Return all bodies in a queue. Fetch its end first: pulls may lag a second behind other brokers' appends."""
     answer = await channel.request(RequestCode.GET_MAX_OFFSET, QueueRequest(topic, queue_id), timeout_ms=5_000)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -126,7 +128,7 @@ async def test_a_stopped_leader_is_replaced_within_its_lease(tmp_path: Path, dat
 
 
 async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_id(two: SqlBrokers) -> None:
-    silence(two, 0)
+    stop_lease_renewal(two, 0)
     await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
     leading = leadership_of(two.brokers[0])
     await leading._renew()
@@ -136,7 +138,7 @@ async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_
 
 
 async def test_a_former_leader_does_not_remove_the_new_one_from_the_routes(two: SqlBrokers) -> None:
-    silence(two, 0)
+    stop_lease_renewal(two, 0)
     async with asyncio.timeout(3):
         while (await two.registered_brokers()).get(0) != str(two.brokers[1].address):
             await asyncio.sleep(0.01)
@@ -162,10 +164,10 @@ async def test_a_topic_created_on_one_broker_is_known_on_the_others(tmp_path: Pa
         for at, channel in enumerate(running.channels):
             await send(channel, f"made-on-{at}", b"first")
         for at in range(3):
-            await known_everywhere(running, f"made-on-{at}")
+            await wait_until_known(running, f"made-on-{at}")
         for at in range(3):
             for channel in running.channels:
-                assert await everything(channel, f"made-on-{at}") == [b"first"]
+                assert await read_bodies(channel, f"made-on-{at}") == [b"first"]
 
 
 async def test_concurrent_first_sends_to_all_brokers_create_one_topic(tmp_path: Path, database_url: str) -> None:
@@ -174,7 +176,7 @@ async def test_concurrent_first_sends_to_all_brokers_create_one_topic(tmp_path: 
             *(send(channel, "t", f"{at}-{n}".encode()) for at, channel in enumerate(running.channels) for n in range(5))
         )
         assert sorted(answer.queue_offset for answer in answers) == list(range(15))
-        found = await everything(running.channels[0])
+        found = await read_bodies(running.channels[0])
         assert sorted(found) == sorted(f"{at}-{n}".encode() for at in range(3) for n in range(5))
 
 
@@ -210,7 +212,7 @@ async def test_a_topic_recreated_by_another_broker_loses_no_confirmed_message(tw
             kept.append(body)
         await asyncio.sleep(0.1)
     assert len(kept) > 1, "the other broker must learn of the new topic within 2 s"
-    assert sorted(await everything(two.channels[0])) == sorted(kept)
+    assert sorted(await read_bodies(two.channels[0])) == sorted(kept)
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
@@ -239,7 +241,7 @@ async def test_a_parked_pull_is_woken_even_if_another_request_saw_the_message_fi
         waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
         await eventually(lambda: two.brokers[1].broker.long_polls.count == 1)
         await send(two.channels[0], "t", str(number).encode())
-        assert len(await everything(two.channels[1])) == number + 1
+        assert len(await read_bodies(two.channels[1])) == number + 1
         begun = time.monotonic()
         await waiting
         assert time.monotonic() - begun < 2, f"message {number} woke no waiting reader"
@@ -251,7 +253,7 @@ async def test_all_brokers_return_messages_in_the_same_order(two: SqlBrokers) ->
             await send_batch(two.channels[at], "t", [(f"{at}-{number}-{n}".encode(), b"") for n in range(5)])
 
     await asyncio.gather(produce(0), produce(1))
-    found = [await everything(channel) for channel in two.channels]
+    found = [await read_bodies(channel) for channel in two.channels]
     assert found[0] == found[1]
     assert len(found[0]) == 200
     for at in (0, 1):
@@ -274,7 +276,7 @@ async def test_a_broker_frozen_in_a_transaction_does_not_block_appends_of_others
             answer = await try_send(two.channels[1], "t", b"after")
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS, answer.remark
-    assert await everything(two.channels[1]) == [b"before", b"after"]
+    assert await read_bodies(two.channels[1]) == [b"before", b"after"]
 
 
 async def test_a_send_repeated_at_another_broker_is_stored_once(two: SqlBrokers) -> None:
@@ -295,7 +297,7 @@ async def test_a_send_repeated_at_another_broker_is_stored_once(two: SqlBrokers)
         )
     )
     assert len({answer.queue_offset for answer in both}) == 1
-    assert await everything(two.channels[0]) == [b"once", b"at once"]
+    assert await read_bodies(two.channels[0]) == [b"once", b"at once"]
 
 
 async def test_a_message_is_found_by_offset_id_and_key_on_every_broker(two: SqlBrokers) -> None:
@@ -317,36 +319,36 @@ async def test_a_commit_on_one_broker_is_read_on_the_other(two: SqlBrokers) -> N
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 4)
     assert await committed(two, 0, "g") == 4, "its own commit must be readable at once"
-    await reads(two, 1, 4)
+    await wait_until_reads(two, 1, 4)
     await commit(two, 1, "g", 7)
-    await reads(two, 0, 7)
+    await wait_until_reads(two, 0, 7)
 
 
 async def test_a_repeated_commit_applies_after_another_broker_reset_the_offset(two: SqlBrokers) -> None:
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 7)
-    await reads(two, 1, 7)
+    await wait_until_reads(two, 1, 7)
     await commit(two, 1, "g", 2)  # an operator resets the offset
-    await reads(two, 0, 2)
+    await wait_until_reads(two, 0, 2)
     await commit(two, 1, "g", 3)
     await asyncio.sleep(0.3)
     await commit(two, 0, "g", 2)
-    await reads(two, 1, 2)
+    await wait_until_reads(two, 1, 2)
     await commit(two, 1, "g", 5)
     await asyncio.sleep(0.3)
     await pull(two.channels[0], "t", MIDDLE, 2, group="g", commit=2)
-    await reads(two, 1, 2)
+    await wait_until_reads(two, 1, 2)
 
 
 async def test_a_late_commit_of_a_frozen_broker_does_not_reset_the_group(two: SqlBrokers) -> None:
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 1)
-    await reads(two, 1, 1)
-    silence(two, 0)
+    await wait_until_reads(two, 1, 1)
+    stop_lease_renewal(two, 0)
     committing = sql_store_of(two.brokers[0]).offsets
     async with committing._flush_lock:  # its commits do not reach the database
         await commit(two, 0, "g", 3)
-        await take_the_lease_away(two, of=0)
+        await take_lease(two, of=0)
         await commit(two, 1, "g", 9)
         await sql_store_of(two.brokers[1]).offsets.flush()
     await committing.flush()
@@ -358,17 +360,17 @@ async def test_a_fenced_commit_applies_when_repeated(two: SqlBrokers) -> None:
     """The broker does not know the new leader yet; it learns of it within a quarter of the lease."""
     await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
     await commit(two, 0, "g", 1)
-    await reads(two, 1, 1)
-    silence(two, 0)
-    await take_the_lease_away(two, of=0)
+    await wait_until_reads(two, 1, 1)
+    stop_lease_renewal(two, 0)
+    await take_lease(two, of=0)
     await commit(two, 1, "g", 2)
-    await reads(two, 1, 2)
+    await wait_until_reads(two, 1, 2)
     await asyncio.sleep(0.2)
     await commit(two, 0, "g", 6)
     await sql_store_of(two.brokers[0]).offsets.flush()
     await leadership_of(two.brokers[0])._renew()
     await commit(two, 0, "g", 6)
-    await reads(two, 1, 6)
+    await wait_until_reads(two, 1, 6)
 
 
 async def test_a_group_continues_at_its_offset_after_the_leader_stops(two: SqlBrokers) -> None:
@@ -380,7 +382,7 @@ async def test_a_group_continues_at_its_offset_after_the_leader_stops(two: SqlBr
         handler = RecordingHandler()
         await consumer.start(handler)
         await eventually(lambda: len(handler.messages) == 20)
-    await reads(two, 1, 20)
+    await wait_until_reads(two, 1, 20)
     await two.brokers[0].stop()
     await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
     async with Consumer(two.name_servers, group="g") as consumer:
@@ -398,7 +400,7 @@ async def test_a_delayed_message_sent_to_another_broker_than_the_leader_is_deliv
     await send(two.channels[1], "t", b"later", 0, encode_properties(DELAY="1"))
     await try_pull(two.channels[1], "t", MIDDLE, 0, long_poll_ms=10_000)
     passed = time.monotonic() - begun
-    assert await everything(two.channels[1]) == [b"later"]
+    assert await read_bodies(two.channels[1]) == [b"later"]
     assert 1 <= passed < 2
 
 
@@ -408,7 +410,7 @@ async def test_a_delayed_message_of_a_topic_unknown_to_the_leader_is_delivered(t
         due_ms = int(time.time() * 1000) + 80
         await send(two.channels[1], topic, b"soon", 0, encode_properties(TIMER_DELIVER_MS=str(due_ms)))
         deadline = time.monotonic() + 5
-        while not (found := await everything(two.channels[1], topic)):
+        while not (found := await read_bodies(two.channels[1], topic)):
             assert time.monotonic() < deadline, f"the message of {topic} was not delivered"
             await asyncio.sleep(0.02)
         assert found == [b"soon"]
@@ -446,7 +448,7 @@ async def test_two_concurrent_leaders_deliver_delayed_messages_once(two: SqlBrok
         while (await store.database.fetch("SELECT COUNT(*) FROM hermes_delay"))[0][0]:
             await asyncio.sleep(0.05)
     other.cancel()
-    assert sorted(await everything(two.channels[0])) == sorted(str(n).encode() for n in range(100))
+    assert sorted(await read_bodies(two.channels[0])) == sorted(str(n).encode() for n in range(100))
 
 
 async def test_a_new_delayed_message_is_not_confused_with_a_cancelled_one(
@@ -472,10 +474,10 @@ async def test_a_new_delayed_message_is_not_confused_with_a_cancelled_one(
         await came.wait()
         while await store.database.execute("UPDATE hermes_delay SET due = 1"):
             await asyncio.sleep(0.05)
-    assert await everything(two.channels[0]) == [b"new"]
+    assert await read_bodies(two.channels[0]) == [b"new"]
 
 
-async def half(running: SqlBrokers, at: int, topic: str, body: bytes) -> EndTransaction:
+async def send_half(running: SqlBrokers, at: int, topic: str, body: bytes) -> EndTransaction:
     """Send a half message to this broker; return the request that commits it."""
     words = encode_properties(TRAN_MSG="true", PGROUP="p", UNIQ_KEY=body.hex().upper())
     result = read_send_response(await try_send(running.channels[at], topic, body, 0, words, sys_flag=4, group="p"))
@@ -483,41 +485,41 @@ async def half(running: SqlBrokers, at: int, topic: str, body: bytes) -> EndTran
 
 
 async def test_a_transaction_can_be_ended_on_another_broker(two: SqlBrokers) -> None:
-    word = await half(two, 1, "t", b"paid")
-    assert await everything(two.channels[0]) == []
+    word = await send_half(two, 1, "t", b"paid")
+    assert await read_bodies(two.channels[0]) == []
     answer = await two.channels[0].request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     for channel in two.channels:
-        assert await everything(channel) == [b"paid"]
+        assert await read_bodies(channel) == [b"paid"]
     for channel in two.channels:  # a repeated commit has no effect
         assert (await channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)).code == ResponseCode.SUCCESS
-    assert await everything(two.channels[0]) == [b"paid"]
+    assert await read_bodies(two.channels[0]) == [b"paid"]
 
 
 async def test_a_repeated_commit_does_not_end_a_later_transaction(two: SqlBrokers) -> None:
     for number in range(3):
-        word = await half(two, number % 2, "t", str(number).encode())
+        word = await send_half(two, number % 2, "t", str(number).encode())
         for _ in range(2):
             await two.channels[0].request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
-            await half(two, 1, "t", b"undecided")
-    assert await everything(two.channels[0]) == [b"0", b"1", b"2"]
+            await send_half(two, 1, "t", b"undecided")
+    assert await read_bodies(two.channels[0]) == [b"0", b"1", b"2"]
 
 
 async def test_a_transaction_can_be_ended_on_a_broker_that_does_not_know_its_topic(two: SqlBrokers) -> None:
     for number in range(5):
-        word = await half(two, 1, f"new-{number}", b"paid")
+        word = await send_half(two, 1, f"new-{number}", b"paid")
         answer = await two.channels[0].request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        assert await everything(two.channels[1], f"new-{number}") == [b"paid"]
+        assert await read_bodies(two.channels[1], f"new-{number}") == [b"paid"]
 
 
 async def test_concurrent_commits_of_a_transaction_deliver_it_once(two: SqlBrokers) -> None:
     for number in range(10):
-        word = await half(two, 0, "t", str(number).encode())
+        word = await send_half(two, 0, "t", str(number).encode())
         await asyncio.gather(
             *(channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000) for channel in two.channels * 3)
         )
-    assert await everything(two.channels[0]) == [str(number).encode() for number in range(10)]
+    assert await read_bodies(two.channels[0]) == [str(number).encode() for number in range(10)]
 
 
 async def test_producers_and_consumers_continue_after_the_leader_stops(two: SqlBrokers) -> None:

@@ -323,19 +323,19 @@ async def test_fifo_pop_redelivers_the_rest_after_the_invisible_time(pop_client)
 TEN = [*(b"high-%d" % n for n in range(3)), *(b"middle-%d" % n for n in range(4)), *(b"low-%d" % n for n in range(3))]
 
 
-async def filled_lanes(pop_client: SqlPopClient) -> None:
+async def fill_lanes(pop_client: SqlPopClient) -> None:
     for priority, count in ((Priority.LOW, 9), (Priority.MIDDLE, 4), (Priority.HIGH, 3)):
         await pop_client.send_to_lane(priority, count)
 
 
 async def test_a_pop_fills_its_batch_with_high_then_middle_then_low(pop_client):
-    await filled_lanes(pop_client)
+    await fill_lanes(pop_client)
     assert bodies_of(await pop_client.pop(count=10)) == TEN
 
 
 async def test_a_pop_from_the_database_fills_its_batch_in_the_same_order(database_url, tmp_path):
     async with running_sql_pop_client(database_url, tmp_path) as pop_client:
-        await filled_lanes(pop_client)
+        await fill_lanes(pop_client)
     async with running_sql_pop_client(database_url, tmp_path) as pop_client:
         assert bodies_of(await pop_client.pop(count=10)) == TEN
         assert bodies_of(await pop_client.pop(count=10)) == [b"low-%d" % n for n in range(3, 9)]
@@ -560,7 +560,7 @@ def connect_pop_clients(running: SqlBrokers) -> list[SqlPopClient]:
     ]
 
 
-async def take_the_lease_away(running: SqlBrokers, of: int) -> None:
+async def take_lease(running: SqlBrokers, of: int) -> None:
     """Expire the lease of the leader and let the other broker acquire it."""
     heir = running.brokers[1 - of]
     await sql_store_of(heir).database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
@@ -568,7 +568,7 @@ async def take_the_lease_away(running: SqlBrokers, of: int) -> None:
     await leadership_of(running.brokers[of])._renew()
 
 
-async def leads(pop_client: SqlPopClient) -> None:
+async def wait_until_leader(pop_client: SqlPopClient) -> None:
     await eventually(lambda: pop_client.broker.broker_id == 0 and pop_client.pop_state._leads)
 
 
@@ -599,7 +599,7 @@ async def test_a_new_leader_delivers_only_unacknowledged_messages(two):
     assert len(got) == 10
     await first.ack_all(*got[:6])
     await two.brokers[0].stop()
-    await leads(second)
+    await wait_until_leader(second)
     again = await second.pop()
     assert bodies_of(again) == [b"6", b"7", b"8", b"9"]
     code, _ = await second.ack(got[6])
@@ -616,7 +616,7 @@ async def test_a_new_leader_delivers_revived_messages_with_their_counts(two):
     (again,) = await first.pop_until(1)
     assert again.message.reconsume_times == 1
     await two.brokers[0].stop()
-    await leads(second)
+    await wait_until_leader(second)
     (once_more,) = await second.pop()
     assert (once_more.body, once_more.message.reconsume_times) == (b"x", 1)
     await second.ack_all(once_more)
@@ -629,7 +629,7 @@ async def test_fifo_pop_a_new_leader_continues_at_the_first_unacknowledged_messa
     got = await first.pop(queue_id=1, in_order=True, count=3)
     await first.ack_all(got[0])
     await two.brokers[0].stop()
-    await leads(second)
+    await wait_until_leader(second)
     assert bodies_of(await second.pop(queue_id=1, in_order=True, count=3)) == [b"1", b"2", b"3"]
 
 
@@ -637,9 +637,9 @@ async def test_a_parked_pop_is_refused_when_its_broker_loses_leadership(two):
     first, second = connect_pop_clients(two)
     waiting = asyncio.create_task(first.try_pop(poll_ms=8_000))
     await eventually(lambda: first.broker.long_polls.count == 1)
-    await take_the_lease_away(two, 0)
+    await take_lease(two, 0)
     assert (await waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
-    await leads(second)
+    await wait_until_leader(second)
     await send(first.channel, "t", b"x")
     got = (await second.try_pop(poll_ms=8_000)).code
     assert got == ResponseCode.SUCCESS
@@ -709,7 +709,7 @@ async def test_no_message_is_lost_while_leaders_change(two):
             enough = min(len(every), (changes + 1) * 60)
             await eventually(lambda enough=enough: len(acknowledged) >= enough, within_s=30)
             of = two.broker_ids.index(0)
-            await take_the_lease_away(two, of)
+            await take_lease(two, of)
 
     async with asyncio.timeout(60):
         await asyncio.gather(change_leaders(), *(work() for _ in range(3)))

@@ -27,14 +27,14 @@ IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transactio
 @pytest.fixture
 async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
     async with running_platform_driver(tmp_path) as running:
-        await running.topic("T")
+        await running.create_topic("T")
         yield running
 
 
 @pytest.fixture
 async def impatient(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
     async with running_platform_driver(tmp_path, **IMPATIENT) as running:
-        await running.topic("T")
+        await running.create_topic("T")
         yield running
 
 

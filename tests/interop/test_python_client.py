@@ -104,8 +104,8 @@ async def test_a_sharding_key_selects_the_same_queue_as_in_java(
 
 async def test_a_send_to_an_unknown_topic_creates_it(fresh_topic: FreshTopic) -> None:
     unknown = fresh_topic._replace(topic=f"{fresh_topic.topic}_unheard_of")
-    results = await unknown.put(numbered_bodies(2 * QUEUES))
-    assert stored_ids(await unknown.all(2 * QUEUES)) == result_ids(results)
+    results = await unknown.send_all(numbered_bodies(2 * QUEUES))
+    assert stored_ids(await unknown.read_all(2 * QUEUES)) == result_ids(results)
     assert {result.queue_id for result in results} == set(range(QUEUES))
 
 
