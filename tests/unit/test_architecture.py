@@ -192,4 +192,4 @@ def test_unit_tests_mirror_the_packages() -> None:
         path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")
     }
     strange = [str(folder) for folder in folders if not (PACKAGE / folder).is_dir()]
-    assert not strange, f"tests/unit has folders that src/sparrow has not: {sorted(strange)}"
+    assert not strange, f"tests/unit has folders without a match in src/sparrow: {sorted(strange)}"

@@ -199,7 +199,7 @@ class Store(Protocol):
         ...
 
     async def append_atomically(
-        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
         """Append all records or none, in this order, and set the ledger of `scope` to `number`.
 

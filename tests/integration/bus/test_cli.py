@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow.bus import EventBus, EventStatus

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.drafts import draft
-from tests.support.log_stores import small
+from tests.support.drafts import make_draft
+from tests.support.log_stores import small_settings
 
 from sparrow.model.errors import GroupRequired, UnknownTopic
 from sparrow.model.message import StoredMessage
@@ -20,7 +20,7 @@ from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[LogStore]:
-    store = LogStore(tmp_path, small())
+    store = LogStore(tmp_path, small_settings())
     for name, parts in (("lanes", 1), ("parts", 2)):
         await store.catalog.put_topic(
             Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG)
@@ -31,7 +31,7 @@ async def store(tmp_path: Path) -> AsyncIterator[LogStore]:
 
 
 async def put(store: LogStore, topic: str, queue_id: int, *texts: str) -> None:
-    await store.append(Queue(topic, queue_id), [draft(text) for text in texts])
+    await store.append(Queue(topic, queue_id), [make_draft(text) for text in texts])
 
 
 def texts(found: list[StoredMessage]) -> str:

@@ -212,12 +212,12 @@ class SqlStore:
                 return self._append_result(ids, len(rows), queue.topic)
 
     async def append_atomically(
-        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
         """Append to several queues in one transaction. Other appends to these lanes wait until it is committed."""
         checked_scope(scope)
         checked_number(number)
-        views = {records.queue: self._view(records.queue) for records in portions}
+        views = {records.queue: self._view(records.queue) for records in batches}
         reached = await self.ledger(scope)
         if reached is not None and reached >= number:
             return False
@@ -228,7 +228,7 @@ class SqlStore:
             body_bytes_max=self.settings.message_bytes_max,
             verify_crc=verify_crc,
         )
-        checked = [await asyncio.to_thread(check, views[records.queue].lane, records) for records in portions]
+        checked = [await asyncio.to_thread(check, views[records.queue].lane, records) for records in batches]
         ends, may_be_done = await atomic_append.append_with_retries(
             self.database,
             self.catalog,

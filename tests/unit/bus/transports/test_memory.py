@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
-from tests.support.waiting import eventually, wait_until
+from tests.support.wait import eventually, wait_until
 
 from sparrow.bus import headers as h
 from sparrow.bus.transports.memory import MemoryBroker, MemoryConsumer, MemoryTransport
