@@ -19,9 +19,10 @@ from sparrow.model.message import Draft
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Group, Topic
-from sparrow.store.spi import AppendResult, AtEnd, Moved, QueueRecords, Slice, Store
+from sparrow.store.spi import AppendResult, AtEnd, Moved, Slice, Store
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
+from sparrow.wire.queue_batches import QueueBatch
 
 OpenStore = Callable[[], Awaitable[Store]]
 Q0, Q1 = Queue("orders", 0), Queue("orders", 1)
@@ -34,7 +35,7 @@ def topic(name: str, *, parts: int = 1, **more: object) -> Topic:
     return Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG, **more)
 
 
-def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueRecords:
+def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueBatch:
     """Return encoded messages for a queue."""
     encoded = columns.encode(
         pa.array([body.encode() if isinstance(body, str) else body for body in sent], pa.binary()),
@@ -44,7 +45,7 @@ def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") ->
         keys=pa.array([keys] * len(sent), pa.string()),
         born_ms=7,
     )
-    return QueueRecords(queue, memoryview(encoded.data), encoded.sizes)
+    return QueueBatch(queue, memoryview(encoded.data), encoded.sizes)
 
 
 async def send(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
@@ -615,7 +616,7 @@ class StoreConformance:
             (Refused, portion(Queue("orders", 1 << 30), "x")._replace(queue=Queue("orders", -1))),
             (Refused, portion(OTHER, "of another topic")._replace(queue=Q1)),
             (Refused, portion(Q1, "x", "y")._replace(sizes=portion(Q1, "x").sizes)),
-            (Refused, QueueRecords(Q1, memoryview(bytes(unsound)), portion(Q1, "body that will not match").sizes)),
+            (Refused, QueueBatch(Q1, memoryview(bytes(unsound)), portion(Q1, "body that will not match").sizes)),
             (TooLarge, portion(Q1, "fine", bytes(17 << 20))),
         ):
             with pytest.raises(error):

@@ -25,7 +25,6 @@ from sparrow.store.spi import (
     BrokerStore,
     EncodedAppender,
     Moved,
-    QueueRecords,
     ReadLimits,
     ReadResult,
     StoreFiles,
@@ -54,6 +53,7 @@ from sparrow.store.sql.state.marks import SqlMarks
 from sparrow.store.sql.state.resend_ranges import ResendRanges
 from sparrow.store.sql.state.tokens import SqlTokens
 from sparrow.wire import record
+from sparrow.wire.queue_batches import QueueBatch
 
 _EMPTY = QueueBounds(QueueOffset(0), QueueOffset(0))
 
@@ -212,7 +212,7 @@ class SqlStore:
                 return self._append_result(ids, len(rows), queue.topic)
 
     async def append_atomically(
-        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
+        self, scope: str, number: int, portions: Sequence[QueueBatch], *, verify_crc: bool = True
     ) -> bool:
         """Append to several queues in one transaction. Other appends to these lanes wait until it is committed."""
         checked_scope(scope)
