@@ -461,7 +461,7 @@ async def test_a_pop_of_one_queue_is_parked_even_after_a_read_from_the_database(
     await send(popper.channel, "t", b"x")
     await popper.acked(*await popper.pop(queue_id=1))
     store = store_of(popper.server)
-    store._views[store.catalog.lane(MIDDLE[0]).number].forget()
+    store._views.by_number[store.catalog.lane(MIDDLE[0]).number].forget()
     assert store.read_nowait(MIDDLE[0], 1) is None
     waiting = asyncio.create_task(popper.try_pop(queue_id=1, poll_ms=8_000))
     await eventually(lambda: popper.broker.long_polls.count == 1)
