@@ -30,7 +30,7 @@ from _harness import Row, folder_on_disk, is_smoke, report
 from broker import broker
 from sparrow.bus import Headers, OutgoingEvent
 from sparrow.bus.aio import EventBus
-from sparrow.bus.headers import ID, NAME
+from sparrow.bus.codec.headers import ID, NAME
 from sparrow.bus.sql.outbox import PublishedRow
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 
@@ -214,7 +214,7 @@ async def measure_executor(url: str, **options: Any) -> float:
     # First store all messages; an executor of another process would find them in this state.
     await store.prepare()
     store.check()
-    from sparrow.bus.receive.receiver import EventReceiver
+    from sparrow.bus.worker.receiver import EventReceiver
 
     receiver = asyncio.create_task(EventReceiver(store.core.context, "bench.v1", ("bench.handled",)).run())
     while store.core.context.probe.totals["bus_received_total"] < HANDLED:

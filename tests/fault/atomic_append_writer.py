@@ -18,8 +18,8 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import KIB, LogSettings
 from sparrow.store.log import LogStore
-from sparrow.store.spi import QueueRecords
 from sparrow.wire import columns
+from sparrow.wire.queue_batches import QueueBatch
 
 QUEUES = [Queue("a", 0), Queue("a", 1), Queue("bb", 0)]
 
@@ -48,11 +48,11 @@ def bodies_of(number: int) -> list[tuple[Queue, list[bytes]]]:
     ]
 
 
-def queue_records_of(number: int) -> list[QueueRecords]:
+def queue_records_of(number: int) -> list[QueueBatch]:
     records = []
     for queue, bodies in bodies_of(number):
         encoded = columns.encode(pa.array(bodies, pa.binary()), topic=queue.topic, queue_id=queue.id)
-        records.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
+        records.append(QueueBatch(queue, memoryview(encoded.data), encoded.sizes))
     return records
 
 

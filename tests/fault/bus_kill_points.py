@@ -19,9 +19,9 @@ from typing import Any
 
 from sparrow.bus.aio import EventBus
 from sparrow.bus.handlers.transactions import AsyncSessionTransaction
-from sparrow.bus.receive import receiver as receiver_module
-from sparrow.bus.relay import relay as relay_module
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope, Transport, TransportConsumer
+from sparrow.bus.worker import receiver as receiver_module
+from sparrow.bus.worker import relay as relay_module
 
 POINTS = (
     "claimed",  # status Processing, nothing sent

@@ -27,7 +27,7 @@ from tests.support.server_processes import ENVIRONMENT
 from tests.support.wait import wait_until
 
 from sparrow.bus import EventBus
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.sparrow.message_format import topic_of
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
 from sparrow.bus.transports.spi import Envelope

@@ -27,8 +27,8 @@ from sparrow.store.log import LogStore
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import QueueRecords
 from sparrow.wire import record
+from sparrow.wire.queue_batches import QueueBatch
 
 ROOT = Path(__file__).resolve().parents[2]
 Q0, Q1, OTHER = Queue("orders", 0), Queue("orders", 1), Queue("other", 0)
@@ -40,7 +40,7 @@ def opened(path: Path, **changes: object) -> LogStore:
     return LogStore(path, small_settings(segment_bytes=SEGMENT_BYTES, **changes), disk_ratio=lambda _: 0.1)
 
 
-def group() -> list[QueueRecords]:
+def group() -> list[QueueBatch]:
     """Return queue batches over three queues and, with 4 KiB each, over four segments; one exceeds a segment."""
     return [
         queue_records(Q0, *(f"a{n}" for n in range(5)), keys="k"),

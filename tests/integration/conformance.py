@@ -19,9 +19,10 @@ from sparrow.model.message import Draft
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Group, Topic
-from sparrow.store.spi import AppendResult, AtEnd, Moved, QueueRecords, Slice, Store
+from sparrow.store.spi import AppendResult, AtEnd, Moved, Slice, Store
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
+from sparrow.wire.queue_batches import QueueBatch
 
 OpenStore = Callable[[], Awaitable[Store]]
 Q0, Q1 = Queue("orders", 0), Queue("orders", 1)
@@ -34,7 +35,7 @@ def topic(name: str, *, parts: int = 1, **more: object) -> Topic:
     return Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG, **more)
 
 
-def queue_records(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueRecords:
+def queue_records(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueBatch:
     """Return encoded messages for a queue."""
     encoded = columns.encode(
         pa.array([body.encode() if isinstance(body, str) else body for body in sent], pa.binary()),
@@ -44,7 +45,7 @@ def queue_records(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = 
         keys=pa.array([keys] * len(sent), pa.string()),
         born_ms=7,
     )
-    return QueueRecords(queue, memoryview(encoded.data), encoded.sizes)
+    return QueueBatch(queue, memoryview(encoded.data), encoded.sizes)
 
 
 async def send(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
@@ -625,7 +626,7 @@ class StoreConformance:
             (Refused, queue_records(Q1, "x", "y")._replace(sizes=queue_records(Q1, "x").sizes)),
             (
                 Refused,
-                QueueRecords(Q1, memoryview(bytes(unsound)), queue_records(Q1, "body that will not match").sizes),
+                QueueBatch(Q1, memoryview(bytes(unsound)), queue_records(Q1, "body that will not match").sizes),
             ),
             (TooLarge, queue_records(Q1, "fine", bytes(17 << 20))),
         ):

@@ -466,7 +466,7 @@ async def test_a_pop_of_one_queue_is_parked_even_after_a_read_from_the_database(
     await send(pop_client.channel, "t", b"x")
     await pop_client.ack_all(*await pop_client.pop(queue_id=1))
     store = sql_store_of(pop_client.server)
-    store._views[store.catalog.lane(MIDDLE[0]).number].forget()
+    store._views.by_number[store.catalog.lane(MIDDLE[0]).number].forget()
     assert store.read_nowait(MIDDLE[0], 1) is None
     waiting = asyncio.create_task(pop_client.try_pop(queue_id=1, poll_ms=8_000))
     await eventually(lambda: pop_client.broker.long_polls.count == 1)

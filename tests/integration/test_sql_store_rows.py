@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 from tests.support.drafts import decode_bodies, decode_messages, make_draft
+from tests.support.topic_cursor import open_at_end, open_for_group, read_span
 
 from sparrow import clock
 from sparrow.broker.auth import ALLOWED_CODES, may_send
@@ -28,7 +29,6 @@ from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import unpack_properties
 from sparrow.store.sql.state.committed_offsets import CommitFenced
 from sparrow.store.sql.state.resend_ranges import IDS_PER_ROW
-from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
 from sparrow.wire import record
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.properties import encode

@@ -20,9 +20,10 @@ from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
 from sparrow.store.log.readonly.store_directory import SegmentRecords, StoreDirectory
 from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import Moved, QueueRecords, Slice
+from sparrow.store.spi import Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
+from sparrow.wire.queue_batches import QueueBatch
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store"
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text())
@@ -216,7 +217,7 @@ async def test_an_atomic_append_is_visible_only_when_complete(store: LogStore, t
     store.append_nowait(Queue("orders", 0), [make_draft("before")])
     bodies = [bytes([number]) * body_bytes for number in range(12)]
     encoded = columns.encode(pa.array(bodies, pa.binary()), topic="orders")
-    batches = [QueueRecords(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
+    batches = [QueueBatch(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
     assert await store.append_atomically("job", 1, batches)
     begun_at = store.written
     assert await store.append_atomically("job", 2, batches)

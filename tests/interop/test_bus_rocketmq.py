@@ -9,7 +9,7 @@ import pytest
 from tests.interop.fresh_topic import TIMEOUT_S
 from tests.interop.platforms import Platform
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.sparrow.consumer import SparrowGroupConsumer
 from sparrow.bus.transports.sparrow.message_format import MessageForm
 from sparrow.bus.transports.sparrow.transport import SparrowTransport

@@ -25,9 +25,10 @@ from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import AtEnd, Moved, QueueRecords, Slice
+from sparrow.store.spi import AtEnd, Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
+from sparrow.wire.queue_batches import QueueBatch
 
 HOUR_MS = 3_600_000
 SETTINGS = small_settings(queue_file_entries=3, index_slots=2, index_entries=6, retention_hours=1, hot_bytes=2048)
@@ -200,7 +201,7 @@ class LogStoreMachine(RuleBasedStateMachine):
                 topic=queue.topic,
                 keys=pa.array([KEYS[size % 3] for size in sizes], pa.string()),
             )
-            batches.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
+            batches.append(QueueBatch(queue, memoryview(encoded.data), encoded.sizes))
         is_new = noted is None or number > noted
         assert self.run(self.store.append_atomically("scope", number, batches)) == is_new
         if not is_new:

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from sparrow.bus.aio import EventBus
 from sparrow.bus.publish.outgoing_event import OutgoingEvent
-from sparrow.bus.relay.relay import EventRelay
 from sparrow.bus.sql.claims import claim_due
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE
 from sparrow.bus.transports.sparrow.message_format import to_delivery
+from sparrow.bus.worker.relay import EventRelay
 from sparrow.cli.main import app
 from sparrow.cli.pipeline.outbox_relay import BulkRelay
 from sparrow.client import Admin, Consumer

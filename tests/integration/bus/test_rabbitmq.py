@@ -13,7 +13,7 @@ import pytest
 from tests.support.databases import ServerNotInstalled
 from tests.support.message_brokers import MessageBroker, rabbitmq_server
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.rabbitmq.connections import DeclarationRefused
 from sparrow.bus.transports.rabbitmq.transport import RabbitTransport, Unroutable
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope, TransportConsumer

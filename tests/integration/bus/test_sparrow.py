@@ -15,7 +15,7 @@ import pytest
 from tests.support.server_processes import ENVIRONMENT, broker_process
 from tests.support.wait import eventually
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.sparrow.consumer import SparrowGroupConsumer
 from sparrow.bus.transports.sparrow.transport import BATCH_COUNT_MAX, SparrowTransport
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope

@@ -41,7 +41,8 @@ from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.marks import LogMarks
 from sparrow.store.log.state.tokens import LogTokens
 from sparrow.store.log.state.updates import StateUpdate
-from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult, StoreFiles
+from sparrow.store.spi import AppendResult, BrokerStore, ReadLimits, ReadResult, StoreFiles
+from sparrow.wire.queue_batches import QueueBatch
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ class LogStore:
         return appended
 
     async def append_atomically(
-        self, scope: str, number: int, batches: Sequence[QueueRecords], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True
     ) -> bool:
         """See `Store.append_atomically`. Other appends wait while the records are copied."""
         checked_scope(scope)
@@ -218,7 +219,7 @@ class LogStore:
         return end is not None
 
     def _append_atomically(
-        self, scope: str, number: int, batches: Sequence[QueueRecords], *, verify_crc: bool
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool
     ) -> int | None:
         self._index_keys_soon()
         runs = self._atomic_appends.parse(batches, verify_crc=verify_crc, keys_bytes_max=_KEY_BACKLOG_BYTES_MAX)
