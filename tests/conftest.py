@@ -39,7 +39,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # One worker runs all tests that use Spark: two would start two sessions, and the memory suffices for one.
             item.add_marker(pytest.mark.xdist_group("spark"))
     if os.environ.get("SPARROW_SCALE", "smoke") == "smoke":
-        left_out = {item for item in items if item.get_closest_marker("thorough")} | _left_to_other_databases(items)
+        left_out = _left_to_other_databases(items)
+        if "thorough" not in config.getoption("markexpr"):  # `make spark` asks for them
+            left_out |= {item for item in items if item.get_closest_marker("thorough")}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
