@@ -49,10 +49,11 @@ interop: $(STAMP)  ## official Java clients and mqadmin against our broker, our 
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -rs -n 2 --dist worksteal tests/interop
 
 spark: SCALE ?= smoke
-spark: $(STAMP)  ## the tests and benchmarks of Spark that `make test` leaves out
+spark: $(STAMP)  ## the tests, examples and benchmarks of Spark that `make test` leaves out
 	$(SERVERS)
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -m thorough -n 2 --dist worksteal --timeout=600 \
-		tests/fault/test_spark_exactly_once.py tests/integration/test_benchmarks_smoke.py tests/spark
+		tests/fault/test_spark_exactly_once.py tests/integration/test_benchmarks_smoke.py \
+		tests/integration/test_examples.py tests/spark
 
 fault: SCALE ?= full
 fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale; random examples for every property
