@@ -46,14 +46,14 @@ bench: $(STAMP)  ## run every bench/*.py in order; results in build/bench/NAME.j
 interop: SCALE ?= full
 interop: $(STAMP)  ## official Java clients and mqadmin against our broker, our client against theirs (needs Java and Maven)
 	$(SERVERS)
-	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -rs tests/interop
+	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -rs -n 2 --dist worksteal tests/interop
 
-spark: SCALE ?= full
-spark: $(STAMP)  ## every test of Spark, those too that `make test` leaves out
+spark: SCALE ?= smoke
+spark: $(STAMP)  ## the tests, examples and benchmarks of Spark that `make test` leaves out
 	$(SERVERS)
-	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q --timeout=600 tests/spark \
-		'tests/integration/test_benchmarks_smoke.py::test_a_bench_reports_its_figures[spark]' \
-		'tests/integration/test_benchmarks_smoke.py::test_a_bench_reports_its_figures[spark_kafka]'
+	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -m thorough -n 2 --dist worksteal --timeout=600 \
+		tests/fault/test_spark_exactly_once.py tests/integration/test_benchmarks_smoke.py \
+		tests/integration/test_examples.py tests/spark
 
 fault: SCALE ?= full
 fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale; random examples for every property

@@ -26,6 +26,7 @@ TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("fault", "interop")
 DATABASE_NAMES = {"database", "tables_name"}
 """The parameters of a test that select its database."""
+SPARK_TIMEOUT_S = 600
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -35,11 +36,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
-        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
-            # One worker runs all tests that use Spark: two would start two sessions, and the memory suffices for one.
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if "spark" in getattr(item, "fixturenames", ()):
+            if item.get_closest_marker("xdist_group") is None:
+                # `make test` runs all of them in one worker: each session starts for ten seconds and takes a gigabyte.
+                item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("timeout") is None:
+                # Whichever test is the first starts Spark and its Python processes, which takes long on a busy machine.
+                item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
     if os.environ.get("SPARROW_SCALE", "smoke") == "smoke":
-        left_out = {item for item in items if item.get_closest_marker("thorough")} | _left_to_other_databases(items)
+        left_out = _left_to_other_databases(items)
+        if "thorough" not in config.getoption("markexpr"):  # `make spark` asks for them
+            left_out |= {item for item in items if item.get_closest_marker("thorough")}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 

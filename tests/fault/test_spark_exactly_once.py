@@ -46,6 +46,8 @@ PATIENCE_S = 400.0
 DELAY_MAX_S = 5.0
 LEASE_MS = 3_000
 LOOK_S = 0.005
+LOOK_AT_PROCESSES_S = 0.05
+"""Longer, because a look at all processes of the machine takes CPU time from Spark."""
 SPARK_GAVE_UP = "Python worker failed to connect back"
 """Spark's error when a process does not start within ten seconds, a fixed limit. The next driver tries again."""
 GIVEN_UP_MAX = 5
@@ -118,13 +120,13 @@ class SparkSetup:
     failed: int = 0
     """How often a query failed because the committing process was killed."""
 
-    async def until(self, claim: Callable[[], object]) -> None:
+    async def until(self, claim: Callable[[], object], *, look_s: float = LOOK_S) -> None:
         """Wait for a condition; the driver must stay alive meanwhile."""
         deadline = time.monotonic() + PATIENCE_S
         while not claim():
             assert time.monotonic() < deadline, f"the condition was not met within {PATIENCE_S} s:\n{self.driver.said}"
             await self.check_driver()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(look_s)
 
     async def check_driver(self) -> None:
         """Assert that the driver still runs, unless Spark could not start its processes in time."""
@@ -220,7 +222,7 @@ async def inject_fault(setup: SparkSetup, fault: Fault) -> None:
     match fault:
         case Fault.WORKER:
             await wait_random_moment(setup, setup.plans)
-            await setup.until(setup.driver.workers)
+            await setup.until(setup.driver.workers, look_s=LOOK_AT_PROCESSES_S)
             kill(setup.rng.choice(setup.driver.workers()))
         case Fault.LOG_BROKER | Fault.SQL_BROKER:
             broker = setup.brokers[BROKER_OF[fault]]
@@ -233,7 +235,7 @@ async def inject_fault(setup: SparkSetup, fault: Fault) -> None:
             await setup.driver.kill(orphans=fault == Fault.ORPHANS)
             await setup.start_again()
         case Fault.COMMITTER:
-            await setup.until(lambda: setup.driver.workers(COMMITS))
+            await setup.until(lambda: setup.driver.workers(COMMITS), look_s=LOOK_AT_PROCESSES_S)
             await wait_random_moment(setup, setup.plans)
             for pid in setup.driver.workers(COMMITS):
                 kill(pid)
@@ -261,7 +263,7 @@ async def wait_random_moment(setup: SparkSetup, plans: Sequence[Plan]) -> None:
     """Wait for a random moment of a new batch, or of a batch that a driver repeats soon after its start."""
     checkpoint = Checkpoint(setup.rng.choice(plans))
     if setup.rng.random() < 0.3:
-        await setup.until(setup.driver.workers)
+        await setup.until(setup.driver.workers, look_s=LOOK_AT_PROCESSES_S)
     else:
         before = checkpoint.planned
         await setup.until(lambda: checkpoint.planned > before)
@@ -282,6 +284,7 @@ async def kill_when_published(setup: SparkSetup) -> None:
             if published > checkpoint.committed:
                 return
             await setup.start_again()
+        await asyncio.sleep(LOOK_S)
 
 
 # -- final checks -----------------------------------------------------------------------------------------------------
@@ -331,6 +334,7 @@ async def assert_exactly_once(setup: SparkSetup, plan: Plan) -> int:
 # -- the test ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(3_600)
 async def test_each_message_is_written_exactly_once_under_kills_of_any_process(tmp_path: Path, scale: str) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))

@@ -22,6 +22,7 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
     assert done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("example", SPARK_EXAMPLES, ids=lambda path: path.stem)
 def test_spark_example_runs(example: Path, capfd: pytest.CaptureFixture[str]) -> None:

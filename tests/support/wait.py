@@ -4,20 +4,28 @@ import asyncio
 import time
 from collections.abc import Callable
 
-_POLL_INTERVAL_S = 0.001
+_POLL_MIN_S, _POLL_MAX_S = 0.001, 0.05
+_PAUSE_SHARE = 0.02
 
 
 async def eventually(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
     """Wait until the condition holds; fail after a timeout."""
-    deadline = time.monotonic() + within_s
+    begun = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"the condition was not met within {within_s} s"
-        await asyncio.sleep(_POLL_INTERVAL_S)
+        waited_s = time.monotonic() - begun
+        assert waited_s < within_s, f"the condition was not met within {within_s} s"
+        await asyncio.sleep(_pause_s(waited_s))
 
 
 def wait_until(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
     """The same without an event loop."""
-    deadline = time.monotonic() + within_s
+    begun = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"the condition was not met within {within_s} s"
-        time.sleep(_POLL_INTERVAL_S)
+        waited_s = time.monotonic() - begun
+        assert waited_s < within_s, f"the condition was not met within {within_s} s"
+        time.sleep(_pause_s(waited_s))
+
+
+def _pause_s(waited_s: float) -> float:
+    """Return a pause that grows with the time waited: checks must not take the CPU time of what they wait for."""
+    return min(max(_POLL_MIN_S, waited_s * _PAUSE_SHARE), _POLL_MAX_S)

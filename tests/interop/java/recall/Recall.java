@@ -13,7 +13,17 @@ import org.apache.rocketmq.common.message.Message;
  * recalled message, and the broker's response to the second recall.
  */
 public final class Recall {
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            recallTwice(args);
+            System.exit(0); // shutting down takes seconds
+        } catch (Exception e) {
+            e.printStackTrace();
+            System.exit(1); // threads of the producer would keep the process alive
+        }
+    }
+
+    private static void recallTwice(String[] args) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("recalling");
         producer.setNamesrvAddr(args[0]);
         producer.setSendMsgTimeout(10_000);
@@ -29,6 +39,5 @@ public final class Recall {
         } catch (MQBrokerException e) {
             System.out.println(e.getErrorMessage());
         }
-        System.exit(0); // shutting down takes seconds
     }
 }
