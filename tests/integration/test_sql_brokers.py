@@ -514,6 +514,7 @@ async def test_producers_and_consumers_continue_after_the_leader_stops(two: Crew
         for number in range(10, 40):
             await producer.send(Message("t", str(number)))
         await stopping
-        await eventually(lambda: set(inbox.texts) == {str(number) for number in range(40)}, within_s=20)
+        await producer.send(Message("t", "40"))
+        await eventually(lambda: set(inbox.texts) == {str(number) for number in range(41)}, within_s=20)
         assert Queue("t", MIDDLE) in store_of(two.brokers[1]).catalog.lanes
         assert two.brokers[1].broker.name == NAME
