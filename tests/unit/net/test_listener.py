@@ -107,7 +107,7 @@ async def test_an_idle_peer_that_does_not_read_is_closed_too():
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: server.channels)
         (peer,) = server.channels
-        await eventually(lambda: peer.is_blocked)
+        await eventually(lambda: peer.is_blocked or not peer.is_open)  # a stalled machine may see only the second
         await eventually(lambda: not peer.is_open)
         await asyncio.wait_for(peer.wait_closed(), 5)
 
