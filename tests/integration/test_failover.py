@@ -131,6 +131,21 @@ async def test_after_a_clean_restart_of_the_broker_no_message_is_delivered_twice
         assert sorted(handler.texts) == [*map(str, range(10)), "before"]
 
 
+async def test_a_consumer_finds_a_broker_that_restarts_at_another_address(tmp_path):
+    """Without waiting for the periodic refresh of routes, every 30 s."""
+    async with AsyncExitStack() as stack:
+        names = str((await stack.enter_async_context(naming())).address)
+        async with running_broker(tmp_path, name_servers=names):
+            async with Producer(names) as producer:
+                await producer.send(message("before"))
+            inbox = await reading(stack, Consumer(names, group="readers"))
+            await eventually(lambda: inbox.texts == ["before"])
+        await stack.enter_async_context(running_broker(tmp_path, name_servers=names))
+        async with Producer(names) as producer:
+            await producer.send(message("after"))
+        await eventually(lambda: inbox.texts == ["before", "after"])
+
+
 async def test_a_consumer_closes_within_seconds_when_its_broker_is_gone(tmp_path):
     async with AsyncExitStack() as stack:
         names = str((await stack.enter_async_context(naming())).address)

@@ -50,8 +50,8 @@ async def two(tmp_path: Path, database_url: str):
         yield running
 
 
-async def wait_until_known(running: SqlBrokers, topic: str, *, within_s: float = 2.0) -> None:
-    await eventually(lambda: all(topic in server.broker.topics for server in running.brokers), within_s=within_s)
+async def wait_until_known(running: SqlBrokers, topic: str) -> None:
+    await eventually(lambda: all(topic in server.broker.topics for server in running.brokers))
 
 
 async def committed(running: SqlBrokers, at: int, group: str, queue_id: int = MIDDLE) -> int | None:
@@ -68,11 +68,9 @@ async def commit(running: SqlBrokers, at: int, group: str, offset: int, queue_id
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
-async def wait_until_reads(
-    running: SqlBrokers, at: int, offset: int | None, group: str = "g", *, within_s: float = 2.0
-) -> None:
+async def wait_until_reads(running: SqlBrokers, at: int, offset: int | None, group: str = "g") -> None:
     """Wait until this broker returns this committed offset."""
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(10):
         while await committed(running, at, group) != offset:
             await asyncio.sleep(0.01)
 
@@ -113,13 +111,11 @@ async def test_one_broker_has_id_0_and_the_others_have_distinct_ids(tmp_path: Pa
         assert members == {server.broker.broker_id: str(server.address) for server in running.brokers}
 
 
-async def test_a_stopped_leader_is_replaced_within_its_lease(tmp_path: Path, database_url: str) -> None:
-    async with running_sql_brokers(tmp_path, database_url, 3) as running:
+async def test_a_stopped_leader_is_replaced_before_its_lease_would_expire(tmp_path: Path, database_url: str) -> None:
+    async with running_sql_brokers(tmp_path, database_url, 3, lease_ms=600_000) as running:
         before = sql_store_of(running.brokers[1]).epoch
-        begun = time.monotonic()
         await running.brokers[0].stop()
-        await eventually(lambda: 0 in running.broker_ids[1:], within_s=5)
-        assert time.monotonic() - begun < 1.5
+        await eventually(lambda: 0 in running.broker_ids[1:])
         new = running.brokers[1 + running.broker_ids[1:].index(0)]
         assert sql_store_of(new).epoch == before + 1
         await eventually(lambda: {sql_store_of(server).epoch for server in running.brokers[1:]} == {before + 1})
@@ -129,7 +125,7 @@ async def test_a_stopped_leader_is_replaced_within_its_lease(tmp_path: Path, dat
 
 async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_id(two: SqlBrokers) -> None:
     stop_lease_renewal(two, 0)
-    await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
+    await eventually(lambda: two.brokers[1].broker.broker_id == 0)
     leading = leadership_of(two.brokers[0])
     await leading._renew()
     assert two.brokers[0].broker.broker_id > 0
@@ -139,7 +135,7 @@ async def test_a_leader_that_stops_renewing_is_replaced_and_gets_another_broker_
 
 async def test_a_former_leader_does_not_remove_the_new_one_from_the_routes(two: SqlBrokers) -> None:
     stop_lease_renewal(two, 0)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(10):
         while (await two.registered_brokers()).get(0) != str(two.brokers[1].address):
             await asyncio.sleep(0.01)
     await two.brokers[0]._registration.register()  # it registers every 30 s, and still considers itself the leader
@@ -196,7 +192,7 @@ async def test_a_send_to_a_topic_that_another_broker_deleted_is_refused(two: Sql
     answer = await try_send(two.channels[1], "t", b"after")
     assert answer.code != ResponseCode.SUCCESS
     assert "t" in (answer.remark or "")
-    await eventually(lambda: "t" not in two.brokers[1].broker.topics, within_s=2)
+    await eventually(lambda: "t" not in two.brokers[1].broker.topics)
 
 
 async def test_a_topic_recreated_by_another_broker_loses_no_confirmed_message(two: SqlBrokers) -> None:
@@ -206,12 +202,12 @@ async def test_a_topic_recreated_by_another_broker_loses_no_confirmed_message(tw
     await two.brokers[0].broker.topics.delete("t")
     await send(two.channels[0], "t", b"new")
     kept = [b"new"]
-    for number in range(20):
-        body = f"sent-{number}".encode()
-        if (await try_send(two.channels[1], "t", body)).code == ResponseCode.SUCCESS:
-            kept.append(body)
-        await asyncio.sleep(0.1)
-    assert len(kept) > 1, "the other broker must learn of the new topic within 2 s"
+    async with asyncio.timeout(10):
+        while len(kept) < 10:  # within a second it knows the new one
+            body = f"sent-{len(kept)}".encode()
+            if (await try_send(two.channels[1], "t", body)).code == ResponseCode.SUCCESS:
+                kept.append(body)
+            await asyncio.sleep(0.02)
     assert sorted(await read_bodies(two.channels[0])) == sorted(kept)
 
 
@@ -231,8 +227,8 @@ async def test_a_parked_pull_is_woken_by_a_send_to_another_broker(two: SqlBroker
         waits.append(time.monotonic() - begun)
         assert answer.bodies == [str(number).encode()]
     print("woken within ms:", [round(wait * 1000) for wait in sorted(waits)])
-    assert statistics.median(waits) < 0.1
-    assert max(waits) < 2, "no parked pull may be forgotten"
+    assert statistics.median(waits) < 0.3, "a look at all queues once a second would take half a second"
+    assert max(waits) < 8, "no parked pull may be forgotten"
 
 
 async def test_a_parked_pull_is_woken_even_if_another_request_saw_the_message_first(two: SqlBrokers) -> None:
@@ -244,7 +240,7 @@ async def test_a_parked_pull_is_woken_even_if_another_request_saw_the_message_fi
         assert len(await read_bodies(two.channels[1])) == number + 1
         begun = time.monotonic()
         await waiting
-        assert time.monotonic() - begun < 2, f"message {number} woke no waiting reader"
+        assert time.monotonic() - begun < 8, f"message {number} woke no waiting reader"
 
 
 async def test_all_brokers_return_messages_in_the_same_order(two: SqlBrokers) -> None:
@@ -331,11 +327,11 @@ async def test_a_repeated_commit_applies_after_another_broker_reset_the_offset(t
     await commit(two, 1, "g", 2)  # an operator resets the offset
     await wait_until_reads(two, 0, 2)
     await commit(two, 1, "g", 3)
-    await asyncio.sleep(0.3)
+    await sql_store_of(two.brokers[1]).offsets.flush()
     await commit(two, 0, "g", 2)
     await wait_until_reads(two, 1, 2)
     await commit(two, 1, "g", 5)
-    await asyncio.sleep(0.3)
+    await sql_store_of(two.brokers[1]).offsets.flush()
     await pull(two.channels[0], "t", MIDDLE, 2, group="g", commit=2)
     await wait_until_reads(two, 1, 2)
 
@@ -364,8 +360,7 @@ async def test_a_fenced_commit_applies_when_repeated(two: SqlBrokers) -> None:
     stop_lease_renewal(two, 0)
     await take_lease(two, of=0)
     await commit(two, 1, "g", 2)
-    await wait_until_reads(two, 1, 2)
-    await asyncio.sleep(0.2)
+    await sql_store_of(two.brokers[1]).offsets.flush()
     await commit(two, 0, "g", 6)
     await sql_store_of(two.brokers[0]).offsets.flush()
     await leadership_of(two.brokers[0])._renew()
@@ -384,7 +379,7 @@ async def test_a_group_continues_at_its_offset_after_the_leader_stops(two: SqlBr
         await eventually(lambda: len(handler.messages) == 20)
     await wait_until_reads(two, 1, 20)
     await two.brokers[0].stop()
-    await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
+    await eventually(lambda: two.brokers[1].broker.broker_id == 0)
     async with Consumer(two.name_servers, group="g") as consumer:
         await consumer.subscribe("t")
         await send(two.channels[1], "t", b"20")
@@ -401,7 +396,7 @@ async def test_a_delayed_message_sent_to_another_broker_than_the_leader_is_deliv
     await try_pull(two.channels[1], "t", MIDDLE, 0, long_poll_ms=10_000)
     passed = time.monotonic() - begun
     assert await read_bodies(two.channels[1]) == [b"later"]
-    assert 1 <= passed < 2
+    assert 1 <= passed < 8, "the message woke the pull"
 
 
 async def test_a_delayed_message_of_a_topic_unknown_to_the_leader_is_delivered(two: SqlBrokers) -> None:
@@ -536,6 +531,7 @@ async def test_producers_and_consumers_continue_after_the_leader_stops(two: SqlB
         for number in range(10, 40):
             await producer.send(Message("t", str(number)))
         await stopping
-        await eventually(lambda: set(handler.texts) == {str(number) for number in range(40)}, within_s=20)
+        await producer.send(Message("t", "40"))
+        await eventually(lambda: set(handler.texts) == {str(number) for number in range(41)}, within_s=20)
         assert Queue("t", MIDDLE) in sql_store_of(two.brokers[1]).catalog.lanes
         assert two.brokers[1].broker.name == BROKER_NAME

@@ -334,15 +334,21 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _free_port() -> int:
+    """Return a port that no other test process gets until this one ends: servers take seconds until they listen."""
+    locks = _home() / "ports"
+    locks.mkdir(exist_ok=True)
     while True:
         port = random.SystemRandom().choice(PORTS)  # not `random.choice`: a seeded test would give all workers the same
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        lock = os.open(locks / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
+        except OSError:
+            os.close(lock)
+            continue
+        return port  # the lock stays open until this process ends
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------

@@ -136,11 +136,12 @@ class QueueFetcher:
                 # During a long poll the queue may have been paused: its messages are pulled again afterwards.
                 if self._may_read:
                     self._take(answer)
-            except RequestTimeout:
-                continue
             except SparrowError as error:
                 log.info("pull failed", extra={"queue": str(self.queue), "error": str(error)})
-                await asyncio.sleep(_AFTER_ERROR_S)
+                if not isinstance(error, RequestTimeout):
+                    await asyncio.sleep(_AFTER_ERROR_S)
+                # Another broker may have taken over, or the same one has another address.
+                await self._session.refresh([self.queue.topic])
             except Exception:
                 log.exception("pull failed", extra={"queue": str(self.queue)})
                 await asyncio.sleep(_AFTER_ERROR_S)
