@@ -14,10 +14,10 @@ class LogIntervals:
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._findings: dict[Hashable, tuple[Hashable, float, float]] = {}
+        self._findings: dict[Hashable, tuple[object, float, float]] = {}
         """For each subject: the cause, when it is logged next, and the interval before that."""
 
-    def is_due(self, subject: Hashable, cause: Hashable = None) -> bool:
+    def is_due(self, subject: Hashable, cause: object = None) -> bool:
         """Return whether to log a finding now: it is new, its cause is another one, or its interval is over."""
         now_s = self._now_s()
         known = self._findings.get(subject)

@@ -61,7 +61,7 @@ async def _group(broker: Broker, name: str) -> Group | None:
     try:
         return await broker.groups.get_or_create(name)
     except Refused as refusal:
-        log.info("heartbeat of a group that may not be created", extra={"group": name, "error": str(refusal)})
+        log.info("group %(group)s of a heartbeat may not be created: %(error)s", {"group": name, "error": refusal})
         return None
 
 
@@ -101,7 +101,10 @@ def expire_clients(broker: Broker) -> None:
     """Close connections without heartbeats, and remove their clients. Such a connection may be dead unnoticed."""
     before_ms = broker.now_ms() - broker.settings.client_timeout_ms
     for channel in broker.clients.silent_channels(before_ms):
-        log.info("client timed out", extra={"peer": channel.address})
+        log.info(
+            "client at %(peer)s sent no heartbeat for %(timeout_ms)s ms; its connection is closed",
+            {"peer": channel.address, "timeout_ms": broker.settings.client_timeout_ms},
+        )
         channel.close("no heartbeat within the client timeout")
         remove_channel(broker, channel)
     notify_group_changed(broker, broker.clients.expire(before_ms).groups)

@@ -134,7 +134,7 @@ class CommitLog:
             at = self.written - active.base
             active.mapping[at : at + BLANK_RECORD_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
             self.written = PhysicalOffset(active.end)
-        log.info("segment rolled", extra={"base": following.base})
+        log.info("the commit log continues in segment %(base)s", {"base": following.base})
 
     def _add(self, segment: Segment) -> None:
         self.segments.append(segment)
