@@ -31,6 +31,9 @@ class LogIntervals:
         self._findings[subject] = cause, now_s + interval_s, interval_s
         return True
 
+    def __contains__(self, subject: Hashable) -> bool:
+        return subject in self._findings
+
     def end(self, subject: Hashable) -> bool:
         """Forget a finding that is over; return whether there was one."""
         return self._findings.pop(subject, None) is not None

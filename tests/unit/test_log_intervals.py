@@ -36,7 +36,9 @@ def test_subjects_are_independent_and_the_end_is_reported_once():
     assert findings.is_due("one")
     assert findings.is_due("other")
     assert not findings.is_due("one")
+    assert "one" in findings
     assert findings.end("one")
+    assert "one" not in findings
     assert not findings.end("one")
     assert findings.is_due("one")
     assert not findings.is_due("other")

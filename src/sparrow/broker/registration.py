@@ -112,7 +112,7 @@ class NameServerRegistration:
             cluster=self._settings.cluster,
             broker_id=self._broker.broker_id,
         )
-        reached = [address for address in self._name_servers if address not in self._unreachable]
+        reached = [address for address in self._name_servers if address not in self._failures]
         requests = [
             asyncio.create_task(self._send(address, RequestCode.UNREGISTER_BROKER, header, b"")) for address in reached
         ]
