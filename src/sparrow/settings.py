@@ -185,6 +185,10 @@ class LogSettings(_Section):
         default="written", description="Consumers see a message once it is `written`, or once it is `durable`."
     )
 
+    preallocate: bool = Field(
+        default=False,
+        description="Allocate commit-log files completely when they are created, instead of in steps as they fill.",
+    )
     warm_bytes: int = Field(
         default=64 * MIB, ge=0, description="Bytes after the end of the log whose pages are pre-faulted."
     )

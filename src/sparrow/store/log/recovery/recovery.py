@@ -69,6 +69,7 @@ def recover(path: Path, settings: LogSettings) -> RecoveredStore:
             warm_bytes=settings.warm_bytes,
             lock_memory=settings.lock_memory,
             is_synced=settings.flush == "sync",
+            preallocate=settings.preallocate,
         ),
         queues=ConsumeQueueTable(path / "consumequeue", layout.queue_file_entries),
         index=KeyIndex(path / "index", layout.index_slots, layout.index_entries),
