@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib.util import find_spec
 
 from sparrow.model.errors import MissingExtra
 
 
 def require(*modules: str, extra: str, for_: str) -> None:
-    """Import the modules, or raise `MissingExtra` with the command that installs them.
+    """Raise `MissingExtra`, with the command that installs them, unless all modules are installed. Imports nothing.
 
     `require("pyarrow", extra="tables", for_="Producer.send_table")` stands before the `import pyarrow` of a function,
     or at the top of a package's `__init__` if the whole package needs it.
     """
     for module in modules:
-        try:
-            import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-                raise  # the package is installed, and one that it needs is not
-            raise MissingExtra(module, extra, for_) from error
+        if find_spec(module) is None:
+            raise MissingExtra(module, extra, for_)

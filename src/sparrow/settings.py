@@ -10,8 +10,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
-from pydantic_settings import (
+from sparrow.extras import require
+
+require("pydantic_settings", extra="server", for_="sparrow.settings")
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator  # noqa: E402
+from pydantic_settings import (  # noqa: E402
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
