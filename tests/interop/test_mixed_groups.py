@@ -28,6 +28,28 @@ async def test_java_and_python_share_a_group_on_sparrows_broker(
     await share(Stage(platform, topic, f"{topic}_group"), java)
 
 
+async def test_java_ignores_the_report_that_members_of_its_group_differ(
+    platform: Platform, java: JavaClient, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(platform, topic, f"{topic}_group")
+    async with stage.consumer() as ours:
+        await ours.subscribe(stage.topic, "rare")
+        await ours.start(Inbox())
+        theirs = await asyncio.to_thread(java.push_consumer, stage.group, stage.topic)
+        try:
+            await settled(theirs, [ours], stage, [2, 2])
+            await ours.session.heartbeat()
+            [said] = [record for record in caplog.records if record.name.endswith("connection.group_conflicts")]
+            assert f"reads clustering {stage.topic} (rare), but client" in said.getMessage()
+            assert f"reads clustering {stage.topic} (*)" in said.getMessage()
+            await stage.put(numbered(40))
+            mine = {queue.queue_id for queue in ours.queues if queue.topic == stage.topic}
+            seen = await asyncio.to_thread(theirs.receive, 20)
+            assert {message.queue_id for message in seen} == set(range(QUEUES)) - mine
+        finally:
+            await asyncio.to_thread(theirs.stop)
+
+
 async def share(stage: Stage, java: JavaClient) -> None:
     """Members of both kinds join and leave; after each change, every queue has one reader."""
     theirs = await asyncio.to_thread(java.push_consumer, stage.group, stage.topic)
