@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from sparrow.model.errors import GroupRequired as GroupRequired
     from sparrow.model.errors import IllegalMessage as IllegalMessage
     from sparrow.model.errors import IllegalName as IllegalName
+    from sparrow.model.errors import MissingExtra as MissingExtra
     from sparrow.model.errors import NoMaster as NoMaster
     from sparrow.model.errors import NotPermitted as NotPermitted
     from sparrow.model.errors import PartialSend as PartialSend
@@ -137,6 +138,7 @@ else:
             "GroupRequired",
             "IllegalMessage",
             "IllegalName",
+            "MissingExtra",
             "NoMaster",
             "NotPermitted",
             "PartialSend",

@@ -10,8 +10,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
-from pydantic_settings import (
+from sparrow.extras import require
+
+require("pydantic_settings", extra="server", for_="sparrow.settings")
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator  # noqa: E402
+from pydantic_settings import (  # noqa: E402
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -185,6 +189,10 @@ class LogSettings(_Section):
         default="written", description="Consumers see a message once it is `written`, or once it is `durable`."
     )
 
+    preallocate: bool = Field(
+        default=False,
+        description="Allocate commit-log files completely when they are created, instead of in steps as they fill.",
+    )
     warm_bytes: int = Field(
         default=64 * MIB, ge=0, description="Bytes after the end of the log whose pages are pre-faulted."
     )

@@ -288,11 +288,11 @@ async def test_a_full_disk_refuses_an_atomic_append_before_its_first_record(tmp_
     try:
         create, made, begun = Segment.create, [], store.written
 
-        def third_fails(directory: Path, base: int, size: int) -> Segment:
+        def third_fails(directory: Path, base: int, size: int, reserve_bytes: int) -> Segment:
             if len(made) == 2:
                 raise OSError(28, "no space")
             made.append(base)
-            return create(directory, base, size)
+            return create(directory, base, size, reserve_bytes)
 
         monkeypatch.setattr(Segment, "create", third_fails)
         with pytest.raises(StoreFull):

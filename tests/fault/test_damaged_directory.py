@@ -149,7 +149,7 @@ async def test_an_emptied_segment_loses_only_its_own_messages(
     base = int(segment.name)
     with caplog.at_level(logging.WARNING):
         await look(left, left.outside(base, base + SEGMENT))
-    assert any(str(segment) == getattr(line, "path", "") for line in caplog.records)
+    assert any(f"segment {segment} has 0 bytes" in text for text in caplog.messages)
 
 
 async def test_a_missing_oldest_segment_is_like_retention(left: Left) -> None:
@@ -336,7 +336,7 @@ async def test_a_damaged_small_file_loses_no_message(
     finally:
         store.close_blocking()
     if name.startswith("sparrow") and damage is not removed:
-        assert any(getattr(line, "path", "").endswith(name) for line in caplog.records)
+        assert any(f"{name} is damaged and is ignored" in text for text in caplog.messages)
     await look(left, left.contents)
 
 

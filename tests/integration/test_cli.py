@@ -84,7 +84,9 @@ def test_demo_sends_and_receives_and_closes_its_store_cleanly(tmp_path: Path) ->
     assert found, done.stdout
     assert int(found.group(2).replace(",", "")) > 100, done.stdout
     assert not (tmp_path / "sparrow-data" / "store" / "abort").exists()
-    assert "demo_orders" in run("store", "info", "sparrow-data", cwd=tmp_path).stdout
+    shown = " ".join(run("store", "info", "sparrow-data", cwd=tmp_path).stdout.split())
+    assert "demo_orders" in shown
+    assert "the newest log file is allocated as it fills" in shown
 
 
 @pytest.mark.parametrize("words", [["demo", "--no-spark"], ["up"]])

@@ -30,6 +30,28 @@ async def test_java_and_python_share_a_group_on_sparrows_broker(
     await share(FreshTopic(platform, topic, f"{topic}_group"), java)
 
 
+async def test_java_ignores_the_report_that_members_of_its_group_differ(
+    platform: Platform, java: JavaClient, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fresh_topic = FreshTopic(platform, topic, f"{topic}_group")
+    async with fresh_topic.consumer() as ours:
+        await ours.subscribe(fresh_topic.topic, "rare")
+        await ours.start(RecordingHandler())
+        theirs = await asyncio.to_thread(java.push_consumer, fresh_topic.group, fresh_topic.topic)
+        try:
+            await settled(theirs, [ours], fresh_topic, [2, 2])
+            await ours.session.heartbeat()
+            [said] = [record for record in caplog.records if record.name.endswith("connection.group_conflicts")]
+            assert f"reads clustering {fresh_topic.topic} (rare), but client" in said.getMessage()
+            assert f"reads clustering {fresh_topic.topic} (*)" in said.getMessage()
+            await fresh_topic.send_all(numbered_bodies(40))
+            mine = {queue.queue_id for queue in ours.queues if queue.topic == fresh_topic.topic}
+            seen = await asyncio.to_thread(theirs.receive, 20)
+            assert {message.queue_id for message in seen} == set(range(QUEUES)) - mine
+        finally:
+            await asyncio.to_thread(theirs.stop)
+
+
 async def share(fresh_topic: FreshTopic, java: JavaClient) -> None:
     """Members of both kinds join and leave; after each change, every queue has one reader."""
     theirs = await asyncio.to_thread(java.push_consumer, fresh_topic.group, fresh_topic.topic)

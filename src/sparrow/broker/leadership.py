@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import SparrowError
 from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
@@ -48,6 +49,7 @@ class Leadership:
         self._running: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._held_at = 0.0
+        self._failures = LogIntervals()
 
     @property
     def is_leader(self) -> bool:
@@ -89,10 +91,14 @@ class Leadership:
             await asyncio.sleep(min(lease_s / _LEASE_QUARTERS, _RENEWAL_MAX_S))
             try:
                 await self._renew()
+                if self._failures.end("renew"):
+                    log.info("the lease is renewed again")
             except (SparrowError, LockConflict) as cause:
-                log.warning("could not renew the lease; retrying", extra={"error": str(cause)})
+                if self._failures.is_due("renew", type(cause)):
+                    log.warning("the lease cannot be renewed: %(error)s; retrying", {"error": cause})
             except Exception as bug:  # the loop must continue, to notice below that the lease has expired
-                log.error("renewing the lease failed; retrying", exc_info=bug)
+                if self._failures.is_due("renew", type(bug)):
+                    log.error("the lease cannot be renewed because of a bug; retrying", exc_info=bug)
             unrenewed_s = asyncio.get_running_loop().time() - self._held_at
             if self._running and unrenewed_s > lease_s * (_LEASE_QUARTERS - 1) / _LEASE_QUARTERS:
                 log.warning("stepping down: the lease was not renewed in time and may have another owner")
@@ -105,7 +111,7 @@ class Leadership:
             self._store.epoch = epoch
             self._held_at = begun
             if not self._running:
-                log.info("this broker is the leader", extra={"epoch": epoch})
+                log.info("this broker is the leader of epoch %(epoch)s", {"epoch": epoch})
                 self._running = [asyncio.get_running_loop().create_task(_run_forever(work)) for work in self._work]
             await self._become(0)
             return
@@ -137,11 +143,17 @@ class Leadership:
 
 async def _run_forever(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Restart a background job that fails: a bug must not end it for as long as this broker leads."""
+    failures = LogIntervals()
     while True:
         try:
             await work()
         except Exception as bug:
-            log.error("a background job of the leader failed; restarting it", exc_info=bug)
+            if failures.is_due("work", type(bug)):
+                log.error(
+                    "background job %(job)s of the leader failed; restarting it",
+                    {"job": getattr(work, "__qualname__", work)},
+                    exc_info=bug,
+                )
             await asyncio.sleep(_RESTART_S)
 
 

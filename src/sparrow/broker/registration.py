@@ -9,6 +9,7 @@ import asyncio
 import logging
 
 from sparrow.broker.context import Broker
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import SparrowError
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, connect
@@ -32,7 +33,7 @@ class NameServerRegistration:
         self._broker, self._settings, self._name_servers = broker, broker.settings, name_servers
         self._channels: dict[Address, Channel] = {}
         self._dialing = {address: asyncio.Lock() for address in self._name_servers}
-        self._unreachable: set[Address] = set()
+        self._failures = LogIntervals()
         self._registrations: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -90,11 +91,15 @@ class NameServerRegistration:
             if answer.code != ResponseCode.SUCCESS:
                 raise error_for_response(answer.code, answer.remark)
         except SparrowError as error:
-            if address not in self._unreachable:
-                log.warning("cannot register with a name server", extra={"address": str(address), "error": str(error)})
-            self._unreachable.add(address)
+            if self._failures.is_due(address, type(error)):
+                log.warning(
+                    "the broker cannot register with name server %(address)s: %(error)s; retrying every"
+                    " %(interval_ms)s ms. Start the name server, or correct broker.name_servers",
+                    {"address": address, "error": error, "interval_ms": self._settings.register_interval_ms},
+                )
         else:
-            self._unreachable.discard(address)
+            if self._failures.end(address):
+                log.info("the broker is registered with name server %(address)s again", {"address": address})
 
     async def stop(self) -> None:
         """Unregister this broker from the name servers."""
@@ -107,7 +112,7 @@ class NameServerRegistration:
             cluster=self._settings.cluster,
             broker_id=self._broker.broker_id,
         )
-        reached = [address for address in self._name_servers if address not in self._unreachable]
+        reached = [address for address in self._name_servers if address not in self._failures]
         requests = [
             asyncio.create_task(self._send(address, RequestCode.UNREGISTER_BROKER, header, b"")) for address in reached
         ]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import typer
-import uvloop
+
+from sparrow.client.blocking.loop_thread import new_event_loop
 
 ServeUntilStopped = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Serves until the event is set, then stops in order."""
@@ -18,7 +19,8 @@ _INTERRUPTED_EXIT_CODE = 130
 
 def run_until_stopped(serve: ServeUntilStopped) -> None:
     """Run `serve` on an event loop of its own, and set its event on the first signal."""
-    uvloop.run(_serve_with_signals(serve))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve_with_signals(serve))
 
 
 async def _serve_with_signals(serve: ServeUntilStopped) -> None:

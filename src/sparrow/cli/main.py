@@ -7,10 +7,12 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperGroup
 
 from sparrow import __version__
-from sparrow.model.errors import SparrowError
+from sparrow.extras import require
+from sparrow.model.errors import MissingExtra, SparrowError
 
 COMMAND_MODULES = {
     "up": "server.up",
@@ -24,6 +26,9 @@ COMMAND_MODULES = {
     "token": "token",
 }
 """The module of each command below `sparrow.cli`. It has an `app` with subcommands, or a function named like it."""
+
+COMMAND_EXTRAS = dict.fromkeys(("up", "broker", "name-server", "demo", "store"), "server") | {"pipeline": "spark"}
+"""The extra of each command whose module loads NumPy and Arrow."""
 
 
 class LazyCommandGroup(TyperGroup):
@@ -44,14 +49,29 @@ class LazyCommandGroup(TyperGroup):
 
 
 def _app_with(name: str) -> typer.Typer:
-    module = import_module(f"sparrow.cli.{COMMAND_MODULES[name]}")
     parent = typer.Typer(callback=lambda: None, rich_markup_mode="rich", add_completion=False)
+    try:
+        if name in COMMAND_EXTRAS:
+            require("numpy", "pyarrow", extra=COMMAND_EXTRAS[name], for_=f"sparrow {name}")
+        module = import_module(f"sparrow.cli.{COMMAND_MODULES[name]}")
+    except MissingExtra as error:
+        _add_unavailable(parent, name, error)
+        return parent
     if hasattr(module, "app"):
         parent.add_typer(module.app, name=name)
     else:
         function = getattr(module, name.replace("-", "_"))
         parent.command(name, epilog=getattr(module, "EXAMPLES", None))(function)
     return parent
+
+
+def _add_unavailable(parent: typer.Typer, name: str, error: MissingExtra) -> None:
+    """Add a command that only says which extra it needs, so that `--help` lists it and the others work."""
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+    @parent.command(name, help=escape(f"Not installed: {error}"), context_settings=settings, add_help_option=False)
+    def raise_missing_extra() -> None:
+        raise error
 
 
 app = typer.Typer(

@@ -290,6 +290,17 @@ class SettingsError(SparrowError):
         return f"{self.key} = {self.value!r} (from {self.origin}) cannot be used: use {use}"
 
 
+class MissingExtra(SparrowError, ImportError):
+    """An optional package is not installed."""
+
+    def __init__(self, module: str, extra: str, for_: str) -> None:
+        super().__init__(module, extra, for_)
+        self.module, self.extra, self.for_ = module, extra, for_
+
+    def __str__(self) -> str:
+        return f'{self.for_} needs {self.module}: pip install "sparrowmq[{self.extra}]"'
+
+
 class CannotListen(SettingsError):
     """A server cannot listen on its address, mostly because another process does."""
 

@@ -66,7 +66,10 @@ async def register(request: RegisterBroker, context: NameServerContext, call: Re
             now_ms=context.now_ms(),
         )
     if is_new:
-        log.info("broker registered", extra={"broker": request.broker_name, "address": request.broker_address})
+        log.info(
+            "broker %(broker)s at %(address)s registered",
+            {"broker": request.broker_name, "address": request.broker_address},
+        )
     header = RegisterBrokerResponse(registered.ha_address, registered.master_address)
     orders = context.kv.table(ORDER_TOPIC_NAMESPACE)
     return HandlerResponse.of(KvTable(dict(orders)), header) if orders is not None else HandlerResponse(header)
@@ -113,7 +116,10 @@ async def member_group(request: GetBrokerMembers, context: NameServerContext, _:
 def log_removed_brokers(removed: Iterable[RemovedBroker], *, why: str) -> None:
     """Log brokers that are no longer in any route."""
     for name, broker_id, address in removed:
-        log.info("broker removed", extra={"broker": name, "broker_id": broker_id, "address": address, "reason": why})
+        log.info(
+            "broker %(broker)s number %(broker_id)s at %(address)s is removed from the routes: %(reason)s",
+            {"broker": name, "broker_id": broker_id, "address": address, "reason": why},
+        )
 
 
 HANDLERS: dict[int, RequestHandler[NameServerContext]] = {

@@ -202,7 +202,10 @@ class Channel(asyncio.Protocol):
         else:
             self._take(commands)
         if stream.error is not None and self.is_open:
-            log.warning("peer broke the protocol", extra={"peer": self.address, "error": str(stream.error)})
+            log.warning(
+                "%(peer)s broke the protocol: %(error)s; its connection is closed",
+                {"peer": self.address, "error": stream.error},
+            )
             self.close(str(stream.error))
 
     def _take(self, commands: Iterable[RemotingCommand]) -> None:

@@ -169,7 +169,10 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         try:
             self._check(command)
         except Exception as error:
-            log.info("request refused", extra={"peer": channel.address, "code": command.code, "error": str(error)})
+            log.info(
+                "request %(code)s of %(peer)s is refused: %(error)s",
+                {"code": command.code, "peer": channel.address, "error": error},
+            )
             response = encode_error(command, error)
             if response is not None:
                 channel.write(response)
@@ -192,6 +195,6 @@ def encode_response(command: RemotingCommand, response: HandlerResponse) -> byte
 def encode_error(command: RemotingCommand, error: BaseException) -> bytes | None:
     """Return the frame that reports an error to the peer."""
     if not isinstance(error, SparrowError):
-        log.error("handler failed", extra={"code": command.code}, exc_info=error)
+        log.error("the handler of request %(code)s failed", {"code": command.code}, exc_info=error)
     code, remark = response_for_error(error)
     return encode_response(command, HandlerResponse(code=code, remark=remark))

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import CannotListen
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, RequestReceiver
@@ -45,6 +46,7 @@ class Listener:
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
+        self._failures = LogIntervals()
 
     def bind(self, host: str, port: int) -> int:
         """Bind the port (a free one for 0) and return it. Connections wait until `start`."""
@@ -75,7 +77,12 @@ class Listener:
 
     def _opened(self, channel: Channel) -> None:
         if len(self.channels) >= self._settings.connections_max:
-            log.warning("connection refused: too many", extra={"peer": channel.address})
+            if self._failures.is_due("connections"):
+                log.warning(
+                    "a connection of %(peer)s is refused: there are %(connections)s already;"
+                    " raise net.connections_max, or close some",
+                    {"peer": channel.address, "connections": len(self.channels)},
+                )
             channel.abort()
             return
         self.channels.add(channel)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparrow.extras import require
+
 if TYPE_CHECKING:  # pytest imports this module at every start; heavy modules are imported with the first platform
     from sparrow.cli.server.platform import Platform
     from sparrow.client.blocking.loop_thread import LoopThread
@@ -85,6 +87,7 @@ def run_platform(
 
 def start_platform(folder: Path, broker: dict[str, Any], log: dict[str, Any]) -> RunningPlatform:
     """Start a platform in a folder, with settings that differ from the defaults."""
+    require("numpy", "pyarrow", "pydantic_settings", extra="server", for_="sparrow.testing.run_platform")
     from sparrow.cli.server.platform import Platform
     from sparrow.client.blocking.loop_thread import LoopThread
     from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from enum import IntEnum
 
+from sparrow.extras import require
 from sparrow.model.errors import ProtocolError
 
 COMPRESSED_FLAG = 0x1
@@ -30,9 +31,11 @@ def compress(body: bytes, kind: Compression = Compression.ZLIB, *, level: int = 
         # No type bits: RocketMQ up to 4.9.3, and Go, know zlib only without them.
         return zlib.compress(body, level), COMPRESSED_FLAG
     if kind is Compression.LZ4:
+        _require_package("lz4")
         import lz4.frame
 
         return lz4.frame.compress(body), COMPRESSED_FLAG | kind
+    _require_package("zstandard")
     import zstandard
 
     return zstandard.ZstdCompressor(level=level).compress(body), COMPRESSED_FLAG | kind
@@ -48,6 +51,10 @@ def decompress(body: bytes, sys_flag: int, *, limit_bytes: int = DECOMPRESSED_BY
     return expanded, sys_flag & ~(COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
 
 
+def _require_package(name: str) -> None:
+    require(name, extra="compression", for_=f"a body compressed with {'LZ4' if name == 'lz4' else 'Zstandard'}")
+
+
 def _expand_zlib(body: bytes, limit_bytes: int) -> bytes:
     stream = zlib.decompressobj()
     try:
@@ -58,6 +65,7 @@ def _expand_zlib(body: bytes, limit_bytes: int) -> bytes:
 
 
 def _expand_lz4(body: bytes, limit_bytes: int) -> bytes:
+    _require_package("lz4")
     import lz4.frame
 
     stream = lz4.frame.LZ4FrameDecompressor()
@@ -69,6 +77,7 @@ def _expand_lz4(body: bytes, limit_bytes: int) -> bytes:
 
 
 def _expand_zstd(body: bytes, limit_bytes: int) -> bytes:
+    _require_package("zstandard")
     import zstandard
 
     stream = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).decompressobj()

@@ -289,7 +289,7 @@ async def test_a_client_closes_the_connection_of_a_peer_that_breaks_the_protocol
         with pytest.raises(ConnectionLost):
             await channel.request(ECHO)
         await asyncio.wait_for(channel.wait_closed(), 5)
-    assert "peer broke the protocol" in caplog.text
+    assert "broke the protocol: " in caplog.text
 
 
 # -- peers that do not read -------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """Compressed bodies: three algorithms, and decompression bombs."""
 
+import sys
 import tracemalloc
 import zlib
 
 import pytest
 
-from sparrow.model.errors import ProtocolError
+from sparrow.model.errors import MissingExtra, ProtocolError
 from sparrow.wire.compression import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, Compression, compress, decompress
 
 BODY = b"hello sparrow " * 500
@@ -68,3 +69,14 @@ def test_invalid_data_is_a_protocol_error(kind, body):
 def test_an_unknown_algorithm_is_a_protocol_error():
     with pytest.raises(ProtocolError, match="type 4"):
         decompress(zlib.compress(BODY), COMPRESSED_FLAG | 0x400)
+
+
+@pytest.mark.parametrize(("kind", "package", "name"), [("LZ4", "lz4", "LZ4"), ("ZSTD", "zstandard", "Zstandard")])
+def test_a_missing_package_is_named_with_its_extra(kind, package, name, monkeypatch):
+    packed, sys_flag = compress(b"x" * 1000, Compression[kind])
+    monkeypatch.setitem(sys.modules, package, None)
+    said = rf'a body compressed with {name} needs {package}: pip install "sparrowmq\[compression\]"'
+    with pytest.raises(MissingExtra, match=said):
+        decompress(packed, sys_flag)
+    with pytest.raises(MissingExtra, match=said):
+        compress(b"x" * 1000, Compression[kind])

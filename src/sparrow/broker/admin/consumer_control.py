@@ -111,7 +111,8 @@ async def query_consumer_status(request: GetConsumerStatus, broker: Broker, _: R
             table[member.client_id] = status.message_queue_table
         else:
             log.warning(
-                "a consumer did not report its status", extra={"client": member.client_id, "error": str(status)}
+                "consumer %(client)s did not report its status: %(error)s",
+                {"client": member.client_id, "error": status},
             )
     failures = [status for status in statuses if isinstance(status, BaseException)]
     if not table and failures:

@@ -16,7 +16,7 @@ from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import headers
-from sparrow.wire.bodies import ClientConfigCheck, ConsumerList, HeartbeatData
+from sparrow.wire.bodies import ClientConfigCheck, ConsumerList, GroupConflict, GroupConflicts, HeartbeatData
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, encode
 from sparrow.wire.headers import (
@@ -31,7 +31,7 @@ from sparrow.wire.headers import (
 log = logging.getLogger(__name__)
 
 
-async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> HeartbeatResponse:
+async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> HandlerResponse:
     """Register a client with its groups. Create missing consumer groups and their retry topics."""
     data = call.body(HeartbeatData)
     if not data.client_id:
@@ -42,7 +42,7 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Heart
         data, consumer_data_set=[consumer for consumer in data.consumer_data_set if consumer.group_name in names]
     )
     if not call.channel.is_open:  # closed while its groups were created: it would never be removed again
-        return HeartbeatResponse()
+        return HandlerResponse(HeartbeatResponse())
     changed = broker.clients.heartbeat(
         call.channel, data, language=call.command.language, version=call.command.version, now_ms=broker.now_ms()
     )
@@ -53,7 +53,36 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Heart
             await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
     if changed.refused:
         raise changed.refused[0]
-    return HeartbeatResponse(supports_v2=True, subscription_changed=changed.needs_subscriptions)
+    header = HeartbeatResponse(supports_v2=True, subscription_changed=changed.needs_subscriptions)
+    conflicts = [found for name in sorted(names) if (found := _conflict(broker, name, data.client_id)) is not None]
+    # Clients of RocketMQ ignore the body; ours log it.
+    return HandlerResponse.of(GroupConflicts(conflicts), header) if conflicts else HandlerResponse(header)
+
+
+def _conflict(broker: Broker, name: str, client_id: str) -> GroupConflict | None:
+    """Return how this member of a group differs from another one, and log it at growing intervals."""
+    group = broker.clients.consumers(name)
+    if group is None:  # its connection was closed while the retry topic was created
+        return None
+    found = group.conflict_of(client_id)
+    if found is None:
+        if group.conflict_log.end(name):
+            log.info("all members of group %(group)s have the same subscriptions again", {"group": name})
+        return None
+    conflict = GroupConflict(name, client_id, str(group.reports[client_id]), found[0], str(found[1]))
+    if group.conflict_log.is_due(name, frozenset(group.reports.values())):
+        log.warning(
+            "members of group %(group)s differ: client %(client)s reads %(report)s, client %(other_client)s reads"
+            " %(other_report)s; messages are skipped until all members have the same subscriptions and mode",
+            {
+                "group": name,
+                "client": conflict.client_id,
+                "report": conflict.report,
+                "other_client": conflict.other_client_id,
+                "other_report": conflict.other_report,
+            },
+        )
+    return conflict
 
 
 async def _group(broker: Broker, name: str) -> Group | None:
@@ -61,7 +90,7 @@ async def _group(broker: Broker, name: str) -> Group | None:
     try:
         return await broker.groups.get_or_create(name)
     except Refused as refusal:
-        log.info("heartbeat of a group that may not be created", extra={"group": name, "error": str(refusal)})
+        log.info("group %(group)s of a heartbeat may not be created: %(error)s", {"group": name, "error": refusal})
         return None
 
 
@@ -101,7 +130,10 @@ def expire_clients(broker: Broker) -> None:
     """Close connections without heartbeats, and remove their clients. Such a connection may be dead unnoticed."""
     before_ms = broker.now_ms() - broker.settings.client_timeout_ms
     for channel in broker.clients.silent_channels(before_ms):
-        log.info("client timed out", extra={"peer": channel.address})
+        log.info(
+            "client at %(peer)s sent no heartbeat for %(timeout_ms)s ms; its connection is closed",
+            {"peer": channel.address, "timeout_ms": broker.settings.client_timeout_ms},
+        )
         channel.close("no heartbeat within the client timeout")
         remove_channel(broker, channel)
     notify_group_changed(broker, broker.clients.expire(before_ms).groups)

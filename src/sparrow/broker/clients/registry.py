@@ -3,7 +3,8 @@
 1. In a group, a client id belongs to one connection. A new connection replaces the old one.
 2. A group has the subscriptions of its newest heartbeat: members are expected to subscribe alike. A subscription is
    only replaced by one with a higher version.
-3. A client that leaves is removed at once. A group without members is unknown.
+3. A group whose members report different subscriptions or message models is in conflict (see `member_report`).
+4. A client that leaves is removed at once. A group without members is unknown.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 
 import msgspec
 
+from sparrow.broker.clients.member_report import MemberReport
 from sparrow.broker.clients.subscriptions import SubscriptionFilter, build_filter
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Refused
 from sparrow.wire.bodies import ConsumerData, HeartbeatData
 from sparrow.wire.codes import Language
@@ -44,6 +47,18 @@ class OnlineConsumerGroup(msgspec.Struct):
     """By topic."""
     fingerprint: int | None = None
     """The fingerprint of the heartbeat with the subscriptions; None before the first one."""
+    reports: dict[str, MemberReport] = {}
+    """By client id: what must be the same for all members."""
+    conflict_log: LogIntervals = msgspec.field(default_factory=LogIntervals)
+
+    def conflict_of(self, client_id: str) -> tuple[str, MemberReport] | None:
+        """Return a member that reports something else than this one; of several always the same."""
+        mine = self.reports.get(client_id)
+        others = [(str(report), other) for other, report in self.reports.items() if report != mine]
+        if mine is None or not others:
+            return None
+        _, other = min(others)
+        return other, self.reports[other]
 
 
 class MembershipChange(msgspec.Struct, frozen=True):
@@ -93,6 +108,7 @@ class ClientRegistry:
             else:
                 is_changed |= _subscribe(group, consumer, refused)
                 group.fingerprint = data.heartbeat_fingerprint
+                group.reports[member.client_id] = MemberReport.of(consumer)
             if is_changed:
                 changed.append(name)
         if memberships.is_empty:
@@ -201,6 +217,7 @@ class ClientRegistry:
         if group is None or client_id not in group.members or group.members[client_id].channel != channel:
             return ()
         del group.members[client_id]
+        group.reports.pop(client_id, None)
         self._drop_membership(channel, consumer=(name, client_id))
         if group.members:
             return (name,)

@@ -113,8 +113,17 @@ class PullHandler:
         first, end = self._store.bounds_nowait(queue)
         if end - request.offset <= int(limit):
             return None
-        fields = {"group": group.name, "queue": str(queue), "from": request.offset, "to": end}
-        log.warning("backlog skipped", extra=fields)
+        log.warning(
+            "group %(group)s skips its backlog on %(queue)s from offset %(from)s to %(to)s, as its attribute"
+            " %(attribute)s demands",
+            {
+                "group": group.name,
+                "queue": queue,
+                "from": request.offset,
+                "to": end,
+                "attribute": SKIP_BACKLOG_ATTRIBUTE,
+            },
+        )
         return _encode(command, _MOVED, end, first, end)
 
     def _check(self, request: PullMessage, group: Group) -> None:

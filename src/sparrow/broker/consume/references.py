@@ -96,7 +96,10 @@ async def resolve_references(store: Store, found: ReadResult, *, bytes_max: int)
             resolved.append(memoryview(whole))
             size += len(whole)
     if deleted:
-        log.warning("resent messages are deleted from the store", extra={"count": deleted, "before": int(next_offset)})
+        log.warning(
+            "%(count)s messages to be resent before offset %(before)s are deleted from the store already",
+            {"count": deleted, "before": int(next_offset)},
+        )
     return Slice(resolved, [len(raw) for raw in resolved], next_offset, found.bounds)
 
 

@@ -16,6 +16,7 @@ from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.clients.subscriptions import SubscriptionFilter
 from sparrow.broker.consume.references import make_reference
 from sparrow.broker.pop import receipt_handles
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
@@ -44,6 +45,7 @@ class SqlResender:
         self._store, self._topics, self._clients = store, topics, clients
         self._delivered_ends: dict[int, int] = {}
         """The end of each resend lane when it was last delivered to all groups."""
+        self._failures = LogIntervals()
 
     async def request(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
         """Record that a group, or all readers, shall get the messages from `begin` to before `end` again."""
@@ -57,9 +59,12 @@ class SqlResender:
         while True:
             try:
                 await self.deliver()
+                if self._failures.end("resend"):
+                    log.info("messages are resent again")
                 await asyncio.sleep(POLL_INTERVAL_S)
             except (SparrowError, LockConflict) as error:
-                log.warning("could not resend messages; retrying", extra={"error": str(error)})
+                if self._failures.is_due("resend", type(error)):
+                    log.warning("messages cannot be resent: %(error)s; retrying", {"error": error})
                 await asyncio.sleep(_RETRY_S)
 
     async def deliver(self) -> None:

@@ -23,6 +23,7 @@ from sparrow.broker.delay import timer_records
 from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
 from sparrow.broker.delay.timer_records import timer_reference
 from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
@@ -82,6 +83,7 @@ class LogDelayScheduler:
         self._earlier_due = asyncio.Event()
         self._next_check_ms = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._failures = LogIntervals()
 
     @property
     def count(self) -> int:
@@ -178,7 +180,7 @@ class LogDelayScheduler:
         try:
             await self.save_recovery_offsets()
         except SparrowError as error:  # the next start reads more than necessary
-            log.warning("cannot save the recovery offsets of delayed messages", extra={"error": str(error)})
+            log.warning("recovery offsets of delayed messages are not saved: %(error)s", {"error": error})
 
     def wake(self) -> None:
         """Check the clock now, because it was set."""
@@ -192,13 +194,16 @@ class LogDelayScheduler:
             try:
                 is_stuck = await self._deliver_due()
             except Exception as error:  # a full disk, for instance: they stay in the log, and are retried
-                log.error(
-                    "cannot deliver delayed messages",
-                    extra={"error": str(error)},
-                    exc_info=_trace_unless_expected(error),
-                )
+                if self._failures.is_due("deliver", type(error)):
+                    log.error(
+                        "delayed messages cannot be delivered: %(error)s; retrying",
+                        {"error": error},
+                        exc_info=_trace_unless_expected(error),
+                    )
                 await asyncio.sleep(SLEEP_MAX_S)
                 continue
+            if self._failures.end("deliver"):
+                log.info("delayed messages are delivered again")
             now_ms = self._now_ms()
             next_ms = self._timers.next_due_ms(now_ms)
             self._next_check_ms = now_ms + 3_600_000 if next_ms is None else next_ms
@@ -264,7 +269,7 @@ class LogDelayScheduler:
         for index in range(len(is_done)):
             raw = found.get(references[index])
             if raw is None:
-                log.error("a delayed message is lost", extra={"reference": references[index]})
+                log.error("delayed message %(reference)s is lost or damaged", {"reference": references[index]})
             draft, queue = timer_records.parse_delayed(raw) if raw is not None else (None, None)
             if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
                 is_done[index] = True
@@ -287,7 +292,7 @@ class LogDelayScheduler:
                 for draft in drafts:
                     self._append(queue, [draft])
             else:  # the topic is deleted, for instance: the message has no destination
-                log.warning("a delayed message is dropped", extra={"queue": str(queue), "error": str(refusal)})
+                log.warning("a delayed message for %(queue)s is dropped: %(error)s", {"queue": queue, "error": refusal})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
         name = f"{topic}+{property_value(draft.properties, PROPERTY_UNIQUE_KEY)}"
@@ -319,12 +324,15 @@ class LogDelayScheduler:
             try:
                 await self.roll()
                 await self.save_recovery_offsets()
+                if self._failures.end("roll"):
+                    log.info("delayed messages are rolled, and their recovery offsets saved, again")
             except Exception as error:
-                log.error(
-                    "cannot roll delayed messages or save their recovery offsets",
-                    extra={"error": str(error)},
-                    exc_info=_trace_unless_expected(error),
-                )
+                if self._failures.is_due("roll", type(error)):
+                    log.error(
+                        "delayed messages cannot be rolled, or their recovery offsets not saved: %(error)s; retrying",
+                        {"error": error},
+                        exc_info=_trace_unless_expected(error),
+                    )
 
     async def save_recovery_offsets(self) -> None:
         """Store, for each source, the offset of the oldest waiting message."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
 from sparrow.broker.produce.dedup_sql import claim_send, deferred_send_key
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
@@ -49,6 +50,7 @@ class SqlDelayScheduler:
 
     def __init__(self, store: SqlStore, *, horizon_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._horizon_ms, self._now_ms = store, horizon_ms, now_ms
+        self._failures = LogIntervals()
 
     # -- storing -------------------------------------------------------------------------------------------------------
 
@@ -139,8 +141,11 @@ class SqlDelayScheduler:
             try:
                 if not await self.deliver_due():
                     await asyncio.sleep(POLL_INTERVAL_S)
+                if self._failures.end("deliver"):
+                    log.info("delayed messages are delivered again")
             except (SparrowError, LockConflict) as error:  # the rows stay and are tried again
-                log.warning("could not deliver delayed messages; retrying", extra={"error": str(error)})
+                if self._failures.is_due("deliver", type(error)):
+                    log.warning("delayed messages cannot be delivered: %(error)s; retrying", {"error": error})
                 await asyncio.sleep(_RETRY_S)
 
     async def deliver_due(self) -> int:
@@ -158,7 +163,10 @@ class SqlDelayScheduler:
             if queue not in self._store.catalog.lanes:  # another broker may have just created the topic
                 await self._store.catalog.list_topics()
             if queue not in self._store.catalog.lanes:
-                log.warning("dropped delayed messages: their topic was deleted", extra={"queue": str(queue)})
+                log.warning(
+                    "%(count)s delayed messages for %(queue)s are dropped: their topic was deleted",
+                    {"count": len(some), "queue": queue},
+                )
                 await self._store.database.execute(delete)
                 continue
             messages = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous_token) for row in some]

@@ -137,8 +137,8 @@ def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     queue_id = parse_whole_number(number)
     if topic is None or queue_id is None:
         log.error(
-            "a delayed message is damaged, or has no destination",
-            extra={"queue_offset": record.queue_offset_of(raw)},
+            "the delayed message at queue offset %(queue_offset)s is damaged, or has no destination; it is dropped",
+            {"queue_offset": record.queue_offset_of(raw)},
         )
         return None, None
     return draft, Queue(topic, queue_id)

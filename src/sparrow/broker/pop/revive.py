@@ -18,6 +18,7 @@ from sparrow.broker.pop.receipt_handles import pop_retry_topic
 from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.broker.pop.state.log import LogPopState
 from sparrow.broker.pop.state.spi import PopState
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
@@ -51,6 +52,7 @@ class LogPopWorker:
     def __init__(self, pop_state: LogPopState, reviving: Reviver) -> None:
         self._pop_state, self._reviving = pop_state, reviving
         self._tasks: list[asyncio.Task[None]] = []
+        self._failures = LogIntervals()
 
     async def start(self) -> None:
         await self._pop_state.load()
@@ -63,15 +65,18 @@ class LogPopWorker:
         try:
             self._pop_state.save()
         except SparrowError as error:
-            log.error("cannot save the state of pops: the next start reads more", extra={"error": str(error)})
+            log.error("the state of pops is not saved: %(error)s; the next start reads more", {"error": error})
 
     async def _keep_saving(self) -> None:
         while True:
             await asyncio.sleep(SAVE_INTERVAL_S)
             try:
                 self._pop_state.save()
+                if self._failures.end("save"):
+                    log.info("the state of pops is saved again")
             except SparrowError as error:
-                log.error("cannot save the state of pops", extra={"error": str(error)})
+                if self._failures.is_due("save", type(error)):
+                    log.error("the state of pops cannot be saved: %(error)s; retrying", {"error": error})
 
 
 class Reviver:
@@ -95,6 +100,7 @@ class Reviver:
             long_polls,
         )
         self._now_ms = now_ms
+        self._failures = LogIntervals()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -122,10 +128,16 @@ class Reviver:
         try:
             await self._revive(batch)
         except Exception as error:
-            is_unexpected = not isinstance(error, SparrowError)
-            extra = {"queue": str(batch.queue), "group": batch.group, "error": str(error)}
-            log.error("cannot revive messages in flight", extra=extra, exc_info=is_unexpected)
+            if self._failures.is_due(batch.group, type(error)):
+                log.error(
+                    "popped messages of group %(group)s on %(queue)s cannot be revived: %(error)s; retrying",
+                    {"group": batch.group, "queue": batch.queue, "error": error},
+                    exc_info=not isinstance(error, SparrowError),
+                )
             self._pop_state.in_flight.postpone(batch, self._now_ms() + RETRY_AFTER_MS)
+        else:
+            if self._failures.end(batch.group):
+                log.info("popped messages of group %(group)s are revived again", {"group": batch.group})
 
     async def _revive(self, batch: InFlightBatch) -> None:
         group = self._groups.get(batch.group)

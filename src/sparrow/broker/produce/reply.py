@@ -85,7 +85,7 @@ async def _push(request: SendMessage, properties: bytes, broker: Broker, call: R
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, call.command.body, timeout_ms=PUSH_TIMEOUT_MS
         )
     except SparrowError as error:
-        log.info("a reply was not pushed", extra={"client": client_id, "error": str(error)})
+        log.info("a reply was not pushed to client %(client)s: %(error)s", {"client": client_id, "error": error})
         return f"the requesting client {client_id!r} did not accept the reply: {error}"
     if answer.code != ResponseCode.SUCCESS:
         return f"the requesting client {client_id!r} did not accept the reply: {answer.remark or answer.code}"

@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 
 from sparrow.broker.produce import stage_file
 from sparrow.broker.produce.stage_file import StageChunk, StageSeal, read_queue_batches
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Busy, Refused, SparrowError, StoreFull
 from sparrow.wire.queue_batches import QueueBatch
 
@@ -85,6 +86,7 @@ class StageStore:
         """The size of all files."""
         self._unwritten_bytes = 0
         self._commit_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._failures = LogIntervals()
 
     async def start(self) -> None:
         """Load the sealed stages."""
@@ -247,14 +249,20 @@ class StageStore:
             if stage.touched_ms < before_ms and not stage.is_claimed and not stage.lock.locked()
         ]
         if old:
-            log.warning("stages were never committed", extra={"stages": len(old), "first": old[0].name})
+            log.warning(
+                "%(stages)s stages, among them %(first)s, were not committed in time and are dropped;"
+                " a write that needs longer needs a larger stage_ttl_hours",
+                {"stages": len(old), "first": old[0].name},
+            )
             await self.drop([stage.name for stage in old])
 
     async def _expire(self) -> None:
         try:
             await self.expire()
+            self._failures.end("expire")
         except SparrowError as error:  # the next expiry tries again
-            log.warning("cannot drop stages", extra={"error": str(error)})
+            if self._failures.is_due("expire", type(error)):
+                log.warning("old stages cannot be dropped: %(error)s; retrying", {"error": error})
 
     def _schedule_expiry(self) -> None:
         wait_s = min(_EXPIRY_INTERVAL_S_MAX, self._ttl_ms / 4000)
@@ -291,7 +299,7 @@ class StageStore:
         """Return a sealed stage, or None if its seal is damaged."""
         seal = stage_file.read_seal(path)
         if seal is None:
-            log.warning("a stage is damaged", extra={"path": str(path)})
+            log.warning("stage %(path)s is damaged and is deleted", {"path": path})
             return None
         found = path.stat()
         stage = Stage(path.stem, self._folder, int(found.st_mtime * 1000))

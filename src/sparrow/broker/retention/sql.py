@@ -27,6 +27,9 @@ class SqlRetention:
             try:
                 count = await self._store.trim()
                 if count:
-                    log.info("deleted expired messages", extra={"count": count})
+                    log.info("%(count)s expired messages are deleted", {"count": count})
             except (SparrowError, LockConflict) as cause:
-                log.warning("could not delete expired messages; retrying later", extra={"error": str(cause)})
+                log.warning(
+                    "expired messages cannot be deleted: %(error)s; retrying in %(retry_s)s s",
+                    {"error": cause, "retry_s": TRIM_INTERVAL_S},
+                )

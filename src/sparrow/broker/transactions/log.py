@@ -30,6 +30,7 @@ from sparrow.broker.transactions.half_messages import (
     read_physical_offset,
 )
 from sparrow.broker.transactions.spi import TransactionNotEnded
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
@@ -81,6 +82,7 @@ class LogTransactionCoordinator:
         """Finished half messages whose op record could not be written."""
         self._check_back = TransactionCheckBack(clients, settings.name)
         self._task: asyncio.Task[None] | None = None
+        self._failures = LogIntervals()
 
     @property
     def count(self) -> int:
@@ -150,9 +152,11 @@ class LogTransactionCoordinator:
         try:
             self._append_finished()
         except SparrowError as error:
-            log.error(
-                "cannot write the op record of a transaction yet", extra={"half_offset": offset, "error": str(error)}
-            )
+            if self._failures.is_due("op record", type(error)):
+                log.error(
+                    "the op record of transaction %(half_offset)s cannot be written: %(error)s; retrying",
+                    {"half_offset": offset, "error": error},
+                )
 
     def _append_finished(self) -> None:
         while self._unwritten:
@@ -178,7 +182,9 @@ class LogTransactionCoordinator:
                 self._append_finished()
                 await self.write_summary(at_once=True)
             except SparrowError as error:  # the next start reads more than necessary
-                log.warning("cannot write the summary of transactions", extra={"error": str(error)})
+                log.warning(
+                    "the summary of transactions is not written: %(error)s; the next start reads more", {"error": error}
+                )
 
     async def _load(self) -> None:
         finished: set[int] = set()
@@ -215,7 +221,8 @@ class LogTransactionCoordinator:
             half = half_message_of(record.properties_of(raw), message.physical_offset, message.store_ms)
         except ProtocolError as cause:
             log.error(
-                "a half message cannot be decoded", extra={"offset": record.queue_offset_of(raw), "error": str(cause)}
+                "the half message at queue offset %(offset)s cannot be decoded: %(error)s; it is skipped",
+                {"offset": record.queue_offset_of(raw), "error": cause},
             )
             return
         self._halves[message.queue_offset] = half
@@ -242,13 +249,16 @@ class LogTransactionCoordinator:
                 self._append_finished()
                 await self.check_overdue()
                 await self.write_summary()
+                if self._failures.end("check"):
+                    log.info("transactions are checked back again")
+                self._failures.end("op record")
             except Exception as error:
-                is_expected = isinstance(error, SparrowError)
-                log.error(
-                    "cannot check transactions back",
-                    extra={"error": str(error)},
-                    exc_info=None if is_expected else error,
-                )
+                if self._failures.is_due("check", type(error)):
+                    log.error(
+                        "transactions cannot be checked back: %(error)s; retrying",
+                        {"error": error},
+                        exc_info=None if isinstance(error, SparrowError) else error,
+                    )
 
     async def check_overdue(self) -> None:
         """Check back with the producers of overdue half messages."""
@@ -270,7 +280,14 @@ class LogTransactionCoordinator:
                     else:
                         await self._give_up(offset, half)
                 except (Refused, ProtocolError) as error:  # continue with the others
-                    log.warning("cannot check a transaction back", extra={"half_offset": offset, "error": str(error)})
+                    log.warning(
+                        "transaction %(half_offset)s cannot be checked back: %(error)s; retrying in %(retry_ms)s ms",
+                        {
+                            "half_offset": offset,
+                            "error": error,
+                            "retry_ms": self._settings.transaction_check_interval_ms,
+                        },
+                    )
                     half.next_check_ms = now_ms + self._settings.transaction_check_interval_ms
         finally:
             self._append_checked(each for each in checked if each[0] in self._halves)
@@ -304,7 +321,10 @@ class LogTransactionCoordinator:
         except TransactionNotEnded:
             if half.physical_offset >= self._store.watermark(self._store.settings.visible_after):
                 raise  # it exists, but is not visible yet
-            log.error("the half message of a transaction is lost", extra={"half_offset": offset})
+            log.error(
+                "the half message of transaction %(half_offset)s is lost: retention deleted it, or it is damaged",
+                {"half_offset": offset},
+            )
             self._finish(offset)  # deleted by retention, or damaged
             return
         if CHECK_LIMIT_TOPIC not in self._topics:
@@ -314,7 +334,11 @@ class LogTransactionCoordinator:
         draft.properties = set_properties(draft.properties, {PROPERTY_CHECK_TIMES: str(half.checks)})
         self._store.append_nowait(Queue(CHECK_LIMIT_TOPIC, 0), (draft,))
         self._finish(offset)
-        log.warning("a transaction was given up", extra={"half_offset": offset, "checks": half.checks})
+        log.warning(
+            "transaction %(half_offset)s is rolled back after %(checks)s checks without an answer; its message is in"
+            " topic %(topic)s",
+            {"half_offset": offset, "checks": half.checks, "topic": CHECK_LIMIT_TOPIC},
+        )
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import HALF_QUEUE
 from sparrow.broker.transactions.spi import TransactionNotEnded
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
@@ -63,6 +64,7 @@ class SqlTransactionCoordinator:
         self._store, self._settings, self._now_ms = store, settings, now_ms
         self._check_back = TransactionCheckBack(clients, settings.name)
         self._records = RowRecordEncoder(_NO_LANE, HALF_QUEUE.topic, HALF_QUEUE.id, store_host)
+        self._failures = LogIntervals()
 
     # -- storing and ending -------------------------------------------------------------------------------------------
 
@@ -141,8 +143,11 @@ class SqlTransactionCoordinator:
             await asyncio.sleep(self._settings.transaction_scan_ms / 1000)
             try:
                 await self.check_overdue()
+                if self._failures.end("check"):
+                    log.info("transactions are checked back again")
             except (SparrowError, LockConflict) as error:
-                log.warning("could not check transactions back; retrying", extra={"error": str(error)})
+                if self._failures.is_due("check", type(error)):
+                    log.warning("transactions cannot be checked back: %(error)s; retrying", {"error": error})
 
     async def check_overdue(self) -> None:
         """Check back with the producers of half messages that are due for it."""
@@ -159,7 +164,11 @@ class SqlTransactionCoordinator:
                 before=checks,
             )
             if is_exhausted:
-                log.warning("gave a transaction up after too many checks", extra={"half": number, "checks": checks})
+                log.warning(
+                    "transaction %(half)s is rolled back after %(checks)s checks without an answer; its row is kept in"
+                    " the half table with the state given_up",
+                    {"half": number, "checks": checks},
+                )
             elif changed:
                 self._check_back.check(
                     self._message(number, body, source_ip, at_ms, properties), half_offset=number, checks=checks + 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparrow.bus.sql.maintenance import ExpiredRows
+from sparrow.extras import require
 
 
 class ExpiredEventArchive:
@@ -20,6 +21,7 @@ class ExpiredEventArchive:
 
     def write(self, table: str, expired: ExpiredRows) -> None:
         """Write rows to disk, one file for each day on which messages were added."""
+        require("pyarrow", extra="tables", for_="the archive of expired events")
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -33,9 +33,22 @@ def info(
     with LogStore(find_log_directory(directory)) as store:
         console = Console()
         console.print(f"log: bytes {store.first:,} to {store.written:,}")
+        console.print(_disk_usage(store.path))
         for damage in store.damage:
             console.print(f"[red]damaged: bytes {damage.start:,} to {damage.end:,} are skipped[/red]")
         console.print(asyncio.run(_topics(store)))
+
+
+def _disk_usage(directory: Path) -> str:
+    """Return what the files take on disk, and whether the newest one of the log is allocated in advance."""
+    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
+    taken, size = sum(512 * stat.st_blocks for stat in files.values()), sum(stat.st_size for stat in files.values())
+    text = f"disk: {taken / 1e6:,.1f} MB taken by files of {size / 1e6:,.1f} MB"
+    newest = max((path for path in files if path.parent.name == "commitlog"), default=None)
+    if newest is None:
+        return text
+    is_whole = 512 * files[newest].st_blocks >= files[newest].st_size
+    return f"{text}; the newest log file is allocated {'completely (preallocate)' if is_whole else 'as it fills'}"
 
 
 async def _topics(store: LogStore) -> Table:

@@ -32,6 +32,8 @@ from sparrow.model.errors import Refused, SettingsError
 from sparrow.spark.runtime.tar_archive import extract
 
 DISTRIBUTION_NAME = "sparrowmq"
+EXECUTOR_EXTRAS = frozenset({"compression", "server"})
+"""The extras of Sparrow whose packages executors need: those of `spark`, without Spark itself."""
 PACKAGE_NAMES = ("sparrow", "pyspark_sparrow")
 ENVIRONMENT_FOLDER = "environment"
 PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -157,33 +159,47 @@ def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def dependency_closure(names: Sequence[str]) -> list[str]:
     """Return these packages and all their dependencies. A missing dependency is for another platform or Python."""
-    found: dict[str, None] = {}
-    waiting = [canonical_name(name) for name in names]
-    for name in waiting:
+    waiting = [PackageWithExtras(canonical_name(name), _extras_for_executors(name)) for name in names]
+    for name, _ in waiting:
         try:
             distribution(name)
         except PackageNotFoundError:
             raise PackagingFailed(name, "it is not installed") from None
+    found: set[PackageWithExtras] = set()
+    packages: set[str] = set()
     while waiting:
-        name = waiting.pop()
-        if name in found:
+        package = waiting.pop()
+        if package in found:
             continue
+        found.add(package)
         try:
-            needs = distribution(name).requires or []
+            needs = distribution(package.name).requires or []
         except PackageNotFoundError:
             continue
-        found[name] = None
-        waiting += [need for requirement in needs if (need := requirement_name(requirement)) is not None]
-    return sorted(found)
+        packages.add(package.name)
+        waiting += [need for text in needs if (need := required_package(text, package.extras)) is not None]
+    return sorted(packages)
 
 
-def requirement_name(requirement: str) -> str | None:
-    """Return `lz4` for `lz4>=4.3; sys_platform != 'win32'`; None for the requirement of an extra."""
+def _extras_for_executors(name: str) -> frozenset[str]:
+    return EXECUTOR_EXTRAS if canonical_name(name) == DISTRIBUTION_NAME else frozenset()
+
+
+class PackageWithExtras(NamedTuple):
+    """A package and those of its extras that are wanted."""
+
+    name: str
+    extras: frozenset[str] = frozenset()
+
+
+def required_package(requirement: str, extras: frozenset[str] = frozenset()) -> PackageWithExtras | None:
+    """Return `lz4` for `lz4>=4.3; sys_platform != 'win32'`; None for the requirement of an extra that is not wanted."""
     text, _, marker = requirement.partition(";")
-    name = re.match(r"\s*([A-Za-z0-9._-]+)", text)
-    if name is None or re.search(r"\bextra\b", marker):
+    name = re.match(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?", text)
+    of_extra = re.search(r"\bextra\s*==\s*['\"]([^'\"]+)['\"]", marker)
+    if name is None or (of_extra is not None and of_extra[1] not in extras):
         return None
-    return canonical_name(name[1])
+    return PackageWithExtras(canonical_name(name[1]), frozenset((name[2] or "").replace(" ", "").split(",")) - {""})
 
 
 def canonical_name(name: str) -> str:

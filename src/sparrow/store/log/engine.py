@@ -363,7 +363,7 @@ class LogStore:
                 self._finish()
         except (OSError, SparrowError) as cause:
             is_clean = False
-            log.error("store not closed cleanly; the next start repairs it", extra={"error": str(cause)})
+            log.error("the store is not closed cleanly: %(error)s; the next start repairs it", {"error": cause})
         finally:
             self._writer.refusal = Closed(f"the store {self.path}")
             self._flusher.stop()

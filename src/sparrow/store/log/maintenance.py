@@ -203,7 +203,7 @@ class LogMaintenance:
                 queue.advance_first(self._log.first)
             queue.drop_files_before(self._log.first)
         self._index.drop_files_before(self._log.first)
-        log.info("expired segments deleted", extra={"from": first, "to": self._log.first})
+        log.info("expired segments from offset %(from)s to %(to)s are deleted", {"from": first, "to": self._log.first})
         return self._log.first - first
 
     def expire_dead_letters(self) -> None:

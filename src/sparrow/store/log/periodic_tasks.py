@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from sparrow.log_intervals import LogIntervals
+
 log = logging.getLogger(__name__)
 
 _BEAT_S = 0.05
@@ -31,7 +33,7 @@ class PeriodicTaskThread:
         self._requested: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sparrow-{name}", daemon=True)
-        self._failing: set[str] = set()
+        self._failures = LogIntervals()
 
     def start(self) -> None:
         self._thread.start()
@@ -69,8 +71,11 @@ class PeriodicTaskThread:
         try:
             task.do()
         except Exception as cause:  # a failed task must not stop the others
-            if task.name not in self._failing:
-                self._failing.add(task.name)
-                log.exception("periodic task of the store failed", extra={"task": task.name, "error": str(cause)})
+            if self._failures.is_due(task.name, type(cause)):
+                log.exception(
+                    "periodic task %(task)s of the store failed: %(error)s; retrying every %(every_s)s s",
+                    {"task": task.name, "error": cause, "every_s": task.every_s},
+                )
         else:
-            self._failing.discard(task.name)
+            if self._failures.end(task.name):
+                log.info("periodic task %(task)s of the store succeeds again", {"task": task.name})

@@ -138,7 +138,10 @@ class LogReader:
         for at in physical_offsets:
             if at not in self.damaged:
                 self.damaged.add(at)
-                log.error("damaged record skipped", extra={"queue": str(queue), "physical_offset": at})
+                log.error(
+                    "the record of %(queue)s at physical offset %(physical_offset)s is damaged and is skipped",
+                    {"queue": queue, "physical_offset": at},
+                )
 
     def record_at(self, physical_offset: int) -> bytes | None:
         """Return the sound record that starts exactly at the offset, else None."""

@@ -42,6 +42,22 @@ class HeartbeatData(Body, frozen=True):
     without_sub: bool = False
 
 
+class GroupConflict(Body, frozen=True):
+    """Two members of a group that differ where all must be alike. Reports are for people."""
+
+    group: str
+    client_id: str
+    report: str
+    other_client_id: str
+    other_report: str
+
+
+class GroupConflicts(Body, frozen=True):
+    """The body of the response to a heartbeat whose client differs from other members. RocketMQ has no such body."""
+
+    conflicts: list[GroupConflict] = []
+
+
 class ConsumerList(Body, frozen=True):
     consumer_id_list: list[str] = []
 

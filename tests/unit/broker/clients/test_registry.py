@@ -275,3 +275,41 @@ def test_members_and_connections_agree_after_any_operations(happened):
     for channel in "012":
         members.remove_channel(channel)
     assert [table for table in vars(members).values() if table] == []
+
+
+# -- members that differ ----------------------------------------------------------------------------------------------
+
+
+def test_of_three_members_that_differ_each_gets_always_the_same_other_one(members):
+    beat(members, "c1", "a", consumer("g", sub(tags="x")))
+    beat(members, "c2", "b", consumer("g", sub(tags="y")))
+    beat(members, "c3", "c", consumer("g", sub(tags="z")))
+    group = members.consumers("g")
+    found = {client: group.conflict_of(client)[0] for client in group.members}
+    assert found == {"a": "b", "b": "a", "c": "a"}
+
+
+def test_a_heartbeat_without_subscriptions_keeps_the_last_report(members):
+    beat(members, "c1", "a", consumer("g", sub(tags="x")), heartbeat_fingerprint=1)
+    beat(members, "c2", "b", ConsumerData("g"), heartbeat_fingerprint=1, without_sub=True)
+    assert members.consumers("g").conflict_of("b") is None
+    beat(members, "c2", "b", consumer("g", sub(tags="y")), heartbeat_fingerprint=2)
+    assert str(members.consumers("g").conflict_of("a")[1]) == "clustering T (y)"
+    beat(members, "c2", "b", ConsumerData("g"), heartbeat_fingerprint=2, without_sub=True)
+    assert members.consumers("g").conflict_of("a") is not None
+
+
+def test_the_retry_topic_and_the_order_of_tags_make_no_difference(members):
+    beat(members, "c1", "a", consumer("g", sub(tags="x || y"), sub("%RETRY%g")))
+    beat(members, "c2", "b", consumer("g", sub(tags="y||x|| ")))
+    assert members.consumers("g").conflict_of("a") is None
+
+
+def test_another_message_model_or_kind_of_expression_is_a_conflict(members):
+    beat(members, "c1", "a", consumer("g", sub(tags="x")))
+    beat(members, "c2", "b", consumer("g", sub(tags="x"), message_model="BROADCASTING"))
+    assert str(members.consumers("g").conflict_of("a")[1]) == "broadcasting T (x)"
+    beat(members, "c2", "b", consumer("g", sub(tags="x > 1", kind="SQL92", version=2)))
+    assert str(members.consumers("g").conflict_of("a")[1]) == "clustering T (SQL92: x > 1)"
+    members.remove_channel("c2")
+    assert members.consumers("g").conflict_of("a") is None

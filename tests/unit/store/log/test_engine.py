@@ -322,17 +322,17 @@ async def test_an_emptied_queue_without_files_does_not_make_every_start_rebuild_
     shutil.rmtree(tmp_path / "consumequeue")
     async with await opened(tmp_path, settings, now_ms=now) as store:
         store.append_nowait(B, [make_draft("more")])
-    assert "rebuilding consume queues and key index from the log" in caplog.messages
+    assert "consume queues and key index are rebuilt from the log" in caplog.text
     caplog.clear()
     for _ in range(2):
         async with await opened(tmp_path, settings, now_ms=now) as store:
             assert store.bounds_nowait(A) == QueueBounds(5, 5)
             store.append_nowait(B, [make_draft("more")])
-    assert "rebuilding consume queues and key index from the log" not in caplog.messages
+    assert "consume queues and key index are rebuilt from the log" not in caplog.text
     shutil.rmtree(tmp_path / "consumequeue" / "B")
     async with await opened(tmp_path, settings, now_ms=now) as store:
         assert store.append_nowait(A, [make_draft("next")]).offset == 5
-    assert "rebuilding consume queues and key index from the log" in caplog.messages
+    assert "consume queues and key index are rebuilt from the log" in caplog.text
 
 
 # -- dead letters -----------------------------------------------------------------------------------------------------
@@ -459,7 +459,7 @@ async def test_after_a_clean_stop_nothing_is_replayed(tmp_path, caplog):
     caplog.clear()
     async with await opened(tmp_path) as store:
         assert store._reader.checked_from == end
-    assert "rebuilding consume queues and key index from the log" not in caplog.messages
+    assert "consume queues and key index are rebuilt from the log" not in caplog.text
 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "sparrow.checkpoint", "sparrow.state", "sparrow.layout"])

@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tests.support.drafts import decode_bodies, make_draft
@@ -14,8 +15,9 @@ from tests.support.wait import eventually
 from sparrow.model.errors import SparrowError, StoreFull
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
+from sparrow.settings import GIB, MIB, LogSettings
 from sparrow.store.log import LogStore
-from sparrow.store.log.commit_log import mapped_pages
+from sparrow.store.log.commit_log import commit_log, mapped_pages
 
 Q = Queue("T", 0)
 DISK_BYTES = 256 * 1024
@@ -23,24 +25,26 @@ SEGMENT_BYTES = 16 * 1024
 
 
 class Small:
-    """A file system of 256 KiB: a real one if it can be mounted, else an allocator that counts."""
+    """A small file system: a real one if it can be mounted, else an allocator that counts."""
 
-    def __init__(self, path, monkeypatch):
-        self.path = path
+    def __init__(self, path, monkeypatch, size):
+        self.path, self.size = path, size
         self._limit = None
         mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, check=False
         )
         self.is_real = mounted.returncode == 0
         if not self.is_real:
-            self._limit = DISK_BYTES
+            self._limit = size
             monkeypatch.setattr(mapped_pages, "allocate", self._allocate)
 
-    def _allocate(self, fd: int, size: int) -> None:
-        used = sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file() and "log" in str(file))
-        if used + size > self._limit:
+    def _allocate(self, fd: int, at: int, length: int) -> None:
+        used = sum(
+            512 * file.stat().st_blocks for file in self.path.rglob("*") if file.is_file() and "log" in str(file)
+        )
+        if used + length > self._limit:
             raise OSError(errno.ENOSPC, "No space left on device")
-        os.posix_fallocate(fd, 0, size)
+        os.posix_fallocate(fd, at, length)
 
     def fill(self) -> None:
         """Use all space for further segments."""
@@ -52,8 +56,13 @@ class Small:
             os.posix_fallocate(file.fileno(), 0, free)
 
     def allocate(self) -> None:
-        self._limit = DISK_BYTES
+        self._limit = self.size
         (self.path / "ballast").unlink(missing_ok=True)
+
+    def grow(self, size: int) -> None:
+        self._limit = size
+        if self.is_real:
+            subprocess.run(["mount", "-o", f"remount,size={size}", str(self.path)], check=True)
 
     def leave(self) -> None:
         if self.is_real:
@@ -61,22 +70,22 @@ class Small:
 
 
 @contextmanager
-def small_disk(path, monkeypatch):
-    disk = Small(path, monkeypatch)
+def small_disk(path, monkeypatch, size=DISK_BYTES):
+    disk = Small(path, monkeypatch, size)
     try:
         yield disk
     finally:
         disk.leave()
 
 
-async def append_until_full(store: LogStore) -> int:
+async def append_until_full(store: LogStore, body_bytes: int = 500) -> int:
     """Append until the store is full, and return the number of messages."""
     for n in range(10_000):
         try:
-            store.append_nowait(Q, [make_draft(b"%06d" % n + bytes(500), keys=f"k{n}")])
+            store.append_nowait(Q, [make_draft(b"%06d" % n + bytes(body_bytes), keys=f"k{n}")])
         except StoreFull:
             return n
-    raise AssertionError("a disk of 256 KiB is never full")
+    raise AssertionError("the disk is never full")
 
 
 async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_path, monkeypatch):
@@ -128,6 +137,51 @@ async def test_a_store_closed_on_a_full_disk_releases_its_directory_and_loses_no
         disk.allocate()
         with LogStore(tmp_path / "store", settings) as store:
             assert store.bounds_nowait(Q).end == count
+
+
+@pytest.mark.parametrize("ahead_bytes", [None, 64 * 1024])
+async def test_a_segment_larger_than_the_disk_is_filled_until_the_disk_is_full(tmp_path, monkeypatch, ahead_bytes):
+    """Its blocks are reserved before they are written: a write into a hole of the mapping would kill this process."""
+    if ahead_bytes is not None:
+        monkeypatch.setattr(commit_log, "_RESERVE_BYTES_MIN", ahead_bytes)
+    settings = small_settings(
+        segment_bytes=256 << 20, message_bytes_max=1 << 20, queue_file_entries=1000, index_entries=1000
+    )
+    with small_disk(tmp_path, monkeypatch, 8 << 20) as disk:
+        store = await asyncio.to_thread(LogStore, tmp_path / "store", settings)
+        try:
+            await store.catalog.put_topic(Topic(name="T"))
+            assert (tmp_path / "store/commitlog" / f"{0:020d}").stat().st_size == 256 << 20
+            count = await append_until_full(store, 100_000)
+            assert count > 50, "nearly everything is used"
+            with pytest.raises(StoreFull, match="no space"):
+                await store.append(Q, [make_draft(bytes(200_000))])
+            found = await store.read(Q, count - 1)
+            assert decode_bodies(found)[0][:6] == b"%06d" % (count - 1)
+        finally:
+            await store.close()
+        disk.grow(16 << 20)
+        with LogStore(tmp_path / "store", settings) as store:
+            assert store.bounds_nowait(Q).end == count
+            assert store.append_nowait(Q, [make_draft(bytes(200_000))]).offset == count
+
+
+def allocated_bytes(folder: Path) -> int:
+    return sum(512 * file.stat().st_blocks for file in folder.rglob("*") if file.is_file())
+
+
+async def test_a_new_store_takes_little_disk_unless_told_to_preallocate(tmp_path):
+    async with await asyncio.to_thread(LogStore, tmp_path / "sparse", LogSettings()) as store:
+        await store.catalog.put_topic(Topic(name="T"))
+        store.append_nowait(Q, [make_draft("x", keys="k")])
+        assert len(await store.find_by_key("T", "k")) == 1
+        store._log.prepare()
+        assert (tmp_path / "sparse/commitlog" / f"{0:020d}").stat().st_size == GIB, "RocketMQ's size"
+    assert allocated_bytes(tmp_path / "sparse") < 32 * MIB
+    settings = LogSettings(segment_bytes=64 * MIB, preallocate=True, warm_bytes=0)
+    async with await asyncio.to_thread(LogStore, tmp_path / "full", settings) as store:
+        await store.catalog.put_topic(Topic(name="T"))
+        assert allocated_bytes(tmp_path / "full") >= 64 * MIB
 
 
 class Gauge:

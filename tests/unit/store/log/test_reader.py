@@ -49,8 +49,8 @@ async def test_damage_is_reported_once(tmp_path, written, caplog):
     with LogStore(tmp_path, SMALL_SETTINGS) as store, caplog.at_level(logging.ERROR):
         for _ in range(3):
             await store.read(Q, 0)
-    reports = [entry for entry in caplog.records if entry.message == "damaged record skipped"]
-    assert [entry.physical_offset for entry in reports] == [written[3]]
+    reports = [entry for entry in caplog.records if "is damaged and is skipped" in entry.message]
+    assert [entry.args["physical_offset"] for entry in reports] == [written[3]]
 
 
 async def test_read_nowait_returns_recent_messages_and_none_for_old_ones(tmp_path):

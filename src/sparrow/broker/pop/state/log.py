@@ -27,6 +27,7 @@ from sparrow.broker.pop.state.journal import (
     pack_mask,
     unpack_mask,
 )
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import SparrowError
 from sparrow.model.protocol import REVIVE_TOPIC_PREFIX
 from sparrow.model.queue import Queue
@@ -60,6 +61,7 @@ class LogPopState:
         self._fifo_batch: dict[tuple[str, Queue], FifoBatch] = {}
         self._is_writing_soon = False
         self._saved = -1
+        self._failures = LogIntervals()
 
     async def load(self) -> None:
         """Load the messages in flight, and the positions that follow from them."""
@@ -113,7 +115,9 @@ class LogPopState:
             case FifoChanged():
                 self.fifo.put(_fifo_batch_of(entry, number))
             case None:
-                log.warning("a record in the journal of pops cannot be decoded", extra={"offset": number})
+                log.warning(
+                    "record %(offset)s in the journal of pops cannot be decoded; it is skipped", {"offset": number}
+                )
 
     # -- positions: the committed offsets of groups -------------------------------------------------------------------
 
@@ -202,8 +206,14 @@ class LogPopState:
         self._is_writing_soon = False
         try:
             self.flush()
+            if self._failures.end("journal"):
+                log.info("acknowledgements are written to the journal of pops again")
         except SparrowError as error:  # a full disk, for instance: they are written with the next ones
-            log.error("cannot write acknowledgements to the journal", extra={"error": str(error)})
+            if self._failures.is_due("journal", type(error)):
+                log.error(
+                    "acknowledgements cannot be written to the journal of pops: %(error)s; retrying with the next ones",
+                    {"error": error},
+                )
 
     def flush(self) -> None:
         """Write the acknowledgements of this iteration."""

@@ -20,6 +20,7 @@ from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.pop.state.ack_floor import AckFloor
 from sparrow.broker.pop.state.fifo import FifoBatch, FifoTable
 from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBatch, InFlightTable
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Busy, SparrowError, Unavailable
 from sparrow.model.priority import LANE_COUNT
 from sparrow.model.queue import Queue
@@ -59,6 +60,7 @@ class SqlPopState:
         self._ack_floors: dict[_Key, AckFloor] = {}
         self._loading: dict[_Key, asyncio.Task[None]] = {}
         self._marking: set[asyncio.Task[None]] = set()
+        self._failures = LogIntervals()
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
@@ -151,8 +153,13 @@ class SqlPopState:
             if task.cancelled():  # the event loop is shutting down
                 return
             if (error := task.exception()) is not None:  # a waiting pop tries again when it times out
-                log.warning("could not load the position of a group", extra={"group": new[0][0], "error": str(error)})
+                if self._failures.is_due(new[0][0], type(error)):
+                    log.warning(
+                        "the position of group %(group)s cannot be loaded: %(error)s; the next pop retries",
+                        {"group": new[0][0], "error": error},
+                    )
                 return
+            self._failures.end(new[0][0])
             for _, queue in new:
                 self._long_polls.wake(queue)
 
@@ -265,8 +272,10 @@ class SqlPopState:
     async def _mark(self, name: str, value: int) -> None:
         try:
             await self._store.marks.put(name, value)
+            self._failures.end("mark")
         except (SparrowError, LockConflict) as error:
-            log.warning("could not store a mark of pops", extra={"mark": name, "error": str(error)})
+            if self._failures.is_due("mark", type(error)):
+                log.warning("mark %(mark)s of pops cannot be stored: %(error)s", {"mark": name, "error": error})
 
 
 def _is_far_ahead(ack_floor: AckFloor) -> bool:

@@ -23,6 +23,7 @@ from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, r
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.options import DEFAULT_NAME_SERVERS, StartPosition
 from sparrow.client.topic_route import TopicRoute
+from sparrow.extras import require
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
@@ -219,6 +220,7 @@ class Admin:
 
     async def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
         """Return the dead letters of a group as an Arrow table; raise `Refused` if the group has never had one."""
+        require("numpy", "pyarrow", extra="tables", for_="Admin.dead_letter_table")
         from sparrow.client.aio.consume.table_reader import read_table
 
         topic = DLQ_TOPIC_PREFIX + group

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from random import randrange
 from typing import Any, Protocol
 
+from sparrow.client.aio.connection.group_conflicts import GroupConflictLog
 from sparrow.client.identity import local_ip, make_client_id, make_unique_ids
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import ConnectionLost, SettingsError, SparrowError, Unavailable, UnknownTopic
@@ -107,6 +108,7 @@ class ClientSession:
         """Routes of topics that a send is just creating."""
         self._route_requests: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
         self._maintenance: asyncio.Task[None] | None = None
+        self._group_conflicts = GroupConflictLog()
 
     async def open(self) -> None:
         """Start the maintenance task. Connections are opened when they are used first."""
@@ -172,7 +174,8 @@ class ClientSession:
             # Brokers identify clients by connection: a new one needs a heartbeat before the first pull.
             try:
                 beat = self.signed(Heartbeat(), body)
-                await channel.request(RequestCode.HEART_BEAT, beat, body, timeout_ms=self.timeout_ms)
+                answer = await channel.request(RequestCode.HEART_BEAT, beat, body, timeout_ms=self.timeout_ms)
+                self._group_conflicts.log(address, answer.body)
             except BaseException:
                 channel.close()
                 raise
@@ -341,7 +344,8 @@ class ClientSession:
 
     async def _send_heartbeat(self, address: str, body: bytes) -> None:
         try:
-            await self.invoke(address, RequestCode.HEART_BEAT, Heartbeat(), body)
+            answer = await self.invoke(address, RequestCode.HEART_BEAT, Heartbeat(), body)
+            self._group_conflicts.log(address, answer.body)
         except SparrowError as error:
             log.info("heartbeat not delivered", extra={"broker": address, "error": str(error)})
 

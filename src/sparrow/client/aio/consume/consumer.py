@@ -34,6 +34,7 @@ from sparrow.client.options import (
     complete_options,
 )
 from sparrow.client.subscription import Subscription
+from sparrow.extras import require
 from sparrow.model.errors import GroupRequired, Refused
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
@@ -314,6 +315,7 @@ class Consumer:
         columns: Iterable[str] | None = None,
     ) -> pa.Table:
         """Read the messages of a topic between two positions as an Arrow table; an int is a time in ms."""
+        require("numpy", "pyarrow", extra="tables", for_="Consumer.read_table")
         from sparrow.client.aio.consume.table_reader import read_table
 
         return await read_table(

@@ -41,6 +41,7 @@ from sparrow.client.options import (
     complete_options,
 )
 from sparrow.client.queue_selection import QueueSelector, by_sharding_key
+from sparrow.extras import require
 from sparrow.model.errors import Busy, Closed, Refused
 from sparrow.model.message import AnyMessage, StoredMessage
 from sparrow.model.queue import QueueRef
@@ -269,7 +270,8 @@ class Producer:
         rows keep their order only within a batch; with a `queue` they keep it throughout. Rows get no unique id.
         Raises `PartialSend` when a batch fails.
         """
-        from sparrow.client.aio.produce import table_sender  # loads NumPy and Arrow; a plain producer does not
+        require("numpy", "pyarrow", extra="tables", for_="Producer.send_table")
+        from sparrow.client.aio.produce import table_sender
 
         self._check_open()
         self._check_batches_allowed()

@@ -75,8 +75,8 @@ class AtomicAppends:
             segment_free = writer.log.segment_bytes - BLANK_RECORD_BYTES
             free, segments = _fit(self._state.encoded_bytes(begin), writer.log.free_bytes(), segment_free)
             pieces, more_segments, free = plan_pieces(runs, free, segment_free)
-            _, last_segments = _fit(end_bytes, free, segment_free)
-            writer.log.reserve(segments + more_segments + last_segments)
+            free, last_segments = _fit(end_bytes, free, segment_free)
+            writer.log.reserve(segments + more_segments + last_segments, free)
             try:
                 with writer.hidden_appends():
                     begin_at = self._state.append_one(begin)

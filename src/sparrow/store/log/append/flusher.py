@@ -81,7 +81,10 @@ class Flusher:
             except OSError as cause:
                 # After a failed fdatasync the kernel may have dropped the dirty pages: a second one could succeed
                 # without having written them.
-                log.error("fdatasync of the commit log failed; the store refuses writes", extra={"error": str(cause)})
+                log.error(
+                    "fdatasync of the commit log failed: %(error)s; the store refuses writes until it is restarted",
+                    {"error": cause},
+                )
                 self._release(1 << 62, self._failed(cause))
                 raise
             with writer.lock:

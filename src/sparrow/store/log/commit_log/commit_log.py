@@ -4,7 +4,9 @@
    (4 bytes length of the rest, 4 bytes magic) and counts as written.
 2. At least 8 bytes stay free after every record, so that a blank record always fits.
 3. Beyond `written` everything is zero.
-4. The first 8 bytes of a batch are written last. A process that is killed in between leaves zeros there, and recovery
+4. Space is reserved before it is written, in steps ahead of `written` or a segment at a time: a full disk refuses an
+   append, and never kills the process that writes into a mapping.
+5. The first 8 bytes of a batch are written last. A process that is killed in between leaves zeros there, and recovery
    takes them for the end of the log: a batch is there completely or not at all.
 """
 
@@ -16,7 +18,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 
@@ -39,6 +41,8 @@ RECORD_PREFIX_BYTES = 8
 _BLANK = Struct(">ii")
 _SIZE = Struct(">i")
 _WARM_STEP_BYTES = 4 << 20
+_RESERVE_BYTES_MIN, _RESERVE_BYTES_MAX = 4 << 20, 64 << 20
+"""How far ahead of its end space is reserved for a log: as much as the log has, within these bounds."""
 _ALLOCATION_PAUSE_S = 1.0
 """How long appends are refused, without another attempt, after an allocation has failed."""
 
@@ -54,7 +58,9 @@ class CommitLog:
         warm_bytes: int = 0,
         lock_memory: bool = False,
         is_synced: bool = False,
+        preallocate: bool = False,
     ) -> None:
+        """Create a log without segments; `preallocate` reserves whole segments at once."""
         self.directory = directory
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
@@ -66,6 +72,9 @@ class CommitLog:
         self._warm_bytes = warm_bytes
         self._lock_memory = lock_memory
         self._is_synced = is_synced
+        self._preallocate = preallocate
+        self._reserved_to = 0
+        """The physical offset up to which the active segment may be written."""
         self._warm_to = 0
         self._unlocked_to = 0
         self.on_pages_low: Callable[[], None] = lambda: None
@@ -83,8 +92,15 @@ class CommitLog:
         """Take over the segments that recovery has opened."""
         self.segments = segments
         self._bases = [segment.base for segment in segments]
+        self._unlocked_to = written
+        self._continue_at(written)
+
+    def _continue_at(self, written: int) -> None:
+        """Take nothing after `written` for reserved: a file that was opened may have holes there."""
         self.written = PhysicalOffset(written)
-        self._warm_to = self._unlocked_to = written
+        self._warm_to = self._reserved_to = written
+        if self.segments:
+            self.segments[-1].reserved = written - self.segments[-1].base
 
     def segment_at(self, physical_offset: int) -> Segment | None:
         """Return the segment that contains the offset."""
@@ -96,17 +112,19 @@ class CommitLog:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def allocate(self, size: int) -> tuple[Segment, PhysicalOffset]:
-        """Return the segment and offset for the next `size` bytes; start a new segment if they do not fit."""
-        if self.segments:
-            active = self.segments[-1]
-            free = active.end - self.written
-            if size + BLANK_RECORD_BYTES <= free:
-                return active, self.written
-            self._roll(active, free)
-        elif size + BLANK_RECORD_BYTES > self.segment_bytes:
-            raise AssertionError(f"a run of {size} bytes fits no segment of {self.segment_bytes}")
-        else:
+        """Return the segment and offset for the next `size` bytes; start a new segment if they do not fit.
+
+        Raise `StoreFull` if the disk has no space for them.
+        """
+        needed = size + BLANK_RECORD_BYTES
+        if self.written + needed <= self._reserved_to:
+            return self.segments[-1], self.written
+        assert needed <= self.segment_bytes, f"a run of {size} bytes fits no segment of {self.segment_bytes}"
+        if not self.segments:
             self._take_next(self.written - self.written % self.segment_bytes)
+        elif needed > self.segments[-1].end - self.written:
+            self._roll(self.segments[-1])
+        self._reserve_active(self.written + needed)
         return self.segments[-1], self.written
 
     def free_bytes(self) -> int:
@@ -127,61 +145,99 @@ class CommitLog:
         if self.written + self._warm_bytes // 2 > self._warm_to:
             self.on_pages_low()
 
-    def _roll(self, active: Segment, free: int) -> None:
+    def _roll(self, active: Segment) -> None:
+        free = active.end - self.written
+        self._reserve_active(self.written + min(free, BLANK_RECORD_BYTES))
         following = self._take_next(active.end)
         if free:
             assert free >= BLANK_RECORD_BYTES, "every record leaves space for a blank one after it"
             at = self.written - active.base
             active.mapping[at : at + BLANK_RECORD_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
             self.written = PhysicalOffset(active.end)
-        log.info("segment rolled", extra={"base": following.base})
+        log.info("the commit log continues in segment %(base)s", {"base": following.base})
 
     def _add(self, segment: Segment) -> None:
         self.segments.append(segment)
         self._bases.append(segment.base)
 
     def _take_next(self, base: int) -> Segment:
-        if time.monotonic() < self._refuse_until:
-            raise StoreFull(self.directory, "the disk was full a moment ago")
         # Under the lock to the end: the segment thread must not create the same file and keep it as a spare one.
         with self._raising_store_full(), self._allocating:
             segment = self._spare.pop(0) if self._spare else None
             if segment is None or segment.base != base:
-                segment = Segment.create(self.directory, base, self.segment_bytes)
+                segment = self._create(base)
             self._add(segment)
+            self._reserved_to = segment.base + segment.reserved
             return segment
 
-    def reserve(self, count: int) -> None:
-        """Allocate `count` segments after the active one, or raise `StoreFull`. The next appends then cannot fail."""
-        if count and time.monotonic() < self._refuse_until:
-            raise StoreFull(self.directory, "the disk was full a moment ago")
+    def _create(self, base: int) -> Segment:
+        return Segment.create(self.directory, base, self.segment_bytes, self._ahead_bytes())
+
+    def _ahead_bytes(self) -> int:
+        """Return how many bytes to reserve ahead of the end of the log."""
+        if self._preallocate:
+            return self.segment_bytes
+        return min(max(self.written - self.first, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
+
+    def _reserve_active(self, end: int) -> None:
+        """Reserve the active segment up to `end`, and ahead of it if the disk has the space; else `StoreFull`."""
+        if end <= self._reserved_to:
+            return
+        with self._raising_store_full():
+            try:
+                self._reserve(self.segments[-1], end + self._ahead_bytes())
+            except OSError:
+                self._reserve(self.segments[-1], end)
+
+    def _reserve(self, segment: Segment, end: int) -> None:
+        with self._allocating:
+            segment.reserve(end - segment.base)
+            if segment is self.segments[-1]:
+                self._reserved_to = segment.base + segment.reserved
+
+    def reserve(self, count: int, free: int) -> None:
+        """Reserve the active segment and `count` after it, except `free` bytes at the end, or raise `StoreFull`.
+
+        Appends that fit into them then cannot fail.
+        """
+        if self.segments:
+            self._reserve_active(self.segments[-1].end - (0 if count else free))
+        if count == 0:
+            return
         with self._raising_store_full(), self._allocating:
             end = self.segments[-1].end if self.segments else self.written - self.written % self.segment_bytes
             while len(self._spare) < count:
-                base = end + len(self._spare) * self.segment_bytes
-                self._spare.append(Segment.create(self.directory, base, self.segment_bytes))
+                self._spare.append(self._create(end + len(self._spare) * self.segment_bytes))
+            for number, segment in enumerate(self._spare[:count], 1):
+                segment.reserve(self.segment_bytes - (free if number == count else 0))
 
     @contextmanager
     def _raising_store_full(self) -> Iterator[None]:
+        if time.monotonic() < self._refuse_until:
+            raise StoreFull(self.directory, "the disk was full a moment ago")
         try:
             yield
         except OSError as cause:
             if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self._refuse_until = time.monotonic() + _ALLOCATION_PAUSE_S
-            raise StoreFull(self.directory, "a new segment could not be allocated") from cause
+            raise StoreFull(self.directory, "no space could be reserved for the commit log") from cause
 
     # -- preparation: called by the segment thread --------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Allocate the next segment once the active one is half full, and populate pages after the end."""
+        """Reserve space ahead, make the next segment once the active one is half full, and populate pages."""
         if not self.segments:
             return
-        active = self.segments[-1]
+        active, ahead = self.segments[-1], self._ahead_bytes()
         if self.written - active.base > self.segment_bytes // 2:
-            self._allocate_after(active)
-        if self._warm_to < self.written + self._warm_bytes // 2:
-            target = self.written + self._warm_bytes
+            self._create_after(active)
+        if self._reserved_to < self.written + ahead // 2:
+            self._reserve(active, self.written + ahead)
+        following = self._spare[0] if self._spare and self._reserved_to == active.end else None
+        reserved_to = self._reserved_to if following is None else following.base + following.reserved
+        if self._warm_to < min(self.written + self._warm_bytes // 2, reserved_to):
+            target = min(self.written + self._warm_bytes, reserved_to)
             # Set first: an append meanwhile must not request the same pages again.
             start, self._warm_to = max(self._warm_to, self.written), target
             for segment in (active, *self._spare):
@@ -194,17 +250,19 @@ class CommitLog:
         if not self.segments or self._lock_memory or size <= self._warm_bytes // 2 or not self._warm_bytes:
             return
         target = min(self.written + size, self.segments[-1].end)
+        with suppress(OSError):  # the append itself reports a full disk
+            self._reserve(self.segments[-1], target)
         start, self._warm_to = max(self._warm_to, self.written), max(self._warm_to, target)
         for at in range(start, target, _WARM_STEP_BYTES):  # in steps: each one blocks other mmap calls of the process
             self._warm(self.segments[-1], at, min(at + _WARM_STEP_BYTES, target))
 
-    def _allocate_after(self, active: Segment) -> None:
+    def _create_after(self, active: Segment) -> None:
         with self._allocating:
             if not self._spare and self.segments[-1] is active:
-                self._spare.append(Segment.create(self.directory, active.end, self.segment_bytes))
+                self._spare.append(self._create(active.end))
 
     def _warm(self, segment: Segment, start: int, end: int) -> None:
-        at, to = max(start, segment.base) - segment.base, min(end, segment.end) - segment.base
+        at, to = max(start, segment.base) - segment.base, min(end - segment.base, segment.reserved)
         if to <= at:
             return
         # Pages populated for writing are dirty. With flush="sync" every append would wait for them too.
@@ -276,8 +334,7 @@ class CommitLog:
             last = self.segments[-1]
             last.erase_from(max(0, end - last.base))
             last.sync()
-        self.written = PhysicalOffset(end)
-        self._warm_to = end
+        self._continue_at(end)
 
     def drop_before(self, base: int) -> list[Segment]:
         """Remove segments below `base` from the list, never the last, and return them. The caller deletes the files."""

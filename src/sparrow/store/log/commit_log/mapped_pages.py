@@ -50,21 +50,15 @@ def _on_pages(call: str, mapping: mmap.mmap, at: int, length: int, *rest: int) -
         del anchor  # it would keep the mapping open
 
 
-def allocate(fd: int, size: int) -> None:
-    """Allocate all blocks of the file, so that no later write into the mapping can hit a full disk."""
+def allocate(fd: int, at: int, length: int) -> None:
+    """Allocate the blocks of a range, so that no later write into its mapping can hit a full disk."""
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, size)
-    else:
-        os.ftruncate(fd, size)
+        os.posix_fallocate(fd, at, length)
 
 
 def erase(fd: int, at: int, length: int) -> None:
-    """Make a range of the file read as zeros."""
-    if length <= 0:
-        return
-    if _libc is not None and _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, at, length) == 0:
-        # Allocate the hole again at once: mapped writes must not hit a full disk.
-        os.posix_fallocate(fd, at, length)
+    """Make a range of the file read as zeros. Its blocks are not allocated afterwards, where that is possible."""
+    if length <= 0 or (_libc is not None and _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, at, length) == 0):
         return
     zeros = bytes(min(length, 1 << 20))
     end = at + length

@@ -1,4 +1,8 @@
-"""A segment: one file of the commit log, of fixed size, fully allocated, mapped on first use."""
+"""A segment: one file of the commit log, of fixed size, mapped on first use.
+
+1. The file has its full size from the start, as RocketMQ expects it, but the disk's blocks only below `reserved`.
+2. Bytes beyond `reserved` must not be written: on a full disk, a write into the mapping would kill the process.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +21,36 @@ def segment_name(base: int) -> str:
 class Segment:
     """The bytes [base, base + size) of the log."""
 
-    __slots__ = ("_map", "_view", "base", "fd", "path", "size")
+    __slots__ = ("_map", "_view", "base", "fd", "path", "reserved", "size")
 
     def __init__(self, path: Path, base: int, size: int, fd: int) -> None:
         self.path, self.base, self.size, self.fd = path, base, size, fd
+        self.reserved = 0
+        """How many bytes from the start may be written into the mapping: their blocks are allocated."""
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
     @classmethod
-    def create(cls, directory: Path, base: int, size: int) -> Segment:
-        """Create a file of zeros with all its blocks allocated (OSError on a full disk; no file is left then)."""
+    def create(cls, directory: Path, base: int, size: int, reserve_bytes: int) -> Segment:
+        """Create a file of zeros, and reserve its first bytes (OSError on a full disk; no file is left then)."""
         path = directory / segment_name(base)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        segment = cls(path, base, size, fd)
         try:
-            mapped_pages.allocate(fd, size)
+            os.ftruncate(fd, size)
+            segment.reserve(reserve_bytes)
         except OSError:
-            os.close(fd)
             path.unlink(missing_ok=True)
             raise
         _sync_directory(directory)
-        return cls(path, base, size, fd)
+        return segment
 
     @classmethod
     def open(cls, path: Path, size: int) -> Segment:
         """Open an existing file. A truncated one is filled up with zeros; recovery finds the end of the records."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         if os.fstat(fd).st_size < size:
-            mapped_pages.allocate(fd, size)
+            os.ftruncate(fd, size)
         return cls(path, int(path.name), size, fd)
 
     @property
@@ -62,6 +69,19 @@ class Segment:
             self._view = memoryview(self.mapping)
         return self._view
 
+    def reserve(self, size: int) -> None:
+        """Allocate the blocks of the first `size` bytes (OSError on a full disk; nothing more is allocated then)."""
+        size = min(size, self.size)
+        if size <= self.reserved:
+            return
+        try:
+            mapped_pages.allocate(self.fd, self.reserved, size - self.reserved)
+        except OSError:
+            # File systems may keep the blocks that they found before the disk was full.
+            mapped_pages.erase(self.fd, self.reserved, size - self.reserved)
+            raise
+        self.reserved = size
+
     def pread(self, at: int, length: int) -> bytes:
         """Read bytes without the interpreter lock: for data that may not be in the page cache."""
         return os.pread(self.fd, length, at)
@@ -73,6 +93,7 @@ class Segment:
     def erase_from(self, at: int) -> None:
         """Write zeros from `at` to the end, so that no remnant of a truncated tail looks like a record later."""
         mapped_pages.erase(self.fd, at, self.size - at)
+        self.reserved = min(self.reserved, at)
 
     def close(self) -> None:
         """Drop the mapping (it stays alive while a reader holds a view of it) and close the file."""

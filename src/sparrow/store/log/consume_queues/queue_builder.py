@@ -186,5 +186,5 @@ def read_state_updates(view: memoryview, at: int) -> list[StateUpdate]:
     try:
         return decode_updates(message.body, message.physical_offset)
     except CorruptRecord as cause:
-        log.error("unreadable state record skipped", extra={"error": str(cause)})
+        log.error("a state record cannot be read and is skipped: %(error)s", {"error": cause})
         return []

@@ -28,12 +28,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sparrow.store.log.commit_log import mapped_pages
+
 _HEADER = Struct(">qqqqii")
 INDEX_HEADER_BYTES = 40
 INDEX_ENTRY = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 INDEX_ENTRY_BYTES = INDEX_ENTRY.itemsize
 _SECONDS_MAX = 2**31 - 1
 _ENTRIES_AT_ONCE = 1 << 18
+_SLOTS_PER_PAGE = 1024
 _WALK_MAX = 100_000
 """Entries of one chain that a query follows at most, in case damage has made the chain a circle."""
 
@@ -172,9 +175,15 @@ class IndexFile:
         os.pwrite(self.fd, header, 0)
 
     def write_slots(self) -> None:
-        if self.slots is not None:
-            os.pwrite(self.fd, self.slots.astype(">i4").tobytes(), INDEX_HEADER_BYTES)
-            self.write_header()
+        """Write the slots; ranges without any entry become holes, which take no space on disk."""
+        if self.slots is None:
+            return
+        mapped_pages.erase(self.fd, INDEX_HEADER_BYTES, 4 * self.slot_count)
+        for first, stop in _used_ranges(self.slots):
+            data = self.slots[first:stop].astype(">i4").tobytes()
+            if os.pwrite(self.fd, data, INDEX_HEADER_BYTES + 4 * first) != len(data):
+                raise OSError(errno.ENOSPC, "the disk is full", str(self.path))
+        self.write_header()
 
     def offsets_of(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Return physical offsets of entries with a hash and a store time, newest first. Hashes may collide."""
@@ -212,3 +221,11 @@ class IndexFile:
     def delete(self) -> None:
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def _used_ranges(slots: npt.NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Return the ranges (first, stop) of slots that have an entry in every page."""
+    starts = np.arange(0, len(slots), _SLOTS_PER_PAGE)
+    is_used = np.maximum.reduceat(slots, starts) > 0
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_used, [False])).astype(np.int8))) * _SLOTS_PER_PAGE
+    return [(first, min(stop, len(slots))) for first, stop in edges.reshape(-1, 2).tolist()]

@@ -70,7 +70,7 @@ def load(path: Path, kind: type[_Value]) -> _Value | None:
         why = "checksum mismatch"
     except ValueError as cause:  # msgspec's errors are ValueErrors too
         why = str(cause)
-    log.warning("damaged file ignored", extra={"path": str(path), "error": why})
+    log.warning("file %(path)s is damaged and is ignored: %(error)s", {"path": path, "error": why})
     return None
 
 

@@ -69,6 +69,7 @@ def recover(path: Path, settings: LogSettings) -> RecoveredStore:
             warm_bytes=settings.warm_bytes,
             lock_memory=settings.lock_memory,
             is_synced=settings.flush == "sync",
+            preallocate=settings.preallocate,
         ),
         queues=ConsumeQueueTable(path / "consumequeue", layout.queue_file_entries),
         index=KeyIndex(path / "index", layout.index_slots, layout.index_entries),
@@ -106,8 +107,9 @@ def _layout(path: Path, settings: LogSettings) -> StoreLayout:
         return _rocketmq_layout(path, wanted)
     if kept != wanted:
         log.warning(
-            "file sizes in the settings differ from those of the store and are ignored",
-            extra={"of_store": str(kept), "of_settings": str(wanted)},
+            "the settings ask for other file sizes (%(of_settings)s) than the store has (%(of_store)s);"
+            " a store keeps its sizes, and the settings are ignored",
+            {"of_settings": wanted, "of_store": kept},
         )
     return kept
 
@@ -140,10 +142,16 @@ def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list
             continue
         base = int(path.name)
         if segments and base != segments[-1].end:
-            log.error("segments missing", extra={"after": segments[-1].end, "before": base})
+            log.error(
+                "segments are missing from offset %(after)s to %(before)s; restore the files to get their messages",
+                {"after": segments[-1].end, "before": base},
+            )
             missing.append(DamagedRange(segments[-1].end, base))
         if path.stat().st_size < size:
-            log.warning("truncated segment found", extra={"path": str(path), "bytes": path.stat().st_size})
+            log.warning(
+                "segment %(path)s has %(bytes)s bytes instead of %(expected)s; its last whole record ends the log",
+                {"path": path, "bytes": path.stat().st_size, "expected": size},
+            )
             whole_to = min(whole_to, base)
         segments.append(Segment.open(path, size))
     return segments, whole_to, missing
@@ -169,7 +177,11 @@ def _load_views(path: Path, found: RecoveredStore, segments: list[Segment], *, w
                 return _discard_views(found, first, f"queue {topic}/{queue_id} does not match the checkpoint")
     newest = _newest_entry(found)
     if newest is not None and not _is_sound_at(segments, newest):
-        log.warning("newest record of a queue is missing in the log", extra={"physical_offset": newest})
+        log.warning(
+            "the newest record of a queue, at physical offset %(physical_offset)s, is missing in the log;"
+            " the views are rebuilt from there",
+            {"physical_offset": newest},
+        )
         found.index.load(mark.index, trust=False)
         return _base_of(segments, newest)
     if not found.index.load(mark.index, trust=was_clean):
@@ -182,7 +194,7 @@ def _load_views(path: Path, found: RecoveredStore, segments: list[Segment], *, w
 
 def _discard_views(found: RecoveredStore, first: int, why: str) -> int:
     if found.queues.directory.exists() or found.index.directory.exists():
-        log.warning("rebuilding consume queues and key index from the log", extra={"reason": why})
+        log.warning("consume queues and key index are rebuilt from the log: %(reason)s", {"reason": why})
     for queue in found.queues:
         queue.delete()
     found.queues.load(0, 0)
@@ -258,14 +270,20 @@ def _replay_log(found: RecoveredStore, segments: list[Segment], start: int) -> N
     )
     whole_to = incomplete.recovered_end(end, found.damage, found.torn_from)
     if whole_to < end:
-        log.warning("incomplete atomic append found; log truncated at its begin", extra={"physical_offset": whole_to})
+        log.warning(
+            "the log is truncated at physical offset %(physical_offset)s, the begin of an incomplete atomic append",
+            {"physical_offset": whole_to},
+        )
         found.damage = [part for part in found.damage if part.start < whole_to]
         end = whole_to
         found.index.truncate(end)
     # Queues may still point into damaged ranges, so reads below their ends are checked.
     found.checked_from = max([start, *(damage.end + 1 for damage in found.damage)])
     for damage in found.damage:
-        log.warning("damaged range of the log skipped", extra={"start": damage.start, "end": damage.end})
+        log.warning(
+            "the log is damaged from physical offset %(start)s to %(end)s; the range is skipped",
+            {"start": damage.start, "end": damage.end},
+        )
     _truncate_after(found, segments, end)
     if deleted_at >= end:  # the deletion of a topic was cut off, but its queues are gone
         rebuild_views(found.log, found.queues, found.index)

@@ -35,7 +35,10 @@ def _updates(path: Path, table: str, update_of: Callable[[str, Any], StateUpdate
         try:
             yield update_of(name, value)
         except (TypeError, ValueError, AttributeError, Refused) as cause:
-            log.warning("invalid entry skipped", extra={"path": str(path), "entry": name, "error": str(cause)})
+            log.warning(
+                "entry %(entry)s of %(path)s is invalid and is skipped: %(error)s",
+                {"entry": name, "path": path, "error": cause},
+            )
 
 
 def _table(path: Path, name: str) -> dict[str, Any]:
@@ -47,7 +50,7 @@ def _table(path: Path, name: str) -> dict[str, Any]:
         except FileNotFoundError:
             continue
         except (ProtocolError, KeyError, TypeError) as cause:
-            log.warning("damaged file skipped", extra={"path": str(candidate), "error": str(cause)})
+            log.warning("file %(path)s is damaged and is skipped: %(error)s", {"path": candidate, "error": cause})
             continue
         if isinstance(table, dict):
             return table

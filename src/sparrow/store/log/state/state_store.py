@@ -91,7 +91,7 @@ class StateStore:
             else:
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         if counts:
-            log.warning("queues without a topic found; topics created", extra={"topics": sorted(counts)})
+            log.warning("topics %(topics)s are created for queues that have none", {"topics": sorted(counts)})
             self.append(
                 [TopicUpdate(name, Topic(name=name, read_queues=n, write_queues=n)) for name, n in counts.items()]
             )
@@ -122,12 +122,15 @@ class StateStore:
         at = queue.physical_offset_at(offset)
         data = self._reader.record_at(at) if at is not None else None
         if data is None:
-            log.error("state record lost", extra={"offset": offset, "physical_offset": at})
+            log.error(
+                "state record %(offset)s at physical offset %(physical_offset)s is lost; it is skipped",
+                {"offset": offset, "physical_offset": "unknown" if at is None else at},
+            )
             return []
         try:
             return decode_updates(record.decode(data, expand=False).body, at or 0)
         except CorruptRecord as cause:
-            log.error("unreadable state record skipped", extra={"error": str(cause)})
+            log.error("a state record cannot be read and is skipped: %(error)s", {"error": cause})
             return []
 
     # -- appends ------------------------------------------------------------------------------------------------------

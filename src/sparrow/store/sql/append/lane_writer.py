@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Busy, Closed, SparrowError, TooLarge
 from sparrow.store.sql.append.batch_ids import AssignedIds, BatchId
 from sparrow.store.sql.drivers.database import StoreDatabase
@@ -76,6 +77,7 @@ class LaneWriter:
         self._sequence = 0
         self._work: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._failures = LogIntervals()
 
     def append(self, rows: Sequence[NewRow], sequence: tuple[int, int] | None = None) -> asyncio.Future[AssignedIds]:
         """Append rows; the future has their ids once they are committed."""
@@ -168,7 +170,7 @@ class LaneWriter:
                 statements.DELETE_USED, lane=self._lane.number, producer=self._writer_id, seq=self._sequence
             )
         except (LockConflict, SparrowError) as cause:  # the next time does it, or retention
-            log.info("could not delete used batch ids", extra={"error": str(cause)})
+            log.info("used batch ids are not deleted: %(error)s; the next time deletes them", {"error": cause})
 
     async def _append_with_retries(
         self, rows: Sequence[NewRow], batch_ids: Sequence[BatchId], deadline: float
@@ -177,7 +179,10 @@ class LaneWriter:
         conflicts = 0
         while True:
             try:
-                return await self._append(rows, batch_ids)
+                ids = await self._append(rows, batch_ids)
+                if self._failures.end("append"):
+                    log.info("messages are appended to %(table)s again", {"table": self._lane.table})
+                return ids
             except DuplicateKey as cause:
                 stored = await self._find_stored(batch_ids, deadline)
                 if (ours := stored.get(batch_ids[0][:2])) is not None:
@@ -199,7 +204,11 @@ class LaneWriter:
             except StoreDatabaseUnreachable as cause:
                 if self._loop.time() > deadline:
                     raise
-                log.warning("lost the connection to the database; retrying the append", extra={"error": str(cause)})
+                if self._failures.is_due("append", type(cause)):
+                    log.warning(
+                        "the connection to the database is lost: %(error)s; the append to %(table)s is retried",
+                        {"error": cause, "table": self._lane.table},
+                    )
                 await pause(0.05, 0.2)
 
     async def _append(self, rows: Sequence[NewRow], batch_ids: Sequence[BatchId]) -> AssignedIds:

@@ -105,7 +105,9 @@ def _skip_on_error(lane: Lane) -> Iterator[None]:
     try:
         yield
     except DatabaseRefused as refused:
-        log.warning("could not trim a table", extra={"table": lane.table, "error": str(refused)})
+        log.warning(
+            "expired messages of table %(table)s are not deleted: %(error)s", {"table": lane.table, "error": refused}
+        )
 
 
 # -- which messages have expired ---------------------------------------------------------------------------------------
@@ -118,7 +120,10 @@ async def _add_partitions_ahead(database: StoreDatabase, lane: Lane, settings: S
     try:
         return await add_partitions(database, lane.table, bounds[1], settings.partition_rows)
     except LockConflict:
-        log.warning("could not add a partition: other transactions hold the table", extra={"table": lane.table})
+        log.warning(
+            "no partition is added to table %(table)s: other transactions hold it; the next round tries again",
+            {"table": lane.table},
+        )
         return 0
 
 
@@ -216,7 +221,10 @@ async def _delete_expired(database: StoreDatabase, lane: Lane, *, has_advanced: 
                 dropped = len(old)
             dropped += await drop_detached_partitions(database, lane.table)
         except LockConflict:
-            log.warning("could not drop partitions: other transactions hold the table", extra={"table": lane.table})
+            log.warning(
+                "no partition of table %(table)s is dropped: other transactions hold it; the next round tries again",
+                {"table": lane.table},
+            )
         has_deleted |= dropped > 0
     # Keys of deleted messages do no harm, and finding them means scanning the whole table.
     return dropped, await _delete_keys(database, lane, first_id) if has_deleted else 0

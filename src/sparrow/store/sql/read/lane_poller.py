@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from sparrow import clock
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import SparrowError
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.store.sql.drivers.database import StoreDatabase
@@ -112,7 +113,7 @@ class LanePoller:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        polled_all_at, quiet_polls, is_unreachable = 0.0, 0, False
+        polled_all_at, quiet_polls, failures = 0.0, 0, LogIntervals()
         while True:
             await asyncio.sleep(POLL_S if quiet_polls < _QUIET_POLLS_MAX else IDLE_POLL_S)
             try:
@@ -124,14 +125,15 @@ class LanePoller:
                 awaited_queues = self._awaited_queues()
                 has_news = await self.poll([view for view in self._views.values() if view.queue in awaited_queues])
                 quiet_polls = 0 if has_news else quiet_polls + 1
-                is_unreachable = False
+                if failures.end("poll"):
+                    log.info("the database is polled again")
             except (SparrowError, LockConflict) as cause:
-                if not is_unreachable:
-                    log.warning("cannot poll the database; retrying", extra={"error": str(cause)})
-                is_unreachable = True
+                if failures.is_due("poll", type(cause)):
+                    log.warning("the database cannot be polled: %(error)s; retrying", {"error": cause})
                 quiet_polls = _QUIET_POLLS_MAX
             except Exception as bug:  # polling must continue, or waiting readers would never be woken
-                log.error("polling the database failed; retrying", exc_info=bug)
+                if failures.is_due("poll", type(bug)):
+                    log.error("the database cannot be polled because of a bug; retrying", exc_info=bug)
                 quiet_polls = _QUIET_POLLS_MAX
 
     async def _check_server(self) -> None:

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
@@ -99,6 +100,7 @@ class CommittedOffsets:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_lock = asyncio.Lock()
         self._flushes: set[asyncio.Task[None]] = set()
+        self._failures = LogIntervals()
 
     def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
         """Return the offset as this process knows it, without a query."""
@@ -139,12 +141,16 @@ class CommittedOffsets:
             await self.flush()
         except Exception as cause:
             is_bug = not isinstance(cause, (SparrowError, LockConflict))
-            log.warning(
-                "could not save committed offsets; retrying",
-                extra={"error": str(cause)},
-                exc_info=cause if is_bug else None,
-            )
+            if self._failures.is_due("flush", type(cause)):
+                log.warning(
+                    "%(count)s committed offsets cannot be saved: %(error)s; retrying",
+                    {"count": len(self._unsaved), "error": cause},
+                    exc_info=cause if is_bug else None,
+                )
             self._flush_in(_RETRY_S)
+        else:
+            if self._failures.end("flush"):
+                log.info("committed offsets are saved again")
 
     async def flush(self) -> None:
         """Write everything committed so far to the database."""
@@ -183,8 +189,8 @@ class CommittedOffsets:
             self._flush_in(FLUSH_INTERVAL_S)
             return
         log.warning(
-            "dropped a commit: another broker has taken over the group",
-            extra={"group": key[0], "offset": commit.offset, "epoch": epoch},
+            "the commit of offset %(offset)s by group %(group)s is dropped: another broker leads since epoch %(epoch)s",
+            {"offset": commit.offset, "group": key[0], "epoch": epoch},
         )
         self._known.pop(key, None)
 
@@ -284,7 +290,10 @@ class CommittedOffsets:
         try:
             await self.flush()
         except (StoreDatabaseUnreachable, LockConflict) as cause:  # their messages are read again
-            log.warning("could not save committed offsets", extra={"error": str(cause), "count": len(self._unsaved)})
+            log.warning(
+                "%(count)s committed offsets are not saved: %(error)s; their messages are delivered again",
+                {"count": len(self._unsaved), "error": cause},
+            )
         if self._flush_timer is not None:
             self._flush_timer.cancel()
 

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from sparrow.model.errors import StoreFull
+from sparrow.store.log.commit_log import commit_log, mapped_pages
 from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES, CommitLog
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.wire.record import MAGIC_BLANK
@@ -98,8 +99,8 @@ def test_a_segment_created_while_it_is_being_prepared_survives_close(log, tmp_pa
     keeper = threading.Thread(target=log.prepare)
     create = Segment.create
 
-    def slowly(directory, base, size):
-        made = create(directory, base, size)
+    def slowly(directory, base, size, reserve_bytes):
+        made = create(directory, base, size, reserve_bytes)
         if threading.current_thread() is not keeper:
             keeper.start()
             keeper.join(0.3)  # it has finished by then, or waits for this thread
@@ -171,16 +172,16 @@ def test_a_full_disk_refuses_the_next_segment_and_leaves_the_log_unchanged(log, 
 
 def test_reserved_segments_are_used_in_order_and_no_others_are_created(log, tmp_path, monkeypatch):
     write(log, 100)
-    log.reserve(2)
+    log.reserve(2, 0)
     assert sorted(int(file.name) for file in tmp_path.iterdir()) == [0, SIZE, 2 * SIZE]
-    log.reserve(1)
+    log.reserve(1, 0)
     log.prepare()
     monkeypatch.setattr(Segment, "create", None)
     assert [write(log, SIZE - 100), write(log, SIZE - 100)] == [SIZE, 2 * SIZE]
 
 
 def test_an_empty_log_also_reserves_its_first_segment(log, tmp_path):
-    log.reserve(2)
+    log.reserve(2, 0)
     assert [write(log, SIZE - 100), write(log, SIZE - 100)] == [0, SIZE]
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -188,10 +189,10 @@ def test_an_empty_log_also_reserves_its_first_segment(log, tmp_path):
 def test_unused_reserved_segments_are_removed_by_truncate_and_by_close(tmp_path):
     log = CommitLog(tmp_path, SIZE)
     at = write(log, 100)
-    log.reserve(3)
+    log.reserve(3, 0)
     log.truncate(at + 100)
     assert len(list(tmp_path.iterdir())) == 1
-    log.reserve(3)
+    log.reserve(3, 0)
     log.close()
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -204,7 +205,92 @@ def test_a_full_disk_is_reported_when_segments_are_reserved(log, monkeypatch):
 
     monkeypatch.setattr(Segment, "create", full)
     with pytest.raises(StoreFull):
-        log.reserve(1)
+        log.reserve(1, 0)
     with pytest.raises(StoreFull, match="a moment ago"):
-        log.reserve(1)
-    log.reserve(0)
+        log.reserve(1, 0)
+    log.reserve(0, SIZE - 100)
+
+
+# -- reserved space ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Steps smaller than a segment."""
+    monkeypatch.setattr(commit_log, "_RESERVE_BYTES_MIN", 100)
+    monkeypatch.setattr(commit_log, "_RESERVE_BYTES_MAX", 400)
+
+
+@pytest.mark.usefixtures("steps")
+def test_space_is_reserved_before_it_is_returned_for_writing(log, tmp_path):
+    for size in (10, 300, 20, 1000, 2500, 4000, 50, 3000):
+        segment, at = log.allocate(size)
+        assert at + size + BLANK_RECORD_BYTES <= segment.base + segment.reserved
+        log.write(segment, b"x" * size)
+        log.prepare()
+    end = log.written
+    log.truncate(end - 2000)
+    assert log.segments[-1].reserved == end - 2000 - log.segments[-1].base
+    segment, at = log.allocate(100)
+    assert at + 100 + BLANK_RECORD_BYTES <= segment.base + segment.reserved
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_segment_that_was_opened_is_reserved_from_the_end_of_the_log_on(tmp_path):
+    log = CommitLog(tmp_path, SIZE)
+    write(log, 1000)
+    log.close()
+    log = CommitLog(tmp_path, SIZE)
+    log.adopt([Segment.open(tmp_path / f"{0:020d}", SIZE)], 1000)
+    assert log.segments[0].reserved == 1000
+    assert write(log, 10) == 1000
+    assert log.segments[0].reserved >= 1010 + BLANK_RECORD_BYTES
+    # A blank record at the end of a segment is a write like any other.
+    log.adopt(log.segments, 3000)
+    assert write(log, 2000) == SIZE
+    assert log.segments[0].reserved >= 3000 + BLANK_RECORD_BYTES
+    log.close()
+
+
+@pytest.mark.usefixtures("steps")
+def test_on_a_nearly_full_disk_only_what_is_needed_is_reserved(log, monkeypatch):
+    write(log, 10)
+    allocate, limit = mapped_pages.allocate, 1000
+
+    def nearly_full(fd: int, at: int, length: int) -> None:
+        if at + length > limit:
+            raise OSError(28, "no space left")
+        allocate(fd, at, length)
+
+    monkeypatch.setattr(mapped_pages, "allocate", nearly_full)
+    assert write(log, 900) == 10
+    assert log.segments[0].reserved == 910 + BLANK_RECORD_BYTES
+    with pytest.raises(StoreFull, match="no space could be reserved"):
+        log.allocate(200)
+    with pytest.raises(StoreFull, match="a moment ago"):
+        log.allocate(200)
+    limit, log._refuse_until = SIZE, 0.0
+    assert write(log, 200) == 910
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize(("count", "free"), [(0, 3000), (0, 0), (1, 0), (1, 4000), (2, 100)])
+def test_a_reservation_covers_the_active_segment_and_those_after_it(log, monkeypatch, count, free):
+    write(log, 100)
+    log.reserve(count, free)
+    monkeypatch.setattr(mapped_pages, "allocate", None)
+    for number in range(count + 1):
+        space = SIZE - (100 if number == 0 else 0) - BLANK_RECORD_BYTES
+        write(log, space - free if number == count else space)
+    assert log.written == count * SIZE + SIZE - BLANK_RECORD_BYTES - free
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_whole_segment_is_reserved_at_once_if_it_is_preallocated(tmp_path):
+    log = CommitLog(tmp_path, SIZE, preallocate=True)
+    write(log, 10)
+    assert log.segments[0].reserved == SIZE
+    log.truncate(5)
+    write(log, 10)
+    assert log.segments[0].reserved == SIZE
+    log.close()

@@ -1,5 +1,6 @@
 """The key index: RocketMQ's format, hash chains, full files, truncation and damage."""
 
+import os
 import struct
 
 import numpy as np
@@ -197,3 +198,26 @@ def test_a_partial_write_on_a_full_disk_is_not_counted(index, monkeypatch):
     assert index.candidates(1, *EVER, 10) == [0]
     put(index, (1, 100, 0))
     assert index.candidates(1, *EVER, 10) == [100, 0]
+
+
+@pytest.mark.parametrize("slots", [1, 1023, 1024, 1025, 5000])
+def test_slots_are_the_same_after_they_were_written_with_holes(tmp_path, slots):
+    rng = np.random.default_rng(slots)
+    file = IndexFile(tmp_path / "1", slots, 100)
+    file.open_for_writing()
+    os.pwrite(file.fd, b"\1" * 4 * slots, INDEX_HEADER_BYTES)  # what an older state left
+    for density in (0, 0.0005, 0.01, 1):
+        file.slots = np.where(rng.random(slots) < density, rng.integers(1, 99, slots), 0).astype(np.int32)
+        file.write_slots()
+        assert np.array_equal(np.frombuffer(os.pread(file.fd, 4 * slots, INDEX_HEADER_BYTES), ">i4"), file.slots)
+    file.close()
+
+
+def test_an_index_with_few_entries_takes_little_space(tmp_path):
+    file = IndexFile(tmp_path / "1", 5_000_000, 1000)
+    file.open_for_writing()
+    file.put(np.array([1, 4_000_000], np.int32), np.array([10, 20]), np.array([1, 2]))
+    file.write_slots()
+    assert os.fstat(file.fd).st_size > 20_000_000
+    assert os.fstat(file.fd).st_blocks * 512 < 200_000
+    file.close()
