@@ -17,7 +17,7 @@ COUNT = 500
 
 
 def table_of(spark: SparkSession, stage: Stage, **options: str) -> DataFrame:
-    given = {"nameserver": stage.name_servers, "subscribe": stage.topic, **options}
+    given = {"nameServers": stage.name_servers, "subscribe": stage.topic, **options}
     return spark.read.format("sparrow").options(**given).load()
 
 
@@ -42,7 +42,7 @@ async def test_mqadmin_shows_the_lag_of_a_stream_from_apache(
     spark: SparkSession, stage: Stage, tmp_path: Path, apache_java: JavaClient
 ) -> None:
     bodies = await filled(stage)
-    options = {"nameserver": stage.name_servers, "subscribe": stage.topic, "groupId": stage.group}
+    options = {"nameServers": stage.name_servers, "subscribe": stage.topic, "groupId": stage.group}
     stream = spark.readStream.format("sparrow").options(startingOffsets="earliest", maxOffsetsPerTrigger=200, **options)
     query = stream.load().writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "state"))
     query.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination()
@@ -59,7 +59,7 @@ async def test_mqadmin_shows_the_lag_of_a_stream_from_apache(
 
 async def test_rows_are_written_to_apache_and_exactly_once_is_refused(spark: SparkSession, stage: Stage) -> None:
     frame = spark.range(COUNT).selectExpr("concat('row-', id) AS body", "CAST(id % 7 AS string) AS keys", "'t' AS tags")
-    options = {"nameserver": stage.name_servers, "topic": stage.topic}
+    options = {"nameServers": stage.name_servers, "topic": stage.topic}
     frame.write.format("sparrow").mode("append").options(**options, delivery="atLeastOnce").save()
     await stage.readable(COUNT)
     rows = table_of(spark, stage).collect()
@@ -100,10 +100,10 @@ async def test_a_topic_moves_from_apache_to_sparrow_exactly_once(
         with Admin(ours.name_servers) as admin:
             admin.create_topic("moved", queues=QUEUES)
         stream = spark.readStream.format("sparrow").options(
-            nameserver=stage.name_servers, subscribe=stage.topic, startingOffsets="earliest", maxOffsetsPerTrigger=100
+            nameServers=stage.name_servers, subscribe=stage.topic, startingOffsets="earliest", maxOffsetsPerTrigger=100
         )
         moved = stream.schema("body binary, keys string, tags string").load()
-        writer = moved.writeStream.format("sparrow").options(nameserver=ours.name_servers, topic="moved")
+        writer = moved.writeStream.format("sparrow").options(nameServers=ours.name_servers, topic="moved")
         writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
-        there = spark.read.format("sparrow").options(nameserver=ours.name_servers, subscribe="moved").load().collect()
+        there = spark.read.format("sparrow").options(nameServers=ours.name_servers, subscribe="moved").load().collect()
         assert sorted(bytes(row.body).decode() for row in there) == sorted(bodies)

@@ -25,7 +25,7 @@ from tests.support.spark import session_here
 spark = session_here()
 found = {}
 for store, name_servers in json.loads(sys.argv[1]).items():
-    given = {"nameserver": name_servers}
+    given = {"nameServers": name_servers}
     stream = spark.readStream.format("sparrow").options(
         **given, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger=250, targetRowsPerTask=0
     )
