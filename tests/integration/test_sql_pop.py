@@ -238,7 +238,7 @@ async def test_a_message_with_its_retries_used_up_becomes_a_dead_letter(popper):
     await popper.passes(10)
     await eventually(lambda: popper.broker.store.bounds_nowait(Queue("%DLQ%G", 0)).end == 1)
     (dead,) = await popper.stored("%DLQ%G")
-    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"x", "t")
+    assert (dead.body, dead.properties["RETRY_TOPIC"], dead.properties["DLQ_ATTEMPT"]) == (b"x", "t", "2")
     await eventually(lambda: popper.stored_at(Queue("%RETRY%G_t", 0)) == 1)
     assert await popper.pop() == []
 

@@ -1,7 +1,7 @@
 """Retries of messages that a consumer could not handle: redelivery with a growing delay, and dead letters at the end.
 
 A group has one retry topic and one dead-letter topic for all its topics. The dead-letter topic is created with the
-first dead letter.
+first dead letter. A retry and a dead letter keep why the message failed (`wire/consume_failure`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandl
 from sparrow.store.spi import AppendResult, await_append
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE_VERSION, RequestCode, ResponseCode
+from sparrow.wire.consume_failure import ConsumeFailure, set_failure
 from sparrow.wire.headers import EmptyHeader, SendMessage, SendMessageBack
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import property_value, set_properties
@@ -63,7 +64,13 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
     is_dead = request.delay_level < 0 or draft.reconsume_times >= retries_max
     level = request.delay_level or FIRST_RETRY_LEVEL + draft.reconsume_times
     draft.reconsume_times += 1
-    draft.properties = set_properties(draft.properties, values)
+    failure = ConsumeFailure(request.dlq_reason or "", request.dlq_error_type or "", request.dlq_traceback or "")
+    consumer = broker.clients.client_id_of(request.group, call.channel) or ""
+    draft.properties = set_failure(
+        set_properties(draft.properties, values),
+        # A retry goes without the traceback: it may be stored 16 times.
+        failure.properties(consumer=consumer, attempt=draft.reconsume_times, with_traceback=is_dead),
+    )
     broker.counters.count_send_back(request.group, message.topic)
     if is_dead:
         appended = await append_dead_letter(broker, group, draft)
