@@ -201,7 +201,8 @@ async def fallback(stage: Stage, times: int, times_max: int | None, level: int =
 async def test_a_message_sent_to_the_retry_topic_is_delayed_or_dead_lettered(stage, times, times_max, is_dead):
     await fallback(stage, times, times_max)
     if is_dead:
-        assert [(dead.body, dead.reconsume_times) for dead in await stage.messages(DEAD)] == [(b"hard", times)]
+        (dead,) = await stage.messages(DEAD)
+        assert (dead.body, dead.reconsume_times, dead.properties["DLQ_ATTEMPT"]) == (b"hard", times, str(times))
     else:
         stage.pass_ms(1_000)
         await eventually(lambda: stage.broker.store.bounds_nowait(RETRY).end == 1)

@@ -38,7 +38,7 @@ class Option(NamedTuple):
     shown_default: str | None = None
     """The default shown in the documentation, where `default` itself is not readable."""
     old_name: str | None = None
-    """The name before version 0.2, which is accepted with a warning until 0.3."""
+    """The name that version 0.2.0 has, accepted with a warning until 0.3."""
 
 
 def name_servers_option(note: str = "") -> Option:

@@ -15,6 +15,7 @@ from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     DLQ_TOPIC_PREFIX,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_DLQ_ATTEMPT,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_WAIT_STORED,
@@ -29,7 +30,7 @@ from sparrow.wire.codes import RETRY_LIMIT_SINCE_VERSION, RequestCode, ResponseC
 from sparrow.wire.consume_failure import ConsumeFailure, set_failure
 from sparrow.wire.headers import EmptyHeader, SendMessage, SendMessageBack
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX, has_property, property_value, set_properties
 
 FIRST_RETRY_LEVEL = 3
 """The first retry is after 10 s, the next after 30 s, and so on through the delay levels."""
@@ -89,7 +90,10 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
 async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> AppendResult:
     """Append a message to the dead-letter topic of the group."""
     topic = await broker.topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
-    draft.properties = set_properties(draft.properties, {PROPERTY_DELAY_LEVEL: ""})
+    values = {PROPERTY_DELAY_LEVEL: ""}
+    if not has_property(draft.properties, PROPERTY_DLQ_ATTEMPT) and len(draft.properties) < PROPERTIES_BYTES_MAX - 64:
+        values[PROPERTY_DLQ_ATTEMPT] = str(draft.reconsume_times)  # an ordered consumer of another client sent it
+    draft.properties = set_properties(draft.properties, values)
     return await await_append(broker.store.append_nowait(Queue(topic.name, 0), (draft,)))
 
 
