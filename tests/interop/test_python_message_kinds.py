@@ -131,7 +131,7 @@ async def test_a_message_is_retried_dead_lettered_and_redriven(stage: Stage) -> 
         if len(inbox.messages) == 1:
             raise RetryLater(1)
         if len(inbox.messages) == 2:
-            raise DeadLetter
+            raise DeadLetter("no such customer: Ævar\n") from KeyError("7")  # Apache's brokers ignore the reason
 
     async with Admin(stage.name_servers) as admin, stage.consumer() as consumer:
         await consumer.subscribe(stage.topic)
@@ -169,6 +169,7 @@ async def test_in_order_a_message_without_retries_left_is_dead_lettered(stage: S
         while not letters:
             letters = await admin.dead_letters(stage.group)
         assert [(letter.topic, letter.body) for letter in letters] == [(stage.topic, b"bad")]
+        assert letters[0].properties["DLQ_REASON"] == "the handler raised RetryLater"
 
 
 # -- replay and traces ------------------------------------------------------------------------------------------------
