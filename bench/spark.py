@@ -172,7 +172,7 @@ class Lab:
         self.store = next(path.parent for path in data.rglob("commitlog"))
 
     def topic(self, schema: str | None = None, topic: str = "orders", **options: str) -> DataFrame:
-        given = {"nameserver": self.name_servers, "subscribe": topic, **options}
+        given = {"nameServers": self.name_servers, "subscribe": topic, **options}
         reader = self.spark.read.format("sparrow").options(**given)
         return (reader.schema(schema) if schema else reader).load()
 
@@ -180,7 +180,7 @@ class Lab:
         return self.topic(schema, access="files", path=str(self.store), **options)
 
     def save(self, frame: DataFrame, **options: str) -> Callable[[], None]:
-        given = {"nameserver": self.name_servers, **options}
+        given = {"nameServers": self.name_servers, **options}
         return lambda: frame.write.format("sparrow").mode("append").options(**given).save()
 
 
@@ -258,9 +258,9 @@ def latency(lab: Lab) -> list[Row]:
     batches = 1 if SMOKE else 15
     own = lab.spark.readStream.format("rate").option("rowsPerSecond", 1).load().writeStream.format("noop")
     theirs = _batch_ms(own, lab.folder / "rate", batches, lambda: None)
-    stream = lab.spark.readStream.format("sparrow").options(nameserver=lab.name_servers, subscribe="trickle")
+    stream = lab.spark.readStream.format("sparrow").options(nameServers=lab.name_servers, subscribe="trickle")
     ours_to = stream.schema("body binary").load().writeStream.format("sparrow")
-    ours_to = ours_to.options(nameserver=lab.name_servers, topic="trickled")
+    ours_to = ours_to.options(nameServers=lab.name_servers, topic="trickled")
     with Producer(lab.name_servers) as producer:
         ours = _batch_ms(ours_to, lab.folder / "trickle", batches, lambda: producer.send_table("trickle", _one()))
     return [
@@ -328,7 +328,7 @@ def planning(lab: Lab) -> list[Row]:
     from sparrow.spark.source.batch_reader import TopicBatchReader
 
     schema = StructType([StructField("queue_offset", LongType())])
-    options = {"nameserver": lab.name_servers, "subscribePattern": "wide.*"}
+    options = {"nameServers": lab.name_servers, "subscribePattern": "wide.*"}
     TopicBatchReader(options, schema).partitions()
     seconds = min(timed(lambda: TopicBatchReader(options, schema).partitions()) for _ in range(3))
     return [Row(f"planning {topics * 100} queues", seconds, "s", 1.0, at_most=True)]

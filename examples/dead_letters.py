@@ -16,7 +16,7 @@ def handle(message: StoredMessage) -> None:
     if text == "too early" and message.reconsume_times == 0:
         raise RetryLater(1)  # deliver again after one second
     if text == "broken" and not is_repaired.is_set():
-        raise DeadLetter  # a retry would not help
+        raise DeadLetter("the order has no customer")  # a retry would not help
     handled.append(text)
     if len(handled) == 3:
         all_handled.set()
@@ -36,7 +36,7 @@ with sparrow.testing.run_platform() as platform:
         while not (letters := admin.dead_letters("billing")):
             pass
         for letter in letters:
-            print("dead:", letter.topic, letter.body.decode(), letter.unique_key)
+            print("dead:", letter.topic, letter.body.decode(), letter.unique_key, letter.properties["DLQ_REASON"])
 
         is_repaired.set()
         print(admin.redrive("billing", everything=True), "sent again")

@@ -26,7 +26,7 @@ def send_orders(name_servers: str, count: int) -> None:
 
 spark = spark_session("first steps")
 with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as checkpoint:
-    connection = {"nameserver": platform.name_servers}
+    connection = {"nameServers": platform.name_servers}
     send_orders(platform.name_servers, 300)
 
     print("A topic is a table. Name the columns you need; docs/spark.md lists them all:")

@@ -20,7 +20,7 @@ print(f"pipeline {declared.name}: {declared.sources[0].topic} -> {declared.sinks
 
 spark = spark_session("pipeline")
 with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as checkpoint:
-    pipeline = msgspec.structs.replace(declared, nameserver=platform.name_servers, checkpoint=checkpoint)
+    pipeline = msgspec.structs.replace(declared, name_servers=platform.name_servers, checkpoint=checkpoint)
     with Producer(platform.name_servers) as producer:
         for number in range(300):
             body = json.dumps({"cents": 100 + number})
@@ -31,5 +31,5 @@ with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() a
     done = run_pipeline(spark, pipeline, on_progress=lambda done: None)
     print(f"{done.rows} orders read by the second run, which continues where the first one ended")
 
-    results = spark.read.format("sparrow").options(nameserver=platform.name_servers, subscribe="demo_minutes")
+    results = spark.read.format("sparrow").options(nameServers=platform.name_servers, subscribe="demo_minutes")
     results.schema("keys string, body string").load().orderBy("keys").show(truncate=False)

@@ -48,7 +48,7 @@ def start(spark: SparkSession, name_servers: str, plan: Plan) -> StreamingQuery:
     source = (
         spark.readStream.format("sparrow")
         .schema("keys string, queue_id int, queue_offset bigint")
-        .option("nameserver", name_servers)
+        .option("nameServers", name_servers)
         .option("subscribe", plan.source)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(ROWS_A_BATCH))
@@ -60,7 +60,7 @@ def start(spark: SparkSession, name_servers: str, plan: Plan) -> StreamingQuery:
         rows.selectExpr("concat(queue_id, ':', queue_offset) as body", "keys")
         .writeStream.format("sparrow")
         .queryName(plan.name)
-        .option("nameserver", name_servers)
+        .option("nameServers", name_servers)
         .option("topic", plan.target)
         .option("delivery", plan.delivery)
         .option("chunkRows", "50")

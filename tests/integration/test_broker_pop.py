@@ -465,6 +465,8 @@ async def test_a_message_with_its_retries_used_up_becomes_a_dead_letter(pop_clie
     await eventually(lambda: pop_client.broker.store.bounds_nowait(Queue("%DLQ%G", 0)).end == 1)
     (dead,) = await pop_client.read_stored("%DLQ%G")
     assert (dead.body, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"x", 3, "T")
+    assert dead.properties["DLQ_ATTEMPT"] == "3"
+    assert "invisible time" in dead.properties["DLQ_REASON"]
     assert await pop_client.pop() == []
 
 

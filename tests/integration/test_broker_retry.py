@@ -81,6 +81,35 @@ async def test_a_message_is_retried_16_times_with_growing_delays_and_then_dead_l
     assert clocked_broker.broker.topics[DEAD.topic].read_queues == 1
 
 
+async def test_a_hostile_reason_is_bounded_and_cannot_add_properties(clocked_broker):
+    message = await clocked_broker.send_and_read(TAGS="a", DLQ_CONSUMER="forged")
+    await clocked_broker.send_back(
+        message,
+        -1,
+        dlq_reason="bad\x02TAGS\x01forged\x02\x00" + "é" * 10_000,
+        dlq_error_type="\x01" * 1000,
+        dlq_traceback="t" * 100_000 + "end",
+    )
+    (dead,) = await clocked_broker.read_messages(DEAD)
+    assert dead.tags == "a"
+    assert dead.properties["DLQ_REASON"].startswith("bad TAGS forged")
+    assert len(dead.properties["DLQ_REASON"].encode()) <= 512
+    assert dead.properties["DLQ_TRACEBACK"].endswith("end")
+    assert len(dead.properties["DLQ_TRACEBACK"].encode()) <= 2048
+    assert "DLQ_ERROR_TYPE" not in dead.properties
+    assert dead.properties["DLQ_CONSUMER"] != "forged"
+
+
+async def test_a_message_without_space_for_its_reason_is_dead_lettered_without_it(clocked_broker):
+    message = await clocked_broker.send_and_read(big="x" * 32_000)
+    await clocked_broker.send_back(
+        message, -1, dlq_reason="r" * 100, dlq_error_type="e" * 200, dlq_traceback="t" * 2000
+    )
+    (dead,) = await clocked_broker.read_messages(DEAD)
+    assert (len(dead.properties["big"]), dead.properties["DLQ_REASON"]) == (32_000, "r" * 100)
+    assert "DLQ_TRACEBACK" not in dead.properties
+
+
 async def test_a_consumer_can_choose_the_delay_level_or_dead_letter_at_once(clocked_broker):
     message = await clocked_broker.send_and_read()
     await clocked_broker.send_back(message, 5)
@@ -176,9 +205,8 @@ async def fallback(clocked_broker: ClockedBroker, times: int, times_max: int | N
 async def test_a_message_sent_to_the_retry_topic_is_delayed_or_dead_lettered(clocked_broker, times, times_max, is_dead):
     await fallback(clocked_broker, times, times_max)
     if is_dead:
-        assert [(dead.body, dead.reconsume_times) for dead in await clocked_broker.read_messages(DEAD)] == [
-            (b"hard", times)
-        ]
+        (dead,) = await clocked_broker.read_messages(DEAD)
+        assert (dead.body, dead.reconsume_times, dead.properties["DLQ_ATTEMPT"]) == (b"hard", times, str(times))
     else:
         clocked_broker.advance_ms(1_000)
         await eventually(lambda: clocked_broker.broker.store.bounds_nowait(RETRY).end == 1)

@@ -14,8 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sparrow.cli.main import COMMAND_MODULES, app
+from sparrow.cli.settings import load_settings
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model import Message
+from sparrow.model.errors import SettingsError
 from sparrow.spark.runtime.tar_archive import extract
 
 SPARROW = [sys.executable, "-m", "sparrow"]
@@ -127,6 +129,42 @@ def test_error_names_the_wrong_setting(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "log.flush" in done.stderr
     assert "sometimes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("toml", "variables", "sentence"),
+    [
+        ("[broker]\nprot = 1", {}, "there is no setting broker.prot (from sparrow.toml): did you mean broker.port?"),
+        ("[borker]\nport = 1", {}, "there is no setting borker (from sparrow.toml): did you mean broker?"),
+        ("[log]\nzzz = 1", {}, "there is no setting log.zzz (from sparrow.toml): docs/broker.md lists all settings."),
+        ("", {"SPARROW_BROKER__PROT": "1"}, "(from SPARROW_BROKER__PROT): did you mean broker.port?"),
+        ("", {"SPARROW_BROKR__PORT": "1"}, "did you mean SPARROW_BROKER__…?"),
+        ("", {"SPARROW_NAME_SERVER": "127.0.0.1:9876"}, "use SPARROW_NAME_SERVERS for the addresses of name servers"),
+        ("[broker\n", {}, "it is not TOML"),
+    ],
+)
+def test_unknown_settings_are_refused_with_the_nearest_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toml: str, variables: dict[str, str], sentence: str
+) -> None:
+    (tmp_path / "sparrow.toml").write_text(toml)
+    monkeypatch.chdir(tmp_path)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert sentence in str(refused.value)
+
+
+def test_unusable_data_folder_is_refused_with_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for command in (("up",), ("demo", "--no-spark"), ("broker",), ("name-server",)):
+        done = run(*command, "--data", "file", cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert "cannot use file (--data): it is a file, not a folder. Choose a folder" in done.stderr
+    for folder in ("file/below", "/proc"):  # even root cannot write to /proc
+        done = run("up", "--data", folder, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert f"cannot use {folder} (--data): " in done.stderr
 
 
 def test_settings_come_from_the_file_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,57 @@ async def test_first_failure_is_a_dead_letter_when_no_retries_are_allowed(driver
     assert body_texts(await admin.dead_letters("readers")) == ["never"]
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_dead_letter_keeps_what_the_handler_raised(driver: PlatformDriver, admin: Admin, orderly: bool) -> None:
+    def fails(message: StoredMessage) -> None:
+        if message.body == b"unknown":
+            raise DeadLetter("no such customer")
+        raise ValueError("12a is no number \x02 " + "x" * 5000)
+
+    await driver.send("T", ["unknown", "12a"])
+    async with Consumer(driver.name_servers, group="readers", retries_max=0, commit_interval_ms=QUICK_MS) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(Choosy(fails), orderly=orderly)
+        await driver.wait_for_commit(2, "readers", "T")
+        client_id = consumer.session.client_id
+    letters = {letter.body: letter.properties for letter in await admin.dead_letters("readers")}
+    unknown, number = letters[b"unknown"], letters[b"12a"]
+    assert unknown["DLQ_REASON"] == "no such customer"
+    assert "DLQ_ERROR_TYPE" not in unknown
+    assert number["DLQ_REASON"].startswith("12a is no number")
+    assert len(number["DLQ_REASON"].encode()) == 512
+    assert number["DLQ_ERROR_TYPE"] == "ValueError"
+    assert "in fails\n" in number["DLQ_TRACEBACK"]
+    assert len(number["DLQ_TRACEBACK"].encode()) <= 2048
+    for letter in (unknown, number):
+        assert (letter["DLQ_CONSUMER"], letter["DLQ_ATTEMPT"]) == (client_id, "1")
+
+
+async def test_retry_knows_its_last_failure_and_a_redriven_message_does_not(
+    driver: PlatformDriver, admin: Admin
+) -> None:
+    def fails_twice(message: StoredMessage) -> None:
+        if message.reconsume_times == 0:
+            raise RetryLater(1) from KeyError("first")
+        if "DLQ_REASON" in message.properties:
+            raise DeadLetter from KeyError("second")
+
+    async with Consumer(driver.name_servers, group="readers", commit_interval_ms=QUICK_MS) as consumer:
+        handler = Choosy(fails_twice)
+        await consumer.subscribe("T")
+        await consumer.start(handler)
+        await driver.send("T", ["hard"])
+        await eventually(lambda: len(handler.messages) == 2)
+        assert handler.messages[1].properties["DLQ_REASON"] == "'first'"
+        assert "DLQ_TRACEBACK" not in handler.messages[1].properties, "16 retries would store it 16 times"
+        await driver.wait_for_commit(1, "readers", "%RETRY%readers")
+        (letter,) = await admin.dead_letters("readers")
+        assert (letter.properties["DLQ_REASON"], letter.properties["DLQ_ATTEMPT"]) == ("'second'", "2")
+        assert await admin.redrive("readers", everything=True) == 1
+        await eventually(lambda: len(handler.messages) == 3)
+        assert [name for name in handler.messages[2].properties if name.startswith("DLQ_")] == []
+
+
 async def test_broadcast_consumer_drops_dead_letters(driver: PlatformDriver, admin: Admin) -> None:
     async with Consumer(driver.name_servers, group="readers", mode="broadcast") as consumer:
         handler = Choosy(burying)
@@ -143,12 +194,13 @@ async def test_message_whose_record_is_deleted_is_sent_back_by_the_consumer(
         )
         message.physical_offset = PhysicalOffset(1 << 40)
         giving_back = RetrySender(consumer.session, "readers", retries_max=3)
-        assert await giving_back.send_back(queue_ref("T"), message, level=1)
+        assert await giving_back.send_back(queue_ref("T"), message, 1, ValueError("oh"))
         (again,) = await consumer.poll(1, timeout_ms=10_000)
         assert (again.topic, again.body, again.reconsume_times) == ("T", b"old", 1)
-        assert await giving_back.send_back(queue_ref("T"), message, DELAY_LEVEL_DEAD_LETTER)
+        assert await giving_back.send_back(queue_ref("T"), message, DELAY_LEVEL_DEAD_LETTER, ValueError("oh"))
     (letter,) = await admin.dead_letters("readers")
     assert (letter.topic, letter.body, letter.reconsume_times) == ("T", b"old", 4)
+    assert (letter.properties["DLQ_REASON"], letter.properties["DLQ_ATTEMPT"]) == ("oh", "1")
 
 
 # -- orderly consumers ------------------------------------------------------------------------------------------------

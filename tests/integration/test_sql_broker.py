@@ -273,7 +273,7 @@ async def test_a_failed_message_is_retried_or_dead_lettered(driver: PlatformDriv
         if message.body == b"later" and not message.reconsume_times:
             raise RetryLater(1)
         if message.body == b"never":
-            raise DeadLetter
+            raise DeadLetter("no such customer")
 
     async with running_consumer(driver, handle), Admin(driver.name_servers) as admin:  # type: ignore[arg-type]
         begun = time.monotonic()
@@ -286,6 +286,7 @@ async def test_a_failed_message_is_retried_or_dead_lettered(driver: PlatformDriv
             while not (letters := await admin.dead_letters("readers")):
                 await asyncio.sleep(0.05)
         assert body_texts(letters) == ["never"]
+        assert (letters[0].properties["DLQ_REASON"], letters[0].properties["DLQ_ATTEMPT"]) == ("no such customer", "1")
         assert sorted(tried) == [(b"later", 0), (b"later", 1), (b"never", 0)]
 
 

@@ -241,7 +241,7 @@ async def test_a_message_with_its_retries_used_up_becomes_a_dead_letter(pop_clie
     await pop_client.advance_ms(10)
     await eventually(lambda: pop_client.broker.store.bounds_nowait(Queue("%DLQ%G", 0)).end == 1)
     (dead,) = await pop_client.read_stored("%DLQ%G")
-    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"x", "t")
+    assert (dead.body, dead.properties["RETRY_TOPIC"], dead.properties["DLQ_ATTEMPT"]) == (b"x", "t", "2")
     await eventually(lambda: pop_client.committed_offset(Queue("%RETRY%G_t", 0)) == 1)
     assert await pop_client.pop() == []
 

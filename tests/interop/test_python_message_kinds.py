@@ -133,7 +133,7 @@ async def test_a_message_is_retried_dead_lettered_and_redriven(fresh_topic: Fres
         if len(handler.messages) == 1:
             raise RetryLater(1)
         if len(handler.messages) == 2:
-            raise DeadLetter
+            raise DeadLetter("no such customer: Ævar\n") from KeyError("7")  # Apache's brokers ignore the reason
 
     async with Admin(fresh_topic.name_servers) as admin, fresh_topic.consumer() as consumer:
         await consumer.subscribe(fresh_topic.topic)
@@ -171,6 +171,7 @@ async def test_in_order_a_message_without_retries_left_is_dead_lettered(fresh_to
         while not letters:
             letters = await admin.dead_letters(fresh_topic.group)
         assert [(letter.topic, letter.body) for letter in letters] == [(fresh_topic.topic, b"bad")]
+        assert letters[0].properties["DLQ_REASON"] == "the handler raised RetryLater"
 
 
 # -- replay and traces ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ COUNT = 500
 
 
 def table_of(spark: SparkSession, fresh_topic: FreshTopic, **options: str) -> DataFrame:
-    given = {"nameserver": fresh_topic.name_servers, "subscribe": fresh_topic.topic, **options}
+    given = {"nameServers": fresh_topic.name_servers, "subscribe": fresh_topic.topic, **options}
     return spark.read.format("sparrow").options(**given).load()
 
 
@@ -44,7 +44,7 @@ async def test_mqadmin_shows_the_lag_of_a_stream_from_apache(
     spark: SparkSession, fresh_topic: FreshTopic, tmp_path: Path, apache_java: JavaClient
 ) -> None:
     bodies = await filled(fresh_topic)
-    options = {"nameserver": fresh_topic.name_servers, "subscribe": fresh_topic.topic, "groupId": fresh_topic.group}
+    options = {"nameServers": fresh_topic.name_servers, "subscribe": fresh_topic.topic, "groupId": fresh_topic.group}
     stream = spark.readStream.format("sparrow").options(startingOffsets="earliest", maxOffsetsPerTrigger=200, **options)
     query = stream.load().writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "state"))
     query.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination()
@@ -63,7 +63,7 @@ async def test_rows_are_written_to_apache_and_exactly_once_is_refused(
     spark: SparkSession, fresh_topic: FreshTopic
 ) -> None:
     frame = spark.range(COUNT).selectExpr("concat('row-', id) AS body", "CAST(id % 7 AS string) AS keys", "'t' AS tags")
-    options = {"nameserver": fresh_topic.name_servers, "topic": fresh_topic.topic}
+    options = {"nameServers": fresh_topic.name_servers, "topic": fresh_topic.topic}
     frame.write.format("sparrow").mode("append").options(**options, delivery="atLeastOnce").save()
     await fresh_topic.wait_until_readable(COUNT)
     rows = table_of(spark, fresh_topic).collect()
@@ -104,13 +104,13 @@ async def test_a_topic_moves_from_apache_to_sparrow_exactly_once(
         with Admin(ours.name_servers) as admin:
             admin.create_topic("moved", queues=QUEUES)
         stream = spark.readStream.format("sparrow").options(
-            nameserver=fresh_topic.name_servers,
+            nameServers=fresh_topic.name_servers,
             subscribe=fresh_topic.topic,
             startingOffsets="earliest",
             maxOffsetsPerTrigger=100,
         )
         moved = stream.schema("body binary, keys string, tags string").load()
-        writer = moved.writeStream.format("sparrow").options(nameserver=ours.name_servers, topic="moved")
+        writer = moved.writeStream.format("sparrow").options(nameServers=ours.name_servers, topic="moved")
         writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
-        there = spark.read.format("sparrow").options(nameserver=ours.name_servers, subscribe="moved").load().collect()
+        there = spark.read.format("sparrow").options(nameServers=ours.name_servers, subscribe="moved").load().collect()
         assert sorted(bytes(row.body).decode() for row in there) == sorted(bodies)

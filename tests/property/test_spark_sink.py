@@ -60,7 +60,7 @@ def queues_of(count: int) -> tuple[QueueRef, ...]:
 def test_every_row_reaches_its_queue_once_and_in_order(made: tuple[MessageRows, int], blob_bytes: int, by_client: bool):
     rows, count = made
     queues = queues_of(count)
-    given = {"nameserver": "127.0.0.1:1", "topic": "t", "checksum": "client" if by_client else "broker"}
+    given = {"nameServers": "127.0.0.1:1", "topic": "t", "checksum": "client" if by_client else "broker"}
     encoder = RecordEncoder(
         parse_sink_options(given), RowIds(UniqueIdGenerator(b"\x7f\0\0\1", 1, 1, lambda: 5)), lambda: 9
     )

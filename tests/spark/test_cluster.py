@@ -25,7 +25,7 @@ from tests.support.spark import start_script_session
 spark = start_script_session()
 found = {}
 for store, name_servers in json.loads(sys.argv[1]).items():
-    given = {"nameserver": name_servers}
+    given = {"nameServers": name_servers}
     stream = spark.readStream.format("sparrow").options(
         **given, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger=250, targetRowsPerTask=0
     )

@@ -246,7 +246,7 @@ def test_an_audit_that_cannot_be_answered_is_refused(
 @pytest.mark.thorough
 def test_the_exit_status_of_the_command_tells_the_result(spark: SparkSession, platform: RunningPlatform) -> None:
     runner = CliRunner()
-    words = ["pipeline", "audit", "T", "--name-server", platform.name_servers, "--settle", "0"]
+    words = ["pipeline", "audit", "T", "--name-servers", platform.name_servers, "--settle", "0"]
     (sent,) = send(platform, "T", ["1"])
     clean = runner.invoke(app, [*words, "--json"])
     assert clean.exit_code == 0, clean.output

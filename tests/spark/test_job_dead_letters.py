@@ -15,7 +15,7 @@ from sparrow.client import Admin, Consumer, DeadLetter, Message, Producer
 from sparrow.client.retry import make_redriven_message as redriven_by_client
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
-from sparrow.spark.jobs.dead_letters import DeadLettersJob, RedriveResult, redrive, run
+from sparrow.spark.jobs.dead_letters import DeadLettersJob, RedriveResult, describe_letters, redrive, run
 from sparrow.testing.platform import RunningPlatform
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -105,6 +105,22 @@ def test_the_command_reports_by_group_topic_tag_cause_and_hour(
     done = CliRunner().invoke(app, ["pipeline", *chosen, "--yes"])
     assert "1 sent" in done.stdout, done.output
     assert [message.body for message in stored(platform, "payments")] == [b"1"]
+
+
+@pytest.mark.thorough
+def test_the_cause_is_what_the_broker_stored_unless_another_property_is_named(spark: SparkSession) -> None:
+    rows = [
+        ({"DLQ_REASON": "no such customer", "ERROR": "older", "DLQ_ATTEMPT": "3", "DLQ_CONSUMER": "10.0.0.1@7"},),
+        ({"DLQ_REASON": "'7'", "DLQ_ERROR_TYPE": "KeyError"},),
+        ({"ERROR": "only this"},),
+    ]
+    letters = spark.createDataFrame(rows, "properties map<string, string>").selectExpr(
+        "'%DLQ%g' AS topic", "properties", "timestamp '2026-05-01 10:20:00' AS store_timestamp"
+    )
+    found = [(row.cause, row.attempt, row.consumer) for row in describe_letters(letters).collect()]
+    assert found == [("no such customer", 3, "10.0.0.1@7"), ("KeyError: '7'", None, None), ("only this", None, None)]
+    chosen = describe_letters(letters, ("ERROR",)).collect()
+    assert [row.cause for row in chosen] == ["older", None, "only this"]
 
 
 @pytest.mark.thorough

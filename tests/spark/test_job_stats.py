@@ -255,7 +255,7 @@ def test_invalid_arguments_are_refused() -> None:
 def test_the_command_shows_the_last_minutes(spark: SparkSession, platform: RunningPlatform) -> None:
     send(platform, "T", 3, key="hot")
     done = CliRunner().invoke(
-        app, ["pipeline", "stats", "T", "--name-server", platform.name_servers, "--no-traces", "--to", "numbers"]
+        app, ["pipeline", "stats", "T", "--name-servers", platform.name_servers, "--no-traces", "--to", "numbers"]
     )
     assert done.exit_code == 0, done.output
     assert "rows of messages, 0 rows of lag" in done.stdout

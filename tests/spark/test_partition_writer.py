@@ -77,7 +77,7 @@ class Job:
     """Writes as Spark does: tasks, then a commit."""
 
     def __init__(self, name_servers: str, fields: Sequence[tuple[str, str]] = FIELDS, **given: str) -> None:
-        self.options: SinkOptions = parse_sink_options({"nameserver": name_servers, "topic": "t", **given})
+        self.options: SinkOptions = parse_sink_options({"nameServers": name_servers, "topic": "t", **given})
         self.client = PooledClient(ClientOptions(name_servers, timeout_ms=5000))
         self.layout = resolve_columns(fields, self.options)
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparrow.client import Message, Producer
+from sparrow.client.blocking import Admin
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import load
 from sparrow.spark.pipelines.runner import PipelineResult, run_pipeline, validate_pipeline
@@ -35,7 +36,7 @@ def pipeline_of(platform: RunningPlatform, folder: Path, sinks: str, *, sql: str
     text = f"""
 [pipeline]
 name = "revenue"
-nameserver = "{platform.name_servers}"
+name_servers = "{platform.name_servers}"
 checkpoint = "{folder}/state"
 
 [[sources]]
@@ -64,7 +65,7 @@ def run_file(spark: SparkSession, path: Path) -> PipelineResult:
 
 
 def rows_of(spark: SparkSession, platform: RunningPlatform, topic: str) -> list[dict[str, object]]:
-    reader = spark.read.format("sparrow").options(nameserver=platform.name_servers, subscribe=topic)
+    reader = spark.read.format("sparrow").options(nameServers=platform.name_servers, subscribe=topic)
     found = reader.schema("body string, keys string").load().collect()
     return [{**json.loads(row.body), "keys": row["keys"]} for row in found]
 
@@ -144,3 +145,21 @@ def test_validate_needs_no_broker_and_reports_invalid_columns(spark: SparkSessio
     wrong = pipeline_of(Nowhere(), tmp_path, sinks, sql="SELECT citty FROM dear")  # type: ignore[arg-type]
     with pytest.raises(Refused, match=r"step 'sums'.*citty"):
         validate_pipeline(spark, load(wrong))
+
+
+def test_a_pipeline_of_windows_that_starts_without_results_writes_to_its_new_topic(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    sql = "SELECT window.start AS since, count(*) AS orders FROM orders GROUP BY window(store_timestamp, '1 hour')"
+    sinks = '[[sinks]]\nname = "hours"\nfrom = "sums"\ntopic = "hours"\nmode = "append"\n'
+    path = pipeline_of(platform, tmp_path, sinks, sql=sql)
+    path.write_text(
+        path.read_text()
+        .replace("queue_id int", "store_timestamp timestamp")
+        .replace("[[steps]]", 'watermark = { store_timestamp = "1 second" }\n\n[[steps]]', 1)
+    )
+    validate_pipeline(spark, load(path))
+    assert run_file(spark, path).rows == 300
+    with Admin(platform.name_servers) as admin:
+        assert "hours" in admin.topics(), "the open window is no result yet, and the topic exists"
+    assert run_file(spark, path).rows == 0

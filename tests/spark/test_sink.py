@@ -45,7 +45,7 @@ class Sink:
         self.name_servers, self.topic = brokers.name_servers, topic
 
     def options(self, **given: str) -> dict[str, str]:
-        return {"nameserver": self.name_servers, "topic": self.topic, **given}
+        return {"nameServers": self.name_servers, "topic": self.topic, **given}
 
     def write(self, frame: DataFrame, **given: str) -> None:
         frame.write.format("sparrow").options(**self.options(**given)).mode("append").save()
@@ -140,7 +140,7 @@ def test_rows_of_one_key_go_to_the_queue_that_a_producer_would_choose(spark: Spa
 @pytest.mark.thorough
 def test_each_row_goes_to_the_topic_it_names(spark: SparkSession, sink: Sink):
     frame = numbers(spark, 100).withColumn("topic", F.expr("concat('by_column_', cast(body as int) % 3)"))
-    frame.write.format("sparrow").option("nameserver", sink.name_servers).mode("append").save()
+    frame.write.format("sparrow").option("nameServers", sink.name_servers).mode("append").save()
     for number in range(3):
         assert sink.bodies(f"by_column_{number}") == sorted(str(i) for i in range(100) if i % 3 == number)
 
@@ -372,3 +372,23 @@ def test_an_empty_batch_is_no_error(stream: Stream, sink: Sink):
     kept = stream.frame.where("body != 'drop'").writeStream.format("sparrow").options(**sink.options())
     stream.finish(kept.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start())
     assert sink.bodies() == ["a", "b"]
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
+def test_a_stream_whose_first_batch_is_empty_creates_its_topic(
+    stream: Stream, brokers: RunningPlatform, tmp_path: Path, delivery: str
+):
+    """Windows in append mode: the first batch only holds open windows, so that it writes nothing."""
+    late = Sink(brokers, f"new_{delivery}")
+    timed = stream.frame.selectExpr("split(body, ' ')[0] as city", "cast(split(body, ' ')[1] as timestamp) as at")
+    counts = timed.withWatermark("at", "0 seconds").groupBy(F.window("at", "10 seconds"), "city").count()
+    writer = counts.selectExpr("concat(city, ' ', count) as body").writeStream.format("sparrow")
+    writer = writer.options(**late.options(delivery=delivery, commitTimeoutMs="2000")).outputMode("append")
+    writer = writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True)
+    stream.add(["Oslo 2026-01-31T10:00:01Z", "Lima 2026-01-31T10:00:02Z"])
+    stream.finish(writer.start())
+    with Admin(brokers.name_servers) as admin:
+        assert late.topic in admin.topics()
+    stream.add(["Oslo 2026-01-31T11:00:00Z"])
+    stream.finish(writer.start())
+    assert late.bodies() == ["Lima 1", "Oslo 1"]

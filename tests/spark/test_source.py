@@ -49,7 +49,7 @@ def fill(platform: RunningPlatform, topic: str, rows: int, *, first: int = 0) ->
 
 
 def topic(spark: SparkSession, platform: RunningPlatform, *, schema: str | None = None, **options: object) -> DataFrame:
-    reader = spark.read.format("sparrow").option("nameserver", platform.name_servers)
+    reader = spark.read.format("sparrow").option("nameServers", platform.name_servers)
     named = {"subscribe": "orders"} if not {"subscribePattern", "assign", "subscribe"} & set(options) else {}
     reader = reader.options(**{**named, **options})  # type: ignore[arg-type]
     return (reader.schema(schema) if schema else reader).load()
@@ -102,7 +102,7 @@ def test_an_unknown_schema_is_refused_before_the_first_task(
 def test_sql_finds_the_format_without_registration(spark: SparkSession, platform: RunningPlatform) -> None:
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW orders USING sparrow "
-        f"OPTIONS (nameserver '{platform.name_servers}', subscribe 'orders')"
+        f"OPTIONS (nameServers '{platform.name_servers}', subscribe 'orders')"
     )
     found = spark.sql("SELECT tags, count(*) AS n FROM orders GROUP BY tags ORDER BY tags").collect()
     assert [(row.tags, row.n) for row in found] == [(tag, ROWS // 5) for tag in "abcde"]
@@ -235,7 +235,7 @@ def test_unavailable_offsets_fail_the_query_or_are_skipped(spark: SparkSession, 
 
 
 def test_an_unreachable_name_server_is_a_clear_error(spark: SparkSession) -> None:
-    frame = spark.read.format("sparrow").options(nameserver="127.0.0.1:1", subscribe="orders").load()
+    frame = spark.read.format("sparrow").options(nameServers="127.0.0.1:1", subscribe="orders").load()
     said = failure_of(frame)
     assert "127.0.0.1:1" in said
 
@@ -248,7 +248,7 @@ class Stream:
 
     def __init__(self, spark: SparkSession, platform: RunningPlatform, folder: Path, **options: Any) -> None:
         self._spark, self._folder = spark, folder
-        self._options = {"nameserver": platform.name_servers, "startingOffsets": "earliest", **options}
+        self._options = {"nameServers": platform.name_servers, "startingOffsets": "earliest", **options}
         self.rows: list[Any] = []
         self.batches: list[int] = []
 

@@ -37,7 +37,7 @@ class AnyEventBus:
     def __init__(
         self,
         database: str | URL | Engine | AsyncEngine,
-        broker: str | Transport = "sparrow://127.0.0.1:9876",
+        broker: str | Transport = "sparrow://",
         settings: BusSettings | None = None,
         *,
         providers: Mapping[Any, Provider] | None = None,
@@ -49,7 +49,8 @@ class AnyEventBus:
         """Create a bus; nothing connects before it starts or publishes.
 
         - `database`: a URL, or an engine of your own. From a URL, handlers of both kinds can have sessions.
-        - `broker`: a URL or a transport.
+        - `broker`: a URL or a transport. `sparrow://` without an address: the name servers of `SPARROW_NAME_SERVERS`,
+          else 127.0.0.1:9876.
         - `providers`: factories for handler parameters, by type.
         - `filters`: run around every handler.
         - `on_failed`, `on_state`: called for every message that enters Failed, and for every change of state.

@@ -9,15 +9,14 @@ from typing import Annotated
 import typer
 
 from sparrow.client.blocking.admin import Admin
+from sparrow.client.options import NAME_SERVERS_VARIABLE
 from sparrow.model.errors import ConnectionLost, RequestTimeout, Unavailable
 from sparrow.model.token import Credentials
-
-LOCAL_NAME_SERVER = "127.0.0.1:9876"
 
 NameServersOption = Annotated[
     str,
     typer.Option(
-        "--name-servers", "-n", help="Name servers: host:port, separated by ';'.", envvar="SPARROW_NAME_SERVERS"
+        "--name-servers", "-n", help="Name servers: host:port, separated by ';'.", envvar=NAME_SERVERS_VARIABLE
     ),
 ]
 AccessKeyOption = Annotated[

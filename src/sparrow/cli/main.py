@@ -20,6 +20,7 @@ COMMAND_MODULES = {
     "name-server": "server.up",
     "demo": "demo.commands",
     "resend": "resend",
+    "dlq": "dlq",
     "bus": "bus.commands",
     "pipeline": "pipeline.commands",
     "store": "store.commands",

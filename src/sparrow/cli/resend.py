@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.admin_client import LOCAL_NAME_SERVER, NameServersOption, open_admin
+from sparrow.cli.admin_client import NameServersOption, open_admin
 from sparrow.client.aio.admin.resend import ResendResult
+from sparrow.client.options import DEFAULT_NAME_SERVERS
 
 EXAMPLES = """
 Examples:
@@ -48,7 +49,7 @@ def resend(
         bool, typer.Option("--force", help="Include messages that the group has not read yet; it gets them twice.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Resend to all groups without confirmation.")] = False,
-    name_servers: NameServersOption = LOCAL_NAME_SERVER,
+    name_servers: NameServersOption = DEFAULT_NAME_SERVERS,
 ) -> None:
     """Deliver messages of a topic again, without copying them."""
     begin, end = offsets or (None, None)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError as SectionNotJson
 
+from sparrow.client.options import NAME_SERVERS_VARIABLE
 from sparrow.model.errors import SettingsError
 from sparrow.settings import Settings
 
+_PREFIX = "sparrow_"
 _FLAGS = {
     ("name_server", "host"): "--host",
     ("name_server", "port"): "--name-server-port",
@@ -21,6 +28,29 @@ _FLAGS = {
     ("broker", "store"): "--store",
     ("log", "flush"): "--flush",
 }
+
+
+class UnknownSetting(SettingsError):
+    """A setting that does not exist, mostly a misspelled one."""
+
+    def __init__(self, key: str, origin: str, near: str | None) -> None:
+        super().__init__(key, None, origin, near or "a setting that exists")
+        self.near = near
+
+    def __str__(self) -> str:
+        hint = f"did you mean {self.near}?" if self.near else "docs/broker.md lists all settings."
+        return f"there is no setting {self.key} (from {self.origin}): {hint}"
+
+
+class UnusablePath(SettingsError):
+    """A file or folder of the settings cannot be read or written."""
+
+    def __init__(self, key: str, path: str, why: str, remedy: str) -> None:
+        super().__init__(key, path, "the command line", remedy)
+        self.path, self.why, self.remedy = path, why, remedy
+
+    def __str__(self) -> str:
+        return f"cannot use {self.path} ({self.key}): {self.why}. {self.remedy}"
 
 
 def load_settings(
@@ -42,28 +72,80 @@ def load_settings(
     for section, fields in given.items():
         if set_fields := {name: value for name, value in fields.items() if value is not None}:
             flags[section] = set_fields
+    _check_sections()
     try:
         return Settings(**flags)
     except ValidationError as cause:
         raise _settings_error(cause, flags) from cause
-    except (OSError, ValueError) as cause:  # sparrow.toml is unreadable, or not TOML
-        path = str(Path("sparrow.toml").resolve())
-        raise SettingsError("sparrow.toml", path, "the current folder", f"a readable TOML file ({cause})") from cause
+    except SectionNotJson as cause:
+        raise _section_error(cause) from cause
 
 
 def usable_folder(data: Path) -> Path:
-    """Create the data folder if it is missing. `SettingsError` if that is not possible."""
+    """Create the data folder if it is missing. `UnusablePath` if that, or writing to it, is not possible."""
     try:
         data.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=data):
+            pass
     except OSError as cause:
-        raise SettingsError("--data", str(data), "the command line", f"a writable folder ({cause.strerror})") from cause
+        why = "it is a file, not a folder" if data.is_file() else (cause.strerror or str(cause)).lower()
+        raise UnusablePath("--data", str(data), why, "Choose a folder that can be written with --data.") from cause
     return data
+
+
+def _check_sections() -> None:
+    """Refuse what `Settings` would ignore: unknown sections of `sparrow.toml`, and misspelled ones of variables."""
+    sections = tuple(Settings.model_fields)
+    for name in _toml_sections():
+        if name not in sections:
+            raise UnknownSetting(name, "sparrow.toml", _near(name, sections))
+    for variable in os.environ:
+        section, separator, _ = variable.lower().removeprefix(_PREFIX).partition("__")
+        if variable.lower().startswith(_PREFIX) and separator and section not in sections:
+            near = _near(section, sections)
+            if near is not None:  # other programs may use variables with the same prefix
+                raise UnknownSetting(variable, "the environment", f"{_PREFIX}{near}__…".upper())
+
+
+def _toml_sections() -> list[str]:
+    path = Path("sparrow.toml")
+    try:
+        return list(tomllib.loads(path.read_text())) if path.exists() else []
+    except (OSError, ValueError) as cause:
+        why = cause.strerror or str(cause) if isinstance(cause, OSError) else f"it is not TOML: {cause}"
+        raise UnusablePath("settings", str(path.resolve()), why, "Correct the file, or remove it.") from cause
+
+
+def _section_error(cause: SectionNotJson) -> SettingsError:
+    """Return the error for a variable such as SPARROW_BROKER, which sets a whole section and has to be JSON."""
+    found = re.search(r'field "(\w+)"', str(cause))
+    section = found[1] if found else "broker"
+    variable = f"{_PREFIX}{section}".upper()
+    use = f"JSON, or variables of single settings such as {variable}__HOST"
+    if section == "name_server":
+        use = f"{NAME_SERVERS_VARIABLE} for the addresses of name servers, or {variable}__PORT for a single setting"
+    return SettingsError(section, "…", variable, use)  # the value may contain a secret
 
 
 def _settings_error(cause: ValidationError, flags: dict[str, Any]) -> SettingsError:
     first = cause.errors()[0]
     path = tuple(map(str, first["loc"]))
-    return SettingsError(".".join(path), first["input"], _origin(path, flags), _suggestion(first["type"], path, first))
+    origin = _origin(path, flags)
+    if first["type"] == "extra_forbidden":
+        near = _near(path[-1], _fields_of(path[:-1]))
+        return UnknownSetting(".".join(path), origin, near and ".".join((*path[:-1], near)))
+    return SettingsError(".".join(path), first["input"], origin, _suggestion(first))
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
+def _fields_of(path: tuple[str, ...]) -> Iterable[str]:
+    section: Any = Settings
+    for part in path:
+        section = section.model_fields[part].annotation
+    return tuple(section.model_fields)
 
 
 def _origin(path: tuple[str, ...], flags: dict[str, Any]) -> str:
@@ -76,12 +158,6 @@ def _origin(path: tuple[str, ...], flags: dict[str, Any]) -> str:
     return "sparrow.toml"
 
 
-def _suggestion(kind: str, path: tuple[str, ...], error: Any) -> str:
-    if kind == "extra_forbidden":
-        section: Any = Settings
-        for part in path[:-1]:
-            section = section.model_fields[part].annotation
-        close = difflib.get_close_matches(path[-1], section.model_fields, n=1)
-        return f"the setting {close[0]}" if close else "a setting that docs/broker.md lists"
+def _suggestion(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Input should be ")
     return f"a value {message}" if message.startswith(("less ", "greater ")) else message

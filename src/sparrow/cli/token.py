@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sparrow.cli.admin_client import LOCAL_NAME_SERVER, AccessKeyOption, NameServersOption, SecretKeyOption, open_admin
+from sparrow.cli.admin_client import AccessKeyOption, NameServersOption, SecretKeyOption, open_admin
+from sparrow.client.options import DEFAULT_NAME_SERVERS
 from sparrow.model.token import parse_token_kind
 
 app = typer.Typer(help="Issue, list and revoke tokens.", no_args_is_help=True)
@@ -21,7 +22,7 @@ TokenNameArgument = Annotated[str, typer.Argument(help="Name of the token, which
 def issue(
     name: TokenNameArgument,
     kind: Annotated[str, typer.Option("--type", help="p: the token may produce; c: it may consume.")],
-    name_servers: NameServersOption = LOCAL_NAME_SERVER,
+    name_servers: NameServersOption = DEFAULT_NAME_SERVERS,
     access_key: AccessKeyOption = None,
     secret_key: SecretKeyOption = None,
 ) -> None:
@@ -38,7 +39,7 @@ def issue(
 
 @app.command("list")
 def list_all(
-    name_servers: NameServersOption = LOCAL_NAME_SERVER,
+    name_servers: NameServersOption = DEFAULT_NAME_SERVERS,
     access_key: AccessKeyOption = None,
     secret_key: SecretKeyOption = None,
 ) -> None:
@@ -57,7 +58,7 @@ def list_all(
 @app.command()
 def revoke(
     name: TokenNameArgument,
-    name_servers: NameServersOption = LOCAL_NAME_SERVER,
+    name_servers: NameServersOption = DEFAULT_NAME_SERVERS,
     access_key: AccessKeyOption = None,
     secret_key: SecretKeyOption = None,
 ) -> None:

@@ -6,6 +6,7 @@ the `*_DEFAULTS` tables hold the values of those that the caller leaves out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +22,8 @@ from sparrow.model.token import Credentials
 from sparrow.model.transaction import TransactionState
 
 DEFAULT_NAME_SERVERS = "127.0.0.1:9876"
+NAME_SERVERS_VARIABLE = "SPARROW_NAME_SERVERS"
+"""The environment variable with the name servers of clients that are given none."""
 DEFAULT_PRODUCER_GROUP = "sparrow_producer"
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """Limit of a body and of a batch: the default of RocketMQ's clients and brokers."""
@@ -33,6 +36,11 @@ StartPosition = Literal["first", "last"] | datetime
 
 TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[TransactionState]]
 """Returns the state of the transaction that a half message belongs to. Only the asyncio client accepts a coroutine."""
+
+
+def default_name_servers() -> str:
+    """Return the name servers of a client that is given none: `SPARROW_NAME_SERVERS`, or the local one."""
+    return os.environ.get(NAME_SERVERS_VARIABLE) or DEFAULT_NAME_SERVERS
 
 
 class Prefetch(msgspec.Struct, frozen=True, kw_only=True):

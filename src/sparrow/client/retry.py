@@ -5,6 +5,10 @@ After any other exception the broker chooses when the message is delivered again
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from sparrow.client.delayed_delivery import validate_delay_level
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused
@@ -31,10 +35,21 @@ from sparrow.model.protocol import (
     PROPERTY_WAIT_STORED,
     RETRY_TOPIC_PREFIX,
 )
+from sparrow.wire.consume_failure import (
+    FAILURE_PROPERTIES,
+    TRACEBACK_BYTES_MAX,
+    ConsumeFailure,
+    set_failure,
+    shorten_start,
+)
 from sparrow.wire.message_ids import format_offset_id
+from sparrow.wire.properties import decode, encode
 
 DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER = 0, -1
 """Delay levels of a message that is given back, besides 1 to 18."""
+TRACEBACK_FRAMES_MAX = 6
+"""Innermost calls that the traceback of a dead letter shows."""
+_TRACEBACK_LINE_CHARS_MAX = 400
 FIRST_RETRY_DELAY_LEVEL = 3
 """The level of a broker's first retry (10 s); each further retry uses the next level."""
 
@@ -66,6 +81,7 @@ DELIVERY_STATE_PROPERTIES = frozenset(
             PROPERTY_TIMER_OUT_MS,
             PROPERTY_TIMER_ROLL_TIMES,
         ),
+        *FAILURE_PROPERTIES,
         *(
             "TIMER_ENQUEUE_MS",
             "TIMER_DEQUEUE_MS",
@@ -96,7 +112,10 @@ class RetryLater(Exception):
 
 
 class DeadLetter(Exception):
-    """Raised by a handler: do not deliver the message again, make it a dead letter."""
+    """Raised by a handler: do not deliver the message again, make it a dead letter.
+
+    The dead letter keeps the reason: `raise DeadLetter("no such customer")`.
+    """
 
 
 def delay_level_for(failure: Exception) -> int:
@@ -111,8 +130,48 @@ def is_handler_decision(failure: Exception) -> bool:
     return isinstance(failure, RetryLater | DeadLetter)
 
 
-def make_retry_message(message: StoredMessage, group: str, level: int) -> Message:
-    """Return the message as a consumer sends it to the retry topic of its group.
+def describe_failure(failure: BaseException) -> ConsumeFailure:
+    """Return what a handler raised, as it is stored with a dead letter.
+
+    `RetryLater` and `DeadLetter` are no errors: the exception that they were raised from is described.
+    """
+    if not isinstance(failure, RetryLater | DeadLetter):
+        return ConsumeFailure(_text(failure), _type_name(failure), _short_traceback(failure))
+    reason = " ".join(map(str, failure.args)) if isinstance(failure, DeadLetter) else ""
+    error = failure.__cause__ or (None if failure.__suppress_context__ else failure.__context__)
+    if error is not None:
+        return ConsumeFailure(reason or _text(error), _type_name(error), _short_traceback(error))
+    return ConsumeFailure(reason or ("the handler raised RetryLater" if isinstance(failure, RetryLater) else ""))
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error) or "the exception has no text"
+    except Exception as cause:
+        return f"the text of the exception is not available: str() raised {type(cause).__name__}"
+
+
+def _short_traceback(error: BaseException) -> str:
+    frames = error.__traceback__
+    if frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next  # the first frame is ours
+    lines = traceback.format_exception(type(error), error, frames, limit=-TRACEBACK_FRAMES_MAX)
+    return shorten_start("".join(_shorten_line(line) for line in lines), TRACEBACK_BYTES_MAX)
+
+
+def _shorten_line(line: str) -> str:
+    return line if len(line) <= _TRACEBACK_LINE_CHARS_MAX else f"{line[:_TRACEBACK_LINE_CHARS_MAX]}…\n"
+
+
+def make_retry_message(
+    message: StoredMessage, group: str, level: int, failure: Mapping[str, str] = MappingProxyType({})
+) -> Message:
+    """Return the message as a consumer sends it to the retry topic of its group, with the properties of its failure.
 
     With `DELAY_LEVEL_DEAD_LETTER` it has no delay level: RocketMQ 4 would delay it before it becomes a dead letter.
     """
@@ -121,6 +180,7 @@ def make_retry_message(message: StoredMessage, group: str, level: int) -> Messag
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, format_offset_id(message.store_host, message.physical_offset))
     if level != DELAY_LEVEL_DEAD_LETTER:
         properties[PROPERTY_DELAY_LEVEL] = str(level or FIRST_RETRY_DELAY_LEVEL + message.reconsume_times)
+    properties = decode(set_failure(encode(properties), failure))
     return Message(topic=RETRY_TOPIC_PREFIX + group, body=message.body, properties=properties, flag=message.flag)
 
 

@@ -64,6 +64,16 @@ PROPERTY_REFERENCE = "__REF"
 PROPERTY_REFERENCE_POSITION = "__REF_AT"
 PROPERTY_RESENT = "RESENT"
 PROPERTY_TIMER_ROLLED_FROM = "TIMER_ROLLED_FROM"
+PROPERTY_DLQ_REASON = "DLQ_REASON"
+"""Of a retry or a dead letter: why the last attempt to handle the message failed."""
+PROPERTY_DLQ_ERROR_TYPE = "DLQ_ERROR_TYPE"
+"""The type of the exception that the handler raised."""
+PROPERTY_DLQ_TRACEBACK = "DLQ_TRACEBACK"
+"""Of a dead letter: the end of the traceback."""
+PROPERTY_DLQ_CONSUMER = "DLQ_CONSUMER"
+"""The client id of the consumer that failed."""
+PROPERTY_DLQ_ATTEMPT = "DLQ_ATTEMPT"
+"""The number of the attempt that failed; the first is 1."""
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 

@@ -57,4 +57,12 @@ def __getattr__(name: str) -> object:
         name = _DEPRECATED[name]
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as cause:
+        missing = (cause.name or "").partition(".")[0]
+        if missing == "sparrow":
+            raise
+        raise ModuleNotFoundError(
+            f"sparrow.spark.{name} needs the package {missing!r}: run `pip install 'sparrowmq[spark]'`", name=cause.name
+        ) from cause

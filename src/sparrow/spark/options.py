@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,16 +37,68 @@ class Option(NamedTuple):
     doc: str
     shown_default: str | None = None
     """The default shown in the documentation, where `default` itself is not readable."""
+    old_name: str | None = None
+    """The name that version 0.2.0 has, accepted with a warning until 0.3."""
+
+
+def name_servers_option(note: str = "") -> Option:
+    """Return the option `nameServers`, which sources and sinks share. `note` ends its description."""
+    return Option(
+        "nameServers",
+        "name_servers",
+        parse_text,
+        None,
+        f"Name servers, `host:port`, separated by `;`.{note}",
+        "`SPARROW_NAME_SERVERS`, else 127.0.0.1:9876",
+        old_name="nameserver",
+    )
+
+
+KAFKA_OPTIONS = MappingProxyType(
+    {
+        "kafka.bootstrap.servers": "nameServers",
+        "kafka.group.id": "groupId",
+        "groupidprefix": "groupId",
+        "kafkaconsumer.polltimeoutms": "pullTimeoutMs",
+        "kafka.max.partition.fetch.bytes": "pullMaxBytes",
+        "kafka.fetch.max.bytes": "pullMaxBytes",
+        "kafka.compression.type": "compress",
+        "kafka.acks": "delivery",
+        "kafka.enable.idempotence": "delivery",
+        "kafka.transactional.id": "delivery",
+        "kafka.request.timeout.ms": "sparrow.timeoutMs",
+        "kafka.sasl.jaas.config": "sparrow.accessKey",
+        "kafka.sasl.mechanism": "sparrow.accessKey",
+        "kafka.security.protocol": "sparrow.accessKey",
+    }
+)
+"""Options of Spark's Kafka connector, in lower case, and what they are called here. Others have the same name."""
+KAFKA_PREFIX = "kafka."
 
 
 def parse_options(table: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
     """Return the value of every option in the table, by field name."""
-    given = {name.lower(): text for name, text in given.items()}
+    given = _rename_old_options(table, {name.lower(): text for name, text in given.items()})
     by_name = {option.name.lower(): option for option in table}
     for name in given:
         if name not in by_name and name not in _SPARK_OPTIONS and not name.startswith(CLIENT_PREFIX):
             raise Refused(_unknown_option(name, [option.name for option in table]))
     return {option.field: _value(option, given.get(option.name.lower())) for option in table}
+
+
+def _rename_old_options(table: Sequence[Option], given: dict[str, str]) -> dict[str, str]:
+    for option in table:
+        if option.old_name is None or option.old_name.lower() not in given:
+            continue
+        if option.name.lower() in given:
+            raise Refused(f"options {option.old_name!r} and {option.name!r} are the same: remove {option.old_name!r}")
+        warnings.warn(
+            f"the option {option.old_name} is now called {option.name}; the old name is accepted until 0.3",
+            FutureWarning,
+            stacklevel=2,
+        )
+        given = {option.name.lower() if name == option.old_name.lower() else name: given[name] for name in given}
+    return given
 
 
 def _value(option: Option, text: str | None) -> Any:
@@ -57,6 +111,12 @@ def _value(option: Option, text: str | None) -> Any:
 
 
 def _unknown_option(name: str, known: Sequence[str]) -> str:
+    ours = KAFKA_OPTIONS.get(name)
+    if ours is not None and (ours in known or ours.startswith(CLIENT_PREFIX)):
+        at = ", with the address of a name server instead of a broker" if ours == "nameServers" else ""
+        return f"option {name!r} is Kafka's: use {ours!r}{at}"
+    if ours is not None or name.startswith(KAFKA_PREFIX):
+        return f"option {name!r} is Kafka's and has no counterpart here: remove it"
     near = difflib.get_close_matches(name, [each.lower() for each in known], 1)
     meant = next((each for each in known if near and each.lower() == near[0]), None)
     hint = f". Did you mean {meant!r}?" if meant else f". Known options: {', '.join(known)} and {CLIENT_PREFIX}*"

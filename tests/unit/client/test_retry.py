@@ -8,6 +8,7 @@ from sparrow.client.retry import (
     DeadLetter,
     RetryLater,
     delay_level_for,
+    describe_failure,
     is_handler_decision,
     make_redriven_message,
     make_retry_message,
@@ -57,6 +58,31 @@ def test_a_retry_without_a_level_is_delayed_longer_each_time_and_a_dead_letter_i
 def test_a_retry_of_a_retry_keeps_the_original_topic_and_id():
     again = make_retry_message(message(RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID"), "billing", 4)
     assert (again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == ("first", "ID")
+
+
+def test_a_failure_is_described_by_its_reason_its_type_and_the_end_of_its_traceback():
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def raised(failure: Exception) -> Exception:
+        try:
+            raise failure
+        except Exception as error:
+            return error
+
+    plain = describe_failure(raised(ValueError("oh")))
+    assert (plain.reason, plain.error_type) == ("oh", "ValueError")
+    assert plain.traceback.endswith("ValueError: oh")
+    assert describe_failure(DeadLetter("no such customer")) == ("no such customer", "", "")
+    assert describe_failure(DeadLetter()) == ("", "", "")
+    assert describe_failure(RetryLater(3)).reason == "the handler raised RetryLater"
+    decided = DeadLetter("no such customer")
+    decided.__cause__ = raised(KeyError("7"))
+    assert describe_failure(decided)[:2] == ("no such customer", "KeyError")
+    assert "str() raised RuntimeError" in describe_failure(Odd()).reason
+    long = describe_failure(raised(ValueError("x" * 100_000)))
+    assert "in raised" in long.traceback, "a long text leaves the calls"
 
 
 def test_redrive_restores_the_original_topic_and_properties_of_a_dead_letter():

@@ -177,6 +177,12 @@ class ClientRegistry:
         found = self._consumers.get(group)
         return found.members.get(client_id) if found is not None else None
 
+    def client_id_of(self, group: str, channel: Any) -> str | None:
+        """Return the client id of the consumer of the group that uses this channel."""
+        found = self._consumers.get(group)
+        members = found.members.values() if found is not None else ()
+        return next((member.client_id for member in members if member.channel is channel), None)
+
     def producers(self, group: str) -> list[OnlineClient]:
         return list(self._producers.get(group, {}).values())
 

@@ -1,7 +1,7 @@
 """Retries of messages that a consumer could not handle: redelivery with a growing delay, and dead letters at the end.
 
 A group has one retry topic and one dead-letter topic for all its topics. The dead-letter topic is created with the
-first dead letter.
+first dead letter. A retry and a dead letter keep why the message failed (`wire/consume_failure`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     DLQ_TOPIC_PREFIX,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_DLQ_ATTEMPT,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_WAIT_STORED,
@@ -26,9 +27,10 @@ from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandl
 from sparrow.store.spi import AppendResult, await_append
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE_VERSION, RequestCode, ResponseCode
+from sparrow.wire.consume_failure import ConsumeFailure, set_failure
 from sparrow.wire.headers import EmptyHeader, SendMessage, SendMessageBack
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX, has_property, property_value, set_properties
 
 FIRST_RETRY_LEVEL = 3
 """The first retry is after 10 s, the next after 30 s, and so on through the delay levels."""
@@ -63,7 +65,13 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
     is_dead = request.delay_level < 0 or draft.reconsume_times >= retries_max
     level = request.delay_level or FIRST_RETRY_LEVEL + draft.reconsume_times
     draft.reconsume_times += 1
-    draft.properties = set_properties(draft.properties, values)
+    failure = ConsumeFailure(request.dlq_reason or "", request.dlq_error_type or "", request.dlq_traceback or "")
+    consumer = broker.clients.client_id_of(request.group, call.channel) or ""
+    draft.properties = set_failure(
+        set_properties(draft.properties, values),
+        # A retry goes without the traceback: it may be stored 16 times.
+        failure.properties(consumer=consumer, attempt=draft.reconsume_times, with_traceback=is_dead),
+    )
     broker.counters.count_send_back(request.group, message.topic)
     if is_dead:
         appended = await append_dead_letter(broker, group, draft)
@@ -82,7 +90,10 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
 async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> AppendResult:
     """Append a message to the dead-letter topic of the group."""
     topic = await broker.topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
-    draft.properties = set_properties(draft.properties, {PROPERTY_DELAY_LEVEL: ""})
+    values = {PROPERTY_DELAY_LEVEL: ""}
+    if not has_property(draft.properties, PROPERTY_DLQ_ATTEMPT) and len(draft.properties) < PROPERTIES_BYTES_MAX - 64:
+        values[PROPERTY_DLQ_ATTEMPT] = str(draft.reconsume_times)  # an ordered consumer of another client sent it
+    draft.properties = set_properties(draft.properties, values)
     return await await_append(broker.store.append_nowait(Queue(topic.name, 0), (draft,)))
 
 

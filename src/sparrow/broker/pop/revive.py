@@ -32,6 +32,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import BrokerStore, PendingAppend, Slice, await_append
 from sparrow.wire import record
+from sparrow.wire.consume_failure import ConsumeFailure, set_failure
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import property_value, set_properties
 
@@ -42,6 +43,8 @@ SLEEP_MAX_S = 1.0
 RETRY_AFTER_MS = 10_000
 """When a batch that could not be revived is tried again, for instance after a full disk."""
 SAVE_INTERVAL_S = 10.0
+NOT_ACKNOWLEDGED = ConsumeFailure("no consumer acknowledged it within its invisible time")
+"""Why a popped message becomes a dead letter: a pop consumer sends no other reason."""
 BATCHES_PER_ROUND = 100
 """Batches between two checks of everything else."""
 
@@ -191,6 +194,9 @@ class Reviver:
         plain = draft.properties
         try:
             draft.properties = self._properties(batch, raw, draft)
+            if is_dead:
+                failure = NOT_ACKNOWLEDGED.properties(consumer="", attempt=draft.reconsume_times)
+                draft.properties = set_failure(draft.properties, failure)
             return self._store.append_nowait(queue, (draft,))
         except Refused:  # with the added properties they are too long: store the message without these
             draft.properties = plain

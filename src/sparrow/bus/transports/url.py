@@ -29,7 +29,7 @@ def _made(scheme: str, url: str, rest: str, version: str) -> Transport:
     if scheme in ("sparrow", "rocketmq"):
         from sparrow.bus.transports.sparrow.transport import SparrowTransport
 
-        return SparrowTransport(rest or "127.0.0.1:9876", version=version)
+        return SparrowTransport(rest or None, version=version)
     if scheme == "memory":
         from sparrow.bus.transports.memory import MemoryTransport
 

@@ -25,7 +25,7 @@ from sparrow.cli.demo.spark_process import SparkProcess
 from sparrow.cli.server.output import print_broker, print_name_server
 from sparrow.cli.server.platform import Platform
 from sparrow.cli.server.up import DataOption, NameServerPortOption, PortOption
-from sparrow.cli.settings import load_settings
+from sparrow.cli.settings import load_settings, usable_folder
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.consume.handler_delivery import MessageHandler
 from sparrow.client.aio.produce.producer import Producer
@@ -52,6 +52,7 @@ def demo(
     Example: [bold]sparrow demo --seconds 60[/bold]
     """
     settings = load_settings(port=port, name_server_port=name_server_port)
+    usable_folder(data)
     lifecycle.run_until_stopped(lambda stop: _serve(settings, data, seconds, stop, with_spark=spark))
 
 

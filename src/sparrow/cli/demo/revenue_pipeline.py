@@ -52,7 +52,7 @@ def revenue_pipeline(name_servers: str, checkpoint: str) -> Pipeline:
     """Return the pipeline that sums orders and euros by city in windows of ten seconds."""
     return Pipeline(
         name="demo",
-        nameserver=name_servers,
+        name_servers=name_servers,
         checkpoint=checkpoint,
         trigger="2 seconds",
         sources=[

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from sparrow.spark.jobs.dead_letters import DeadLetterReport
 
 EXAMPLES = """
-Columns for --where: group, origin (the original topic), cause, hour, and those of a topic: tags, keys, msg_id,
-store_timestamp, properties, body and so on.
+For a quick look without Spark, use [bold]sparrow dlq list[/bold].
+
+Columns for --where: group, origin (the original topic), cause, consumer, attempt, hour, and those of a topic: tags,
+keys, msg_id, store_timestamp, properties, body and so on.
 
 Examples:
 

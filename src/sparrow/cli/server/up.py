@@ -15,6 +15,7 @@ from sparrow.cli.server.output import port_flag, print_broker, print_name_server
 from sparrow.cli.server.platform import Platform
 from sparrow.cli.server.shards import serve_shards
 from sparrow.cli.settings import load_settings, usable_folder
+from sparrow.client.options import DEFAULT_NAME_SERVERS, NAME_SERVERS_VARIABLE
 from sparrow.settings import Settings
 
 DataOption = Annotated[Path, typer.Option(help="Folder for all data.")]
@@ -66,7 +67,16 @@ def up(
 
 
 def broker(
-    name_servers: Annotated[str, typer.Option(help="Name servers to register with: host:port, separated by ';'.")],
+    name_servers: Annotated[
+        str | None,
+        typer.Option(
+            "--name-servers",
+            "-n",
+            help="Name servers to register with: host:port, separated by ';'.",
+            envvar=NAME_SERVERS_VARIABLE,
+            show_default=DEFAULT_NAME_SERVERS,
+        ),
+    ] = None,
     data: DataOption = DEFAULT_DATA_FOLDER,
     name: Annotated[str | None, typer.Option(help="Name of the broker in routes.")] = None,
     host: HostOption = None,
@@ -80,11 +90,12 @@ def broker(
 ) -> None:
     """Start one broker.
 
-    Example: [bold]sparrow broker --name broker-b --port 10921 --name-servers 127.0.0.1:9876 --data ./b[/bold]
+    Example: [bold]sparrow broker --name broker-b --port 10921 --name-servers mq-1:9876 --data ./b[/bold]
     Of several brokers with the same --store and the same name, one leads and the others stand by.
     """
     settings = load_settings(host=host, advertised_host=advertised_host, port=port, store=store, flush=flush)
-    changes = {"name_servers": name_servers} | ({"name": name} if name else {})
+    registered_with = name_servers or settings.broker.name_servers or DEFAULT_NAME_SERVERS
+    changes = {"name_servers": registered_with} | ({"name": name} if name else {})
     settings = settings.model_copy(update={"broker": settings.broker.model_copy(update=changes)})
     usable_folder(data)
     lifecycle.run_until_stopped(lambda stop: _serve_broker(settings, data, stop, stop_on_stdin_eof=stop_on_stdin_eof))

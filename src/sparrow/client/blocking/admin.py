@@ -35,7 +35,7 @@ class Admin(BlockingClient[aio.Admin]):
     ```
     """
 
-    def __init__(self, name_servers: str = "127.0.0.1:9876", *, credentials: Credentials | None = None) -> None:
+    def __init__(self, name_servers: str | None = None, *, credentials: Credentials | None = None) -> None:
         super().__init__(aio.Admin(name_servers, credentials=credentials), what="the admin client")
 
     # -- clusters and topics ------------------------------------------------------------------------------------------
@@ -146,9 +146,13 @@ class Admin(BlockingClient[aio.Admin]):
         """
         return self._run(self._client.consume_directly(group, message_id, topic=topic, client_id=client_id))
 
-    def dead_letters(self, group: str) -> list[StoredMessage]:
-        """Return the dead letters of a group, the oldest first on each broker; `topic` is their original topic."""
-        return self._run(self._client.dead_letters(group))
+    def dead_letters(self, group: str, *, newest: int | None = None) -> list[StoredMessage]:
+        """Return the dead letters of a group, the oldest first on each broker; `topic` is their original topic.
+
+        Their properties `DLQ_REASON`, `DLQ_ERROR_TYPE`, `DLQ_TRACEBACK`, `DLQ_CONSUMER` and `DLQ_ATTEMPT` say why they
+        failed. `newest`: return at most this many of each broker.
+        """
+        return self._run(self._client.dead_letters(group, newest=newest))
 
     def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
         """Return the dead letters of a group as an Arrow table; raise `Refused` if the group has never had one."""

@@ -13,7 +13,7 @@ from sparrow.client.aio.consume.consumer import fetch_items
 from sparrow.client.aio.consume.pull import PullResult
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.blocking.fetch_buffer import FetchBuffer
-from sparrow.client.options import DEFAULT_NAME_SERVERS, ConsumerOptions, StartPosition
+from sparrow.client.options import ConsumerOptions, StartPosition
 from sparrow.model.errors import Closed
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
@@ -46,7 +46,7 @@ class Consumer(BlockingClient[aio.Consumer]):
     """
 
     def __init__(
-        self, name_servers: str = DEFAULT_NAME_SERVERS, *, group: str | None, **options: Unpack[ConsumerOptions]
+        self, name_servers: str | None = None, *, group: str | None, **options: Unpack[ConsumerOptions]
     ) -> None:
         """Create a consumer; `ConsumerOptions` describes the options."""
         client = aio.Consumer(name_servers, group=group, **options)

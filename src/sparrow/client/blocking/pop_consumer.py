@@ -8,7 +8,7 @@ from typing import Unpack
 from sparrow.client import aio
 from sparrow.client.aio.consume.pop_consumer import POP_COUNT_MAX, PopReceipt
 from sparrow.client.blocking.blocking_client import BlockingClient
-from sparrow.client.options import DEFAULT_NAME_SERVERS, PopConsumerOptions
+from sparrow.client.options import PopConsumerOptions
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 
 
@@ -23,9 +23,7 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
     ```
     """
 
-    def __init__(
-        self, name_servers: str = DEFAULT_NAME_SERVERS, *, group: str, **options: Unpack[PopConsumerOptions]
-    ) -> None:
+    def __init__(self, name_servers: str | None = None, *, group: str, **options: Unpack[PopConsumerOptions]) -> None:
         """Create a consumer; `PopConsumerOptions` describes the options."""
         client = aio.PopConsumer(name_servers, group=group, **options)
         super().__init__(client, what="the consumer")

@@ -17,7 +17,6 @@ from sparrow.client.aio.produce.transactions import validate_transaction_state
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.delayed_delivery import with_delivery_time
 from sparrow.client.options import (
-    DEFAULT_NAME_SERVERS,
     DEFAULT_PRODUCER_GROUP,
     ProducerOptions,
     TransactionChecker,
@@ -60,7 +59,7 @@ class Producer(BlockingClient[aio.Producer]):
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVERS,
+        name_servers: str | None = None,
         *,
         group: str = DEFAULT_PRODUCER_GROUP,
         **options: Unpack[ProducerOptions],

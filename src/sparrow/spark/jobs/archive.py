@@ -124,7 +124,7 @@ def read_topics(spark: SparkSession, archive: ArchiveJob) -> DataFrame:
         .schema(ARCHIVED_SCHEMA)
         .options(
             **which,
-            nameserver=archive.name_servers,
+            nameServers=archive.name_servers,
             startingOffsets=archive.starting_offsets,
             groupId=archive.group,
             maxOffsetsPerTrigger=archive.batch_rows_max,

@@ -143,7 +143,7 @@ RangesOfQueues = dict[QueueRef, tuple[int, int]]
 def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tuple[RangesOfQueues, TableVersion]:
     """Plan the next version. A plan that was stored but not completed is used again."""
     which = {"subscribe": ",".join(compact.topics)} if compact.topics else {"subscribePattern": str(compact.pattern)}
-    options = SourceOptions.parse({**which, "nameserver": compact.name_servers, **compact.options})
+    options = SourceOptions.parse({**which, "nameServers": compact.name_servers, **compact.options})
     extents = fetch_extents(options, open_metadata(options), is_fresh=True)
     ends = {format_queue_name(queue): extent.end for queue, extent in extents.items()}
     planned = _read_version(spark, join_path(compact.path, PLAN_FILE))
@@ -176,7 +176,7 @@ def read_new_messages(spark: SparkSession, compact: CompactJob, ranges: RangesOf
         spark.read.format("sparrow")
         .schema(", ".join(f"{name} {COLUMN_TYPES[name]}" for name in (TOPIC_COLUMNS if is_copy else TABLE_COLUMNS)))
         .options(
-            nameserver=compact.name_servers,
+            nameServers=compact.name_servers,
             assign=msgspec.json.encode(assign).decode(),
             startingOffsets=msgspec.json.encode(starts).decode(),
             endingOffsets=msgspec.json.encode(ends).decode(),
@@ -222,7 +222,7 @@ def _write_topic(compact: CompactJob, new_messages: DataFrame, planned: TableVer
         .write.format("sparrow")
         .mode("append")
         .options(
-            nameserver=compact.name_servers,
+            nameServers=compact.name_servers,
             topic=compact.to_topic,
             delivery="exactlyOnce",
             jobKey=key,

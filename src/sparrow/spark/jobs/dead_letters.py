@@ -20,6 +20,10 @@ from sparrow.client.retry import DELIVERY_STATE_PROPERTIES
 from sparrow.model.errors import Refused
 from sparrow.model.protocol import (
     DLQ_TOPIC_PREFIX,
+    PROPERTY_DLQ_ATTEMPT,
+    PROPERTY_DLQ_CONSUMER,
+    PROPERTY_DLQ_ERROR_TYPE,
+    PROPERTY_DLQ_REASON,
     PROPERTY_REAL_TOPIC,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
@@ -40,8 +44,11 @@ from sparrow.wire.properties import NAME_SEPARATOR, VALUE_SEPARATOR
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-CAUSE_PROPERTIES = ("sp-error", "cap-exception", "ERROR", "EXCEPTION", "error", "exception")
-"""Properties that may contain the cause. RocketMQ defines none; consumers add their own."""
+CAUSE_PROPERTIES = (
+    PROPERTY_DLQ_REASON,
+    *("sp-error", "cap-exception", "ERROR", "EXCEPTION", "error", "exception"),
+)
+"""Properties that may contain the cause: the one of Sparrow's broker, then those that other consumers add."""
 _ORIGIN_PROPERTIES = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", PROPERTY_REAL_TOPIC)
 """Properties with the original topic; the first one that is set is used. The second is set by Apache RocketMQ."""
 _CAUSE_CHARS = 200
@@ -145,7 +152,7 @@ def redrive(
             name=f"redrive-{arguments.group or 'all'}",
             checkpoint=checkpoint,
             interval_s=None,
-            options={"nameserver": arguments.name_servers, **arguments.options},
+            options={"nameServers": arguments.name_servers, **arguments.options},
         )
     done = follow_query(query, on_progress)
     return RedriveResult(done.rows, rows_written(query, done))
@@ -159,7 +166,7 @@ def _source_options(arguments: DeadLettersJob) -> dict[str, str]:
             f"{arguments.group!r} is a topic, not a group: use --group {arguments.group.removeprefix(DLQ_TOPIC_PREFIX)}"
         )
     return {
-        "nameserver": arguments.name_servers,
+        "nameServers": arguments.name_servers,
         "subscribePattern": re.escape(DLQ_TOPIC_PREFIX) + group,
         **arguments.options,
     }
@@ -175,16 +182,20 @@ def select_letters(dead: DataFrame, where: str | None = None, causes: Sequence[s
 
 
 def describe_letters(dead: DataFrame, causes: Sequence[str] = CAUSE_PROPERTIES) -> DataFrame:
-    """Add the columns `group`, `origin` (the original topic), `cause` and `hour` to dead letters."""
+    """Add the columns `group`, `origin` (the original topic), `cause`, `consumer`, `attempt` and `hour`."""
     from pyspark.sql import functions as f
 
     properties = f.col("properties")
     origin = f.coalesce(*(f.nullif(properties[name], f.lit("")) for name in _ORIGIN_PROPERTIES))
-    cause = f.coalesce(*(f.nullif(properties[name], f.lit("")) for name in causes)) if causes else f.lit(None)
+    reason = f.concat_ws(": ", properties[PROPERTY_DLQ_ERROR_TYPE], properties[PROPERTY_DLQ_REASON])
+    found = [reason if name == PROPERTY_DLQ_REASON else properties[name] for name in causes]
+    cause = f.coalesce(*(f.nullif(each, f.lit("")) for each in found)) if found else f.lit(None)
     return (
         dead.withColumn("group", f.substr("topic", f.lit(len(DLQ_TOPIC_PREFIX) + 1)))
         .withColumn("origin", f.when(~origin.startswith(RETRY_TOPIC_PREFIX), origin))
         .withColumn("cause", f.substring_index(cause.cast("string"), "\n", 1).substr(1, _CAUSE_CHARS))
+        .withColumn("consumer", properties[PROPERTY_DLQ_CONSUMER])
+        .withColumn("attempt", properties[PROPERTY_DLQ_ATTEMPT].cast("int"))
         .withColumn("hour", f.date_trunc("hour", "store_timestamp"))
     )
 

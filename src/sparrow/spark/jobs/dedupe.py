@@ -83,7 +83,7 @@ def run(
         read = read_stream(
             spark,
             (*FORWARDED_COLUMNS, *_POSITION_COLUMNS, "store_timestamp", *columns_in_sql(arguments.by)),
-            nameserver=arguments.name_servers,
+            nameServers=arguments.name_servers,
             subscribe=",".join(arguments.sources),
             startingOffsets=arguments.starting_offsets,
             maxOffsetsPerTrigger=str(arguments.batch_rows_max),

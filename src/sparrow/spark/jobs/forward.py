@@ -71,7 +71,7 @@ def run(
         read = read_stream(
             spark,
             (*FORWARDED_COLUMNS, *columns_in_sql(arguments.where, arguments.by)),
-            nameserver=arguments.name_servers,
+            nameServers=arguments.name_servers,
             subscribe=",".join(arguments.sources),
             startingOffsets=arguments.starting_offsets,
             maxOffsetsPerTrigger=str(arguments.batch_rows_max),

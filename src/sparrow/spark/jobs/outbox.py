@@ -138,7 +138,7 @@ class BulkAppender:
 
         self._options = parse_sink_options(
             {
-                "nameserver": name_servers,
+                "nameServers": name_servers,
                 "delivery": "idempotent",
                 "chunkRows": str(CLAIM_ROWS * 10),
                 "topicQueues": str(topic_queues),

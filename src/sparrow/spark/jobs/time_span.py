@@ -60,7 +60,7 @@ def read_time_span(
     options: Mapping[str, str],
 ) -> DataFrame:
     """Return what was stored in the span, as a table with this schema."""
-    read_options = {"nameserver": name_servers, "subscribe": ",".join(topics), **options}
+    read_options = {"nameServers": name_servers, "subscribe": ",".join(topics), **options}
     if span.since_ms is not None:
         # A queue without messages that recent is empty, not an error.
         read_options |= {"startingTimestamp": str(span.since_ms), "startingOffsetsByTimestampStrategy": "latest"}

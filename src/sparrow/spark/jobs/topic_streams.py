@@ -86,7 +86,7 @@ class TopicJob(Protocol):
 def topic_sink_options(arguments: TopicJob) -> dict[str, str]:
     """Return the options for the sink."""
     return {
-        "nameserver": arguments.name_servers,
+        "nameServers": arguments.name_servers,
         "topic": arguments.target,
         "topicQueues": str(arguments.target_queues),
         **arguments.options,

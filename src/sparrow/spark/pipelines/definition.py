@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 import runpy
 import tomllib
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from sparrow.client.options import default_name_servers
 from sparrow.model.errors import Refused
 
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -31,8 +33,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Topics whose whole name matches this regular expression."""
     parquet: str | None = None
     """A folder of Parquet files; with `stream`, new files are read as they appear."""
+    name_servers: str | None = None
+    """Overrides the name servers of the pipeline."""
     nameserver: str | None = None
-    """Overrides the name server of the pipeline."""
+    """The old name of `name_servers`, accepted until 0.3."""
     columns: str | None = None
     """Columns and types, as in `body string, store_timestamp timestamp`; other columns are not read."""
     json: str | None = None
@@ -72,7 +76,9 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """For a database: columns of the primary key. A row with the same key is replaced."""
     delta: str | None = None
     console: bool = False
+    name_servers: str | None = None
     nameserver: str | None = None
+    """The old name of `name_servers`, accepted until 0.3."""
     mode: Literal["append", "update", "complete"] = "append"
     options: dict[str, str | int | bool] = {}
 
@@ -84,13 +90,20 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sources: list[Source]
     sinks: list[Sink]
     steps: list[Step] = []
+    name_servers: str | None = None
+    """`host:port`, separated by `;`. None: `SPARROW_NAME_SERVERS`, else 127.0.0.1:9876."""
     nameserver: str | None = None
+    """The old name of `name_servers`, accepted until 0.3."""
     checkpoint: str | None = None
     """The checkpoint folder of all its streams. Required for streams."""
     trigger: str = "available-now"
     """`available-now` reads what exists and ends; `10 seconds` runs until stopped, with a batch at this interval."""
     spark: dict[str, str | int | bool] = {}
     """Spark settings."""
+
+    def name_servers_of(self, part: Source | Sink) -> str:
+        """Return the name servers of a source or sink."""
+        return part.name_servers or self.name_servers or default_name_servers()
 
     @property
     def is_stream(self) -> bool:
@@ -101,6 +114,9 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def is_endless(self) -> bool:
         """Whether the pipeline runs until it is stopped."""
         return self.is_stream and self.trigger != "available-now"
+
+
+PartT = TypeVar("PartT", Pipeline, Source, Sink)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -145,8 +161,20 @@ def from_toml(document: dict[str, Any], where: str) -> Pipeline:
         raise Refused(f"{where}: {cause}") from cause
 
 
+def _rename_old_fields(part: PartT) -> PartT:
+    if part.nameserver is None:
+        return part
+    warnings.warn("nameserver is now called name_servers; the old name is accepted until 0.3", FutureWarning, 2)
+    return msgspec.structs.replace(part, name_servers=part.name_servers or part.nameserver, nameserver=None)
+
+
 def check_pipeline(pipeline: Pipeline) -> Pipeline:
     """Return the pipeline if its parts fit together; raise `Refused` otherwise."""
+    pipeline = msgspec.structs.replace(
+        _rename_old_fields(pipeline),
+        sources=[_rename_old_fields(source) for source in pipeline.sources],
+        sinks=[_rename_old_fields(sink) for sink in pipeline.sinks],
+    )
     if not pipeline.sources or not pipeline.sinks:
         raise Refused(f"pipeline {pipeline.name!r} needs at least one source and one sink")
     known: set[str] = set()
@@ -158,8 +186,6 @@ def check_pipeline(pipeline: Pipeline) -> Pipeline:
         known.add(name)
     for source in pipeline.sources:
         _check_exactly_one(f"source {source.name!r}", source, ("topic", "pattern", "parquet"))
-        if source.parquet is None and (source.nameserver or pipeline.nameserver) is None:
-            raise Refused(f"source {source.name!r} has no name server: set nameserver in the source or in the pipeline")
         if source.parquet is not None and source.stream and source.columns is None:
             raise Refused(
                 f"source {source.name!r} is a stream of Parquet files: set columns, which Spark cannot infer for a "
@@ -189,8 +215,6 @@ def _check_sink(pipeline: Pipeline, sink: Sink, known: set[str]) -> None:
             f"sink {sink.name!r} reads from {sink.input!r}, which does not exist. Sources and steps: "
             f"{', '.join(sorted(known))}"
         )
-    if sink.topic is not None and (sink.nameserver or pipeline.nameserver) is None:
-        raise Refused(f"sink {sink.name!r} has no name server: set nameserver in the sink or in the pipeline")
     if sink.sql is not None and sink.table is None:
         raise Refused(f"sink {sink.name!r} writes to a database: set table")
     if sink.parquet is not None and pipeline.is_stream and sink.mode != "append":

@@ -44,7 +44,7 @@ def _read(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
         reader = reader.schema(source.columns)
     if source.parquet is not None:
         return reader.parquet(source.parquet)
-    reader = reader.format("sparrow").option("nameserver", str(source.nameserver or pipeline.nameserver))
+    reader = reader.format("sparrow").option("nameServers", pipeline.name_servers_of(source))
     chosen = ("subscribe", source.topic) if source.topic else ("subscribePattern", source.pattern)
     return reader.option(*chosen).load()
 

@@ -93,6 +93,6 @@ def _format(sink: Sink) -> str:
 def _options(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
     options = option_strings(sink.options)
     if sink.topic is not None:
-        options |= {"nameserver": str(sink.nameserver or pipeline.nameserver), "topic": sink.topic}
+        options |= {"nameServers": pipeline.name_servers_of(sink), "topic": sink.topic}
         options.setdefault("sinkName", sink.name)
     return options

@@ -161,7 +161,7 @@ def remove_unused(cache: Path, *, now_s: float, keep: Path) -> None:
         with suppress(OSError):
             if archive != keep and now_s - archive.stat().st_mtime > UNUSED_AFTER_S:
                 archive.unlink()
-                log.info("unused class archive removed", extra={"archive": str(archive)})
+                log.info("class archive %(archive)s is unused and was removed", {"archive": archive})
 
 
 if __name__ == "__main__":

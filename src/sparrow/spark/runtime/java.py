@@ -195,7 +195,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         java = probe_java(candidate.binary)
         if isinstance(java, Java):
             return java
-        log.info("this Java cannot run Spark", extra={"java": str(candidate.binary), "error": java})
+        log.info("Java %(java)s cannot run Spark: %(error)s", {"java": candidate.binary, "error": java})
         tried.append((f"{candidate.origin} ({candidate.binary})", java))
     origins = {where.partition(" (")[0] for where, _ in tried}
     tried += [(origin, why) for origin, why in _NOT_FOUND_REASONS.items() if origin not in origins]
@@ -220,7 +220,8 @@ def write_java_home(java: Java, cache: Path) -> Path:
         return _write_wrapper(java, java_cache_directory(java, cache))
     except OSError as failure:
         log.info(
-            "cannot write to the cache; using a temporary directory", extra={"cache": str(cache), "error": str(failure)}
+            "cannot write to the cache %(cache)s: %(error)s; a temporary directory is used",
+            {"cache": cache, "error": failure},
         )
         directory = Path(tempfile.mkdtemp(prefix="sparrow-java-"))
         atexit.register(shutil.rmtree, directory, ignore_errors=True)

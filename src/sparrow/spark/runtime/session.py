@@ -5,7 +5,10 @@ If this process has a session already, it is returned, with only the given optio
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +24,8 @@ from sparrow.spark.runtime.java import Java, cache_directory, find_java, write_j
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
 PYTHON_KEY = "spark.pyspark.python"
@@ -44,6 +49,7 @@ LOCAL_CONF: Mapping[str, str] = MappingProxyType(
     }
 )
 # For tests and short jobs: starts half a second faster, but never fully optimises code.
+_PROBE_TIMEOUT_S = 10.0
 QUICK_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -95,11 +101,34 @@ def spark_session(
         "spark.master": master,
         JAVA_OPTIONS_KEY: f"{join_java_options(java_options)} {options.get(JAVA_OPTIONS_KEY, '')}".strip(),
     }
+    _warn_without_sparrow(options.get(PYTHON_KEY), is_local=master.startswith("local"))
     with spark_environment(java, cache, python=options.get(PYTHON_KEY)):
         session = _get_or_create(app_name, {**default_conf(master), **options, **fixed})
     if build_class_archive and not archive.is_file():
         build_in_background()
     return session
+
+
+def _warn_without_sparrow(workers: str | None, *, is_local: bool) -> None:
+    """Warn about another Python that Spark runs on this machine and that does not have Sparrow."""
+    chosen = {f"the option {PYTHON_KEY}": workers} if workers else {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON")}
+    chosen = {"PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON")} | (chosen if is_local else {})
+    for origin, python in chosen.items():
+        if python and shutil.which(python) != sys.executable and not _has_sparrow(python):
+            log.warning(
+                "Spark will not find the format sparrow: %(python)s (from %(origin)s) cannot import it. Run "
+                "`pip install 'sparrowmq[spark]'` in that Python, or remove %(origin)s",
+                {"python": python, "origin": origin},
+            )
+
+
+def _has_sparrow(python: str) -> bool:
+    program = "from importlib.util import find_spec; import sys; sys.exit(find_spec('pyspark_sparrow') is None)"
+    try:
+        subprocess.run([python, "-c", program], check=True, capture_output=True, timeout=_PROBE_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
 
 
 def _get_or_create(app_name: str, options: Mapping[str, str]) -> SparkSession:

@@ -89,12 +89,21 @@ _SPARROW_ERROR = re.compile(r"^sparrow\.[\w.]+: (?P<sentence>.+)", re.MULTILINE)
 _STREAM_FAILED_PREFIX = re.compile(r"\A\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 
 
+_FORMAT_NOT_FOUND = re.compile(r"\[DATA_SOURCE_NOT_FOUND\][^\n]*\bsparrow\b")
+
+
 _JAVA_FRAME = re.compile(r"^\s+at \S+\(.*$", re.MULTILINE)
 
 
 def summarize_error(trace: str) -> str:
     """Return the essential message: our own error if there is one, else the last Python error, else the first line."""
     trace = trace.split("\nJVM stacktrace:", maxsplit=1)[0]
+    if _FORMAT_NOT_FOUND.search(trace):
+        return (
+            'Spark does not find the format "sparrow": the Python that Spark runs beside the driver '
+            "(PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else python3 on the PATH) does not have Sparrow. Run "
+            "`pip install 'sparrowmq[spark]'` there, or start the session with sparrow.spark.spark_session"
+        )
     ours = _SPARROW_ERROR.findall(trace)
     if ours:
         return _truncate(ours[-1])

@@ -4,7 +4,7 @@ A restarting broker is unavailable for seconds and may return at another address
 repeat, so it is repeated until its timeout.
 
 A topic without a route may be new, or its brokers may be unavailable. If it were created again on other brokers, they
-would accept a batch that the first brokers have published already. So only the first write of a query creates topics.
+would accept a batch that the first brokers have published already. So only the first batch of a query creates topics.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class SinkBrokers:
             if may_be_new:
                 raise
             raise Unavailable(
-                f"topic {topic!r} has no route: its brokers are unavailable, or the topic was deleted"
+                f"topic {topic!r} has no route: its brokers are unavailable, the topic was deleted, or it is new. Only "
+                "the first batch of a query creates topics: start the brokers, or create the topic"
             ) from cause
         if not route.write_queues and not is_fresh:
             return await self._route(topic, may_be_new=may_be_new, is_fresh=True)

@@ -173,4 +173,8 @@ async def discard_stages(session: ClientSession, brokers: SinkBrokers, stages: I
             if broker in route.masters:
                 await staging.drop_stages(session, route.masters[broker], names)
         except SparrowError as error:
-            log.info("stages not dropped", extra={"broker": broker, "error": str(error)})
+            log.info(
+                "%(count)d stages are not dropped on broker %(broker)s: %(error)s; the broker removes them when they "
+                "expire",
+                {"count": len(names), "broker": broker, "error": error},
+            )

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from sparrow.client.options import default_name_servers
 from sparrow.model.errors import Refused
 from sparrow.model.topic import validate_topic_name
 from sparrow.spark import options as kinds
@@ -65,9 +66,7 @@ _NAMES_CHARS_MAX = 160
 """Maximum length of job key and sink name together, both of which a broker's ledger stores."""
 
 SINK_OPTIONS: tuple[Option, ...] = (
-    Option(
-        "nameserver", "name_servers", kinds.parse_text, None, "Name servers, `host:port`, separated by `;`.", "required"
-    ),
+    kinds.name_servers_option(),
     Option(
         "topic",
         "topic",
@@ -158,11 +157,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse the options and check that they fit together."""
     parsed = kinds.parse_options(SINK_OPTIONS, given)
-    name_servers = parsed.pop("name_servers")
-    if name_servers is None:
-        raise Refused(
-            "the option 'nameserver' is missing: set it to the address of a name server, such as 127.0.0.1:9876"
-        )
+    name_servers = parsed.pop("name_servers") or default_name_servers()
     if parsed["topic"] is not None:
         validate_topic_name(parsed["topic"])
     if parsed["delivery"] is DeliveryGuarantee.AT_LEAST_ONCE:

@@ -3,7 +3,8 @@
 1. Options, columns, the topic and its brokers are checked before the first task runs, as far as possible.
 2. A batch of a stream is identified by the query id and the batch number; a batch job by an id that is created with its
    writer, or by `jobKey`. Inside `foreachBatch` a batch job is part of the stream's batch.
-3. A batch without rows commits nothing.
+3. A batch without rows publishes nothing, but the first batch of a stream, and a job, create the topic of the option
+   `topic` even without rows. Later batches of a stream cannot create it, see `brokers`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 CommitMessages = Sequence[WriterCommitMessage | None]
 
+FIRST_BATCH = 0
+"""Number of the first batch of a stream, and of a job."""
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of Spark tasks that belong to a stream."""
 
@@ -87,7 +90,7 @@ class _TopicWriter:
 
     def _write_partition(self, batches: Iterator[pa.RecordBatch], write_id: WriteId, partition: int) -> TaskCommit:
         client = CLIENT_POOL.get(self._options.client)
-        task = partition_writer.WriteTask(write_id, partition, can_create_topics=write_id.number == 0)
+        task = partition_writer.WriteTask(write_id, partition, can_create_topics=write_id.number == FIRST_BATCH)
         return partition_writer.write_partition(batches, self._layout, self._options, task, client)
 
     def _stream_write_id(self, context: TaskContext) -> WriteId | None:
@@ -96,13 +99,23 @@ class _TopicWriter:
             return None
         return WriteId(f"{query}/{self._options.sink_name}", int(batch))
 
-    def _publish(self, messages: CommitMessages) -> bool:
+    def _publish(self, messages: CommitMessages, *, is_first: bool) -> bool:
         """Publish the staged rows; return False if they were published before."""
         commits = _task_commits(messages)
+        if is_first:
+            self._create_topic()
         if not any(commit.stages for commit in commits):
             return True
         client = CLIENT_POOL.get(self._options.client)
         return client.run(driver_commit.publish_stages(client.session, _brokers(client, self._options), commits))
+
+    def _create_topic(self) -> None:
+        """Create the topic if no task had rows for it. Spark's checkpoint records the batch after its commit."""
+        options = self._options
+        if options.topic is None or options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
+            return  # topics of a column are known with their first row; a send creates a topic at any time
+        client = CLIENT_POOL.get(options.client)
+        client.run(_brokers(client, options).ensure_route(options.topic))
 
     def _discard(self, messages: CommitMessages) -> None:
         stages = [staged for commit in _task_commits(messages) for staged in commit.stages]
@@ -116,7 +129,7 @@ class TopicBatchWriter(_TopicWriter, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         super().__init__(options, layout)
-        self._job = WriteId(f"job/{options.job_key or uuid.uuid4().hex}/{options.sink_name}", 0)
+        self._job = WriteId(f"job/{options.job_key or uuid.uuid4().hex}/{options.sink_name}", FIRST_BATCH)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         context = _context()
@@ -128,19 +141,19 @@ class TopicBatchWriter(_TopicWriter, DataSourceArrowWriter):
         return self._write_partition(iterator, stream_write_id or self._job, context.partitionId())
 
     def commit(self, messages: CommitMessages) -> None:
-        if self._publish(messages):
+        is_first = any(commit.write_id.number == FIRST_BATCH for commit in _task_commits(messages))
+        if self._publish(messages, is_first=is_first):
             return
         if self._options.job_key is not None:
             log.warning(
-                "nothing written: the job with the key %r was written before (sink %r)",
-                self._options.job_key,
-                self._options.sink_name,
+                "nothing written: the job with the key %(job_key)r was written before by sink %(sink)r",
+                {"job_key": self._options.job_key, "sink": self._options.sink_name},
             )
         else:
             log.warning(
-                "nothing written: sink %r has written this batch before. If one foreachBatch writes twice, set a "
+                "nothing written: sink %(sink)r has written this batch before. If one foreachBatch writes twice, set a "
                 "different sinkName for each write",
-                self._options.sink_name,
+                {"sink": self._options.sink_name},
             )
 
     def abort(self, messages: CommitMessages) -> None:
@@ -164,8 +177,11 @@ class TopicStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
         assert all(commit.write_id.number == batchId for commit in _task_commits(messages)), (
             "all tasks belong to this batch"
         )
-        if not self._publish(messages):
-            log.info("batch %d of sink %r was written before", batchId, self._options.sink_name)
+        if not self._publish(messages, is_first=batchId == FIRST_BATCH):
+            log.info(
+                "batch %(batch)d of sink %(sink)r was written before",
+                {"batch": batchId, "sink": self._options.sink_name},
+            )
 
     def abort(self, messages: CommitMessages, batchId: int) -> None:
         self._discard(messages)

@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 
 from sparrow import clock
+from sparrow.client.options import default_name_servers
 from sparrow.model.errors import Refused
 from sparrow.spark.options import (
     ClientOptions,
     Option,
     choice_parser,
     json_parser,
+    name_servers_option,
     parse_boolean,
     parse_client_options,
     parse_count,
@@ -77,14 +79,7 @@ def _pattern(value: str) -> str:
 _times = json_parser(OffsetsByQueue, '{"orders": {"broker-a": {"0": 1767225600000}}}')
 
 SOURCE_OPTIONS: tuple[Option, ...] = (
-    Option(
-        "nameserver",
-        "name_servers",
-        parse_text,
-        None,
-        "Name servers, separated by `;`. With `access=pull`.",
-        "required",
-    ),
+    name_servers_option(" With `access=pull`."),
     Option("path", "path", parse_text, None, "A store directory. With `access=files`.", "none"),
     Option(
         "subscribe",
@@ -339,9 +334,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         if parsed["access"] == "files" and parsed["path"] is None:
             raise Refused("access=files needs the option 'path': the directory of a store")
         if parsed["access"] == "pull" and parsed["name_servers"] is None:
-            raise Refused(
-                "the option 'nameserver' is missing: set it to the address of a name server, such as 127.0.0.1:9876"
-            )
+            parsed["name_servers"] = default_name_servers()
         return cls(client=parse_client_options(parsed["name_servers"] or "", given), **parsed)
 
 

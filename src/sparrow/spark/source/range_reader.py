@@ -100,10 +100,8 @@ def _report_gap(wanted: OffsetRange, options: SourceOptions, start: int, end: in
     if options.fail_on_data_loss:
         raise MessagesGone(wanted.queue, start, end, wanted.end)
     log.warning(
-        "skipped messages that no longer exist: queue %s, first offset %d, count %d",
-        format_queue_name(wanted.queue),
-        start,
-        end - start,
+        "%(count)d messages of queue %(queue)s from offset %(offset)d on are skipped: retention has deleted them",
+        {"count": end - start, "queue": format_queue_name(wanted.queue), "offset": start},
     )
 
 
@@ -216,10 +214,9 @@ class _PullPrefetch:
                 if answer.next_offset <= offset or answer.next_offset >= wanted.end or options.fail_on_data_loss:
                     return  # `read_range` reports the missing offsets
                 log.warning(
-                    "skipped messages that no longer exist: queue %s continues at %d instead of %d",
-                    format_queue_name(wanted.queue),
-                    answer.next_offset,
-                    offset,
+                    "queue %(queue)s continues at offset %(next)d instead of %(offset)d: retention has deleted the "
+                    "messages between",
+                    {"queue": format_queue_name(wanted.queue), "next": answer.next_offset, "offset": offset},
                 )
                 offset = answer.next_offset
                 continue

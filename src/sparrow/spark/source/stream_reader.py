@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 _DEFAULT_RECORD_BYTES = 1024
 """Assumed record size where the broker does not report one."""
-_WARNING_INTERVAL_S = 30.0
+_WARNING_INTERVAL_S, _WARNING_INTERVAL_MAX_S = 60.0, 600.0
+"""The second warning about unavailable brokers follows after the first interval; later intervals double."""
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -128,7 +129,9 @@ class MicroBatchPlanner:
         self._first: SourceOffsets | None = None
         self._waiting_s: float | None = None
         self._committed: dict[QueueRef, int] = {}
-        self._warned_s = float("-inf")
+        self._warned_s = 0.0
+        self._warning_interval_s = 0.0
+        """0: the last call succeeded."""
 
     def initial_offsets(self) -> SourceOffsets:
         """Return the starting offsets, the same at every call before the first batch."""
@@ -150,13 +153,28 @@ class MicroBatchPlanner:
         except (Unavailable, UnknownTopic, TimeoutError) as cause:
             # An unavailable broker loses no messages; its queues just have nothing new. Its topics may be unknown
             # meanwhile, too.
-            if now - self._warned_s > _WARNING_INTERVAL_S:
-                self._warned_s = now
-                log.warning("cannot fetch end offsets from the brokers; will retry: %s", cause)
+            self._warn_unavailable(cause, now)
         else:
             self._refreshed_s = now if is_fresh else self._refreshed_s
+            if self._warning_interval_s:
+                self._warning_interval_s = 0.0
+                log.info(
+                    "the end offsets can be fetched from %(name_servers)s again",
+                    {"name_servers": self._options.name_servers},
+                )
         self._polled_s = now
         return self._extents
+
+    def _warn_unavailable(self, cause: Exception, now: float) -> None:
+        """Warn at the first failure, then at growing intervals."""
+        if self._warning_interval_s and now - self._warned_s < self._warning_interval_s:
+            return
+        self._warned_s = now
+        self._warning_interval_s = min(max(_WARNING_INTERVAL_S, 2 * self._warning_interval_s), _WARNING_INTERVAL_MAX_S)
+        log.warning(
+            "cannot fetch the end offsets from %(name_servers)s: %(error)s; the query waits and tries again",
+            {"name_servers": self._options.name_servers, "error": cause},
+        )
 
     def freeze(self) -> None:
         """Fix the current ends, up to which a query with the trigger AvailableNow reads."""
@@ -205,10 +223,9 @@ class MicroBatchPlanner:
             else:
                 position[queue] = extent.first if at < extent.first else extent.end
                 log.warning(
-                    "skipped messages that no longer exist: queue %s continues at %d instead of %d",
-                    format_queue_name(queue),
-                    position[queue],
-                    at,
+                    "queue %(queue)s continues at offset %(next)d instead of %(offset)d: retention has deleted the "
+                    "messages between; start the query more often, or keep messages longer",
+                    {"queue": format_queue_name(queue), "next": position[queue], "offset": at},
                 )
         for queue, extent in extents.items():
             if queue not in start.next:
@@ -254,4 +271,8 @@ class MicroBatchPlanner:
         try:
             self._metadata.commit(group, changed)
         except SparrowError as cause:
-            log.warning("cannot commit the progress of the query to group %s: %s", group, cause)
+            log.warning(
+                "cannot commit the progress of the query to group %(group)s: %(error)s; the query goes on, the lag of "
+                "the group is out of date",
+                {"group": group, "error": cause},
+            )

@@ -76,6 +76,10 @@ class SendMessageBack(Header, frozen=True):
     unit_mode: JavaBool = False
     reconsume_times_max: JavaInt | None = msgspec.field(default=None, name="maxReconsumeTimes")
     broker_name: str | None = msgspec.field(default=None, name="bname")
+    dlq_reason: str | None = None
+    """Sparrow's, which Apache's brokers ignore: why the consumer could not handle the message."""
+    dlq_error_type: str | None = None
+    dlq_traceback: str | None = None
 
 
 class PushReply(Header, frozen=True):

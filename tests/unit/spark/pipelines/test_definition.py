@@ -12,7 +12,7 @@ from sparrow.spark.pipelines.definition import load
 GOOD = """
 [pipeline]
 name = "revenue"
-nameserver = "127.0.0.1:9876"
+name_servers = "127.0.0.1:9876"
 checkpoint = "state"
 
 [[sources]]
@@ -57,7 +57,6 @@ def test_a_valid_file_is_loaded(tmp_path: Path) -> None:
         ('name = "sums"', 'name = "orders"', "with the name 'orders'"),
         ('name = "sums"', 'name = "my sums"', "not a valid table name"),
         ('checkpoint = "state"', "", "set checkpoint to a folder"),
-        ('nameserver = "127.0.0.1:9876"', "", "has no name server"),
         ('topic = "sums"', 'sql = "sqlite:///x"', "set table"),
         ('topic = "sums"', 'parquet = "x"\nmode = "update"', "files can only be appended"),
         ("[pipeline]", "[pipelines]", "unknown field `pipelines`"),
@@ -70,6 +69,18 @@ def test_every_error_is_named(tmp_path: Path, old: str, new: str, sentence: str)
     with pytest.raises(Refused) as refused:
         load(file_of(tmp_path, GOOD.replace(old, new, 1)))
     assert sentence in str(refused.value)
+
+
+def test_name_servers_have_a_default_and_an_old_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = load(file_of(tmp_path, GOOD.replace('name_servers = "127.0.0.1:9876"', "")))
+    assert found.name_servers_of(found.sources[0]) == "127.0.0.1:9876"
+    monkeypatch.setenv("SPARROW_NAME_SERVERS", "mq:9876")
+    assert found.name_servers_of(found.sinks[0]) == "mq:9876"
+    old = GOOD.replace("name_servers", "nameserver") + 'nameserver = "other:9876"\n'
+    with pytest.warns(FutureWarning, match="nameserver is now called name_servers"):
+        found = load(file_of(tmp_path, old))
+    assert found.name_servers_of(found.sources[0]) == "127.0.0.1:9876"
+    assert found.name_servers_of(found.sinks[0]) == "other:9876"
 
 
 def test_a_python_file_may_use_functions(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def layout(*fields: tuple[str, str], **given: str) -> ColumnLayout:
-    return resolve_columns(fields, parse_sink_options({"nameserver": "127.0.0.1:9876", "topic": "t", **given}))
+    return resolve_columns(fields, parse_sink_options({"nameServers": "127.0.0.1:9876", "topic": "t", **given}))
 
 
 def test_every_column_is_found_by_its_name():
     fields = [(part.name, part.types[0]) for part in MESSAGE_COLUMNS if part.name != "deliver_timestamp"]
-    found = resolve_columns(fields, parse_sink_options({"nameserver": "127.0.0.1:9876"}))
+    found = resolve_columns(fields, parse_sink_options({"nameServers": "127.0.0.1:9876"}))
     assert found.places == {name: place for place, (name, _) in enumerate(fields)}
 
 
@@ -60,7 +60,7 @@ def test_invalid_columns_are_refused_with_a_reason(fields: list[tuple[str, str]]
 
 def test_without_an_option_and_a_column_there_is_no_topic():
     with pytest.raises(Refused, match="option 'topic', or add a column 'topic'"):
-        resolve_columns([("body", "binary")], parse_sink_options({"nameserver": "127.0.0.1:9876"}))
+        resolve_columns([("body", "binary")], parse_sink_options({"nameServers": "127.0.0.1:9876"}))
 
 
 def test_extra_columns_are_ignored_if_the_option_is_set():
@@ -79,7 +79,7 @@ def test_a_null_body_is_refused_with_its_row():
 
 def test_a_null_topic_is_refused_with_its_row():
     some = resolve_columns(
-        [("topic", "string"), ("body", "binary")], parse_sink_options({"nameserver": "127.0.0.1:9876"})
+        [("topic", "string"), ("body", "binary")], parse_sink_options({"nameServers": "127.0.0.1:9876"})
     )
     with pytest.raises(Refused, match="row 1 of its partition has a null topic"):
         some.rows(pa.record_batch({"topic": ["a", None], "body": [b"", b""]}))

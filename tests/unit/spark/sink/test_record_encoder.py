@@ -14,7 +14,7 @@ from sparrow.wire.compression import Compression
 from sparrow.wire.message_ids import UniqueIdGenerator, parse_unique_id
 
 QUEUES = (QueueRef("t", "a", 0), QueueRef("t", "a", 1), QueueRef("t", "b", 0))
-GIVEN = {"nameserver": "127.0.0.1:9876", "topic": "t"}
+GIVEN = {"nameServers": "127.0.0.1:9876", "topic": "t"}
 
 
 def ids(now_ms: int = 1_700_000_000_000) -> RowIds:

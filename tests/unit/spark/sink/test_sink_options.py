@@ -6,7 +6,7 @@ from sparrow.model.errors import IllegalName, Refused
 from sparrow.spark.sink.options import SINK_OPTIONS, DeliveryGuarantee, SinkOptions, parse_sink_options
 from sparrow.wire.compression import Compression
 
-GIVEN = {"nameserver": "127.0.0.1:9876"}
+GIVEN = {"nameServers": "127.0.0.1:9876"}
 
 
 def test_every_option_has_a_field():
@@ -63,6 +63,9 @@ def test_a_sink_is_named_after_its_topic_unless_it_has_a_name(given: dict[str, s
         ({"sinkName": "a" * 121}, "120"),
         ({"jobKey": "a" * 100, "sinkName": "b" * 100}, "160"),
         ({"deliverry": "exactlyOnce"}, "Did you mean 'delivery'"),
+        ({"kafka.bootstrap.servers": "x:9092"}, "use 'nameServers'"),
+        ({"kafka.acks": "all"}, "use 'delivery'"),
+        ({"kafka.group.id": "g"}, "has no counterpart"),
         ({"delivery": "atLeastOnce", "compress": "zlib"}, "compress"),
         ({"delivery": "atLeastOnce", "jobKey": "monday"}, "jobKey"),
     ],
@@ -72,8 +75,9 @@ def test_invalid_options_are_refused_with_a_reason(given: dict[str, str], words:
         parse_sink_options(GIVEN | given)
 
 
-def test_name_servers_and_a_legal_topic_are_required():
-    with pytest.raises(Refused, match="nameserver"):
-        parse_sink_options({"topic": "t"})
+def test_name_servers_have_a_default_and_the_topic_must_be_legal(monkeypatch: pytest.MonkeyPatch):
+    assert parse_sink_options({"topic": "t"}).client.name_servers == "127.0.0.1:9876"
+    monkeypatch.setenv("SPARROW_NAME_SERVERS", "mq:9876")
+    assert parse_sink_options({"topic": "t"}).client.name_servers == "mq:9876"
     with pytest.raises(IllegalName):
         parse_sink_options({**GIVEN, "topic": "no spaces"})

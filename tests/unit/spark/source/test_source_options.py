@@ -7,7 +7,7 @@ from sparrow import clock
 from sparrow.model.errors import Refused
 from sparrow.spark.source.options import SOURCE_OPTIONS, SourceOptions
 
-LEAST = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
+LEAST = {"nameServers": "127.0.0.1:9876", "subscribe": "orders"}
 
 
 def test_only_a_name_server_and_a_topic_are_required() -> None:
@@ -22,8 +22,12 @@ def test_option_names_are_case_insensitive() -> None:
 @each_case(
     ("given", "sentence"),
     [
-        ({"subscribe": "orders"}, "'nameserver' is missing"),
-        ({"nameserver": "x:1"}, "exactly one of the options"),
+        ({**LEAST, "nameserver": "x:1"}, "remove 'nameserver'"),
+        ({**LEAST, "kafka.bootstrap.servers": "x:9092"}, "use 'nameServers', with the address of a name server"),
+        ({**LEAST, "kafka.group.id": "g"}, "use 'groupId'"),
+        ({**LEAST, "kafka.sasl.jaas.config": "secret"}, "use 'sparrow.accessKey'"),
+        ({**LEAST, "kafka.linger.ms": "5"}, "is Kafka's and has no counterpart here: remove it"),
+        ({"nameServers": "x:1"}, "exactly one of the options"),
         ({**LEAST, "subscribePattern": "o.*"}, "exactly one of the options"),
         ({**LEAST, "maxOffsetPerTrigger": "5"}, "Did you mean 'maxOffsetsPerTrigger'"),
         ({**LEAST, "maxOffsetsPerTrigger": "many"}, "'many' for option 'maxOffsetsPerTrigger'"),
@@ -33,7 +37,7 @@ def test_option_names_are_case_insensitive() -> None:
         ({**LEAST, "failOnDataLoss": "maybe"}, "use true or false"),
         ({**LEAST, "access": "disk"}, "use one of pull, files, auto"),
         ({"subscribe": "orders", "access": "files"}, "needs the option 'path'"),
-        ({"nameserver": "x:1", "subscribePattern": "("}, "not a regular expression"),
+        ({"nameServers": "x:1", "subscribePattern": "("}, "not a regular expression"),
         ({**LEAST, "sparrow.accesKey": "me"}, "Did you mean 'sparrow.accessKey'"),
         ({**LEAST, "maxTriggerDelay": "soon"}, "use a duration such as 30s"),
         ({**LEAST, "pullMaxBytes": "0"}, "use a size such as"),
@@ -70,3 +74,11 @@ def test_every_option_has_a_description_and_a_field() -> None:
     for option in SOURCE_OPTIONS:
         assert option.doc.endswith((".", "..."))
         assert option.field in fields
+
+
+def test_name_servers_have_a_default_and_an_old_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SourceOptions.parse({"subscribe": "orders"}).client.name_servers == "127.0.0.1:9876"
+    monkeypatch.setenv("SPARROW_NAME_SERVERS", "mq-1:9876;mq-2:9876")
+    assert SourceOptions.parse({"subscribe": "orders"}).client.name_servers == "mq-1:9876;mq-2:9876"
+    with pytest.warns(FutureWarning, match="nameserver is now called nameServers"):
+        assert SourceOptions.parse({"nameserver": "x:1", "subscribe": "orders"}).client.name_servers == "x:1"

@@ -10,6 +10,6 @@ from sparrow.spark.source.stream_reader import TopicStreamReader
 
 def test_a_pickled_reader_can_read_without_planning() -> None:
     schema = StructType([StructField("queue_offset", LongType())])
-    reader = TopicStreamReader({"nameserver": "127.0.0.1:9876", "subscribe": "orders"}, schema)
+    reader = TopicStreamReader({"nameServers": "127.0.0.1:9876", "subscribe": "orders"}, schema)
     copy = pickle.loads(pickle.dumps(reader))
     assert list(copy.read(RangePartition(()))) == []

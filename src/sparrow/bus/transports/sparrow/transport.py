@@ -22,7 +22,7 @@ from sparrow.bus.transports.spi import Envelope, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.produce.producer import Producer
-from sparrow.client.options import Prefetch
+from sparrow.client.options import Prefetch, default_name_servers
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Closed, FlushTimeout, NotPermitted, Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import Message
@@ -54,7 +54,7 @@ class SparrowTransport:
 
     def __init__(
         self,
-        name_servers: str = "127.0.0.1:9876",
+        name_servers: str | None = None,
         *,
         form: MessageForm = "document",
         version: str = DOCUMENT_VERSION_DEFAULT,
@@ -67,11 +67,12 @@ class SparrowTransport:
     ) -> None:
         """Create a transport.
 
+        Without `name_servers`, those of the environment variable `SPARROW_NAME_SERVERS` are used, else 127.0.0.1:9876.
         `form` is how events are written; every form is read. `version` is written into documents. `header_builder`
         creates the headers of messages that no bus sent. `timeout_ms` applies to each batch with all its attempts.
         `topic_queues` is the number of queues of a topic that the first event creates.
         """
-        self._name_servers, self._form, self._version = name_servers, form, version
+        self._name_servers, self._form, self._version = name_servers or default_name_servers(), form, version
         self._credentials, self._header_builder = credentials, header_builder
         self._timeout_ms, self._topic_queues = timeout_ms, topic_queues
         self._scan_interval_s, self._commit_interval_ms = scan_interval_s, commit_interval_ms

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparrow.cli.admin_client import NameServersOption
+from sparrow.client.options import DEFAULT_NAME_SERVERS
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -21,19 +24,23 @@ CheckpointOption = Annotated[
 class ClientParameters:
     """How to reach the brokers."""
 
-    name_servers: Annotated[
-        str,
-        typer.Option(
-            "--name-server",
-            "-n",
-            help="Address of the name server; several separated by ';'.",
-            envvar="SPARROW_NAME_SERVER",
-        ),
-    ] = "127.0.0.1:9876"
+    name_servers: NameServersOption = DEFAULT_NAME_SERVERS
+    name_server: Annotated[
+        str | None, typer.Option(hidden=True, envvar="SPARROW_NAME_SERVER", help="Old name of --name-servers.")
+    ] = None
     option: Annotated[
         list[str] | None,
         typer.Option("--option", help="Client option KEY=VALUE, such as sparrow.accessKey=NAME. Repeatable."),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.name_server is not None:
+            typer.secho(
+                "sparrow: use --name-servers for --name-server, and SPARROW_NAME_SERVERS for SPARROW_NAME_SERVER; the "
+                "old names are accepted until 0.3",
+                err=True,
+            )
+            object.__setattr__(self, "name_servers", self.name_server)
 
     @property
     def options(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ from sparrow.client.aio.admin.groups import GroupMember, GroupProgress
 from sparrow.client.aio.admin.message_query import query_by_key, query_by_unique_key, view_by_offset_id
 from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, resend_messages
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.options import DEFAULT_NAME_SERVERS, StartPosition
+from sparrow.client.options import StartPosition
 from sparrow.client.topic_route import TopicRoute
 from sparrow.extras import require
 from sparrow.model.errors import Refused, SparrowError
@@ -50,7 +50,7 @@ class Admin:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVERS,
+        name_servers: str | None = None,
         *,
         credentials: Credentials | None = None,
         session: ClientSession | None = None,
@@ -214,9 +214,13 @@ class Admin:
         )
         return bodies.read(ConsumeDirectlyResult, answer.body)
 
-    async def dead_letters(self, group: str) -> list[StoredMessage]:
-        """Return the dead letters of a group, the oldest first on each broker; `topic` is their original topic."""
-        return [letter async for letter in read_dead_letters(self.session, group)]
+    async def dead_letters(self, group: str, *, newest: int | None = None) -> list[StoredMessage]:
+        """Return the dead letters of a group, the oldest first on each broker; `topic` is their original topic.
+
+        Their properties `DLQ_REASON`, `DLQ_ERROR_TYPE`, `DLQ_TRACEBACK`, `DLQ_CONSUMER` and `DLQ_ATTEMPT` say why they
+        failed. `newest`: return at most this many of each broker.
+        """
+        return [letter async for letter in read_dead_letters(self.session, group, newest=newest)]
 
     async def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
         """Return the dead letters of a group as an Arrow table; raise `Refused` if the group has never had one."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from datetime import datetime
 
 from sparrow import clock
+from sparrow.client.aio.admin.queue_bounds import fetch_queue_bounds
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullStatus, pull
 from sparrow.client.aio.produce.producer import Producer
@@ -21,10 +22,13 @@ REDRIVE_GROUP = "sparrow_redrive"
 _PULL_COUNT = 256
 
 
-async def read_dead_letters(session: ClientSession, group: str) -> AsyncIterator[StoredMessage]:
+async def read_dead_letters(
+    session: ClientSession, group: str, *, newest: int | None = None
+) -> AsyncIterator[StoredMessage]:
     """Yield the dead letters of a group with their original topic.
 
-    They are in order, broker by broker, up to the newest one at the time of the call.
+    They are in order, broker by broker, up to the newest one at the time of the call. `newest`: at most this many of
+    each queue.
     """
     topic = DLQ_TOPIC_PREFIX + group
     try:
@@ -32,8 +36,11 @@ async def read_dead_letters(session: ClientSession, group: str) -> AsyncIterator
     except UnknownTopic:
         return  # the first dead letter creates the topic: there is none
     subscription = Subscription.of(topic, version_ms=clock.now_ms())
+    bounds = await fetch_queue_bounds(session, [topic]) if newest is not None else {}
     for queue in sorted(route.read_queues):
         offset, end = 0, None
+        if newest is not None and queue in bounds:
+            offset = max(bounds[queue].first, bounds[queue].end - newest)
         while end is None or offset < end:
             answer = await pull(
                 session,

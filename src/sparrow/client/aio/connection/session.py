@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from sparrow.client.aio.connection.group_conflicts import GroupConflictLog
 from sparrow.client.identity import local_ip, make_client_id, make_unique_ids
+from sparrow.client.options import default_name_servers
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import ConnectionLost, SettingsError, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
@@ -70,14 +71,18 @@ class ClientSession:
 
     def __init__(
         self,
-        name_servers: str = "127.0.0.1:9876",
+        name_servers: str | None = None,
         *,
         instance_name: str | None = None,
         timeout_ms: int = 3_000,
         maintenance_interval_ms: int = 30_000,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a session; `credentials` sign every request to brokers and name servers."""
+        """Create a session. `credentials` sign every request to brokers and name servers.
+
+        Without `name_servers` it uses those of the environment variable `SPARROW_NAME_SERVERS`, or 127.0.0.1:9876.
+        """
+        name_servers = default_name_servers() if name_servers is None else name_servers
         self._name_servers = parse_addresses(name_servers)
         if not self._name_servers:
             raise SettingsError("name_servers", name_servers, "the caller", "127.0.0.1:9876")

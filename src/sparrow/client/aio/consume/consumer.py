@@ -28,7 +28,6 @@ from sparrow.client.aio.consume.topic_lanes import TopicLanes
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
 from sparrow.client.options import (
     CONSUMER_DEFAULTS,
-    DEFAULT_NAME_SERVERS,
     ConsumerOptions,
     StartPosition,
     complete_options,
@@ -59,7 +58,7 @@ class Consumer:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVERS,
+        name_servers: str | None = None,
         *,
         group: str | None,
         session: ClientSession | None = None,

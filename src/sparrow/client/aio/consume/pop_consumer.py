@@ -16,7 +16,6 @@ import msgspec
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.options import (
-    DEFAULT_NAME_SERVERS,
     POP_CONSUMER_DEFAULTS,
     PopConsumerOptions,
     complete_options,
@@ -69,7 +68,7 @@ class PopConsumer:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVERS,
+        name_servers: str | None = None,
         *,
         group: str,
         session: ClientSession | None = None,

@@ -18,6 +18,7 @@ from sparrow.client.retry import (
     DELAY_LEVEL_DEAD_LETTER,
     DeadLetter,
     delay_level_for,
+    describe_failure,
     is_handler_decision,
     make_retry_message,
 )
@@ -26,6 +27,7 @@ from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import QueueRef
 from sparrow.wire.codes import RequestCode
+from sparrow.wire.consume_failure import REASON_BYTES_MAX, shorten
 from sparrow.wire.headers import SendMessageBack
 
 log = logging.getLogger(__name__)
@@ -81,14 +83,14 @@ class SendBackToBroker:
 
     async def send_back(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """Send the message back with the delay level that its handler chose."""
-        return await self._retry_sender.send_back(fetcher.queue, message, delay_level_for(failure))
+        return await self._retry_sender.send_back(fetcher.queue, message, delay_level_for(failure), failure)
 
     async def dead_letter(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """Make the message a dead letter.
 
         In orderly consumption only this process counts retries: the broker's record says 0.
         """
-        return await self._retry_sender.send_to_retry_topic(fetcher.queue, message, DELAY_LEVEL_DEAD_LETTER)
+        return await self._retry_sender.send_to_retry_topic(fetcher.queue, message, DELAY_LEVEL_DEAD_LETTER, failure)
 
 
 class RetrySender:
@@ -100,8 +102,9 @@ class RetrySender:
             session.unique_ids, compress_above_bytes=_COMPRESS_ABOVE_BYTES, message_bytes_max=1 << 30
         )
 
-    async def send_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
+    async def send_back(self, queue: QueueRef, message: StoredMessage, level: int, failure: Exception) -> bool:
         """Have the broker copy its own record to the retry topic. If it no longer has the record, send our copy."""
+        described = describe_failure(failure)
         header = SendMessageBack(
             physical_offset=message.physical_offset,
             group=self._group,
@@ -110,6 +113,9 @@ class RetrySender:
             origin_topic=message.topic,
             reconsume_times_max=self._retries_max,
             broker_name=queue.broker_name,
+            dlq_reason=shorten(described.reason, REASON_BYTES_MAX),
+            dlq_error_type=described.error_type or None,
+            dlq_traceback=described.traceback or None,
         )
         try:
             await self._session.invoke(self._address(queue), RequestCode.CONSUMER_SEND_MSG_BACK, header)
@@ -118,16 +124,21 @@ class RetrySender:
             return _not_now(queue, error)
         except SparrowError as error:
             log.info("broker did not take the message back", extra={"queue": str(queue), "error": str(error)})
-            return await self.send_to_retry_topic(queue, message, level)
+            return await self.send_to_retry_topic(queue, message, level, failure)
 
-    async def send_to_retry_topic(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
+    async def send_to_retry_topic(
+        self, queue: QueueRef, message: StoredMessage, level: int, failure: Exception
+    ) -> bool:
         """Send the message to the retry topic on its broker. Without retries left, it becomes a dead letter there."""
         retries_max = self._retries_max if self._retries_max is not None else DEFAULT_RETRIES_MAX
         times = message.reconsume_times + 1
         if level == DELAY_LEVEL_DEAD_LETTER:
             # RocketMQ 4 makes it a dead letter at the limit, 5 beyond it: this is beyond it for both.
             times = max(times, retries_max + 1)
-        retry = make_retry_message(message, self._group, level)
+        values = describe_failure(failure).properties(
+            consumer=self._session.client_id, attempt=message.reconsume_times + 1
+        )
+        retry = make_retry_message(message, self._group, level, values)
         body, properties, _ = self._encoder.encode(retry)
         try:
             await send_once(

@@ -34,7 +34,6 @@ from sparrow.client.aio.produce.transactions import ProducerTransactions
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
 from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
 from sparrow.client.options import (
-    DEFAULT_NAME_SERVERS,
     DEFAULT_PRODUCER_GROUP,
     PRODUCER_DEFAULTS,
     ProducerOptions,
@@ -60,7 +59,7 @@ class Producer:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVERS,
+        name_servers: str | None = None,
         *,
         group: str = DEFAULT_PRODUCER_GROUP,
         session: ClientSession | None = None,

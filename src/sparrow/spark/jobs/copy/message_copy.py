@@ -127,7 +127,7 @@ def copy_messages(
             .write.format("sparrow")
             .mode("append")
             .options(
-                nameserver=target.name_servers,
+                nameServers=target.name_servers,
                 delivery="exactlyOnce",
                 jobKey=target.job_key,
                 sinkName=COPY_SINK_NAME,

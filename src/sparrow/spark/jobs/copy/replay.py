@@ -107,7 +107,7 @@ def read_selected(spark: SparkSession, replay: ReplayJob, columns: tuple[str, ..
         return select_messages(read_archive(spark, replay.archive), replay.selection).select(*columns)
     selection = replay.selection
     options = {
-        "nameserver": replay.name_servers,
+        "nameServers": replay.name_servers,
         "subscribe": ",".join(selection.topics),
         "decompress": "false",
         **replay.options,

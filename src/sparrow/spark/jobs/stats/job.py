@@ -125,7 +125,7 @@ class StatsOutput:
                 # After a failure rows may be written twice, which is harmless: see `latest_measures`.
                 rows.coalesce(1).write.mode("append").parquet(join_path(stats.parquet, kind))
             if stats.topic is not None:
-                options = {"nameserver": stats.name_servers, "topic": stats.topic, "sinkName": f"stats-{kind}"}
+                options = {"nameServers": stats.name_servers, "topic": stats.topic, "sinkName": f"stats-{kind}"}
                 writer = measures.to_messages(rows, kind).write.format("sparrow").mode("append")
                 writer.options(**options, **stats.options).save()
             if not shown_max:
@@ -210,7 +210,7 @@ def _start_streams(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> li
 
 def _read_stream(spark: SparkSession, stats: StatsJob, topics: Sequence[str], schema: str, **more: str) -> DataFrame:
     """Read all that exists in one batch: with several, a queue with a newer backlog would make others appear late."""
-    options = {"nameserver": stats.name_servers, "subscribe": ",".join(topics), "maxOffsetsPerTrigger": "0", **more}
+    options = {"nameServers": stats.name_servers, "subscribe": ",".join(topics), "maxOffsetsPerTrigger": "0", **more}
     if stats.span.since_ms is not None:
         options |= {
             "startingTimestamp": str(stats.span.since_ms),
