@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import urllib.error
@@ -144,6 +145,10 @@ def test_messages_are_listed_searched_and_shown(tmp_path: Path, shop: Shop) -> N
     shown = sparrow("show", "published", str(shop.waiting), *where, cwd=tmp_path).stdout
     assert "Scheduled" in shown
     assert '"sp-tenant": "north"' in shown
+    with sqlite3.connect(tmp_path / "shop.db") as db:  # an attempt failed, another one follows
+        db.execute("""UPDATE "cap.published" SET "LastError" = 'Busy-->try again' WHERE "Id" = ?""", (shop.waiting,))
+    assert "Busy-->try again" in sparrow("show", "published", str(shop.waiting), *where, cwd=tmp_path).stdout
+    assert "Busy-->try again" in sparrow("list", "published", "--status", "open", *where, cwd=tmp_path).stdout
     missing = sparrow("show", "received", "4711", *where, cwd=tmp_path)
     assert missing.returncode == 1
     assert "there is no message 4711 in received" in missing.stderr
@@ -289,8 +294,6 @@ def test_asyncapi_document_is_printed_or_written_to_a_file(tmp_path: Path) -> No
 
 
 def test_clean_deletes_only_expired_messages(tmp_path: Path, shop: Shop) -> None:
-    import sqlite3
-
     with sqlite3.connect(tmp_path / "shop.db") as db:
         db.execute("""UPDATE "cap.published" SET "ExpiresAt" = '2020-01-01' WHERE "Id" = ?""", (shop.failed[0],))
     done = sparrow("clean", "--database", shop.url, cwd=tmp_path)

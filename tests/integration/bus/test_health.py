@@ -19,6 +19,7 @@ from sparrow.bus.aio import EventBus
 from sparrow.bus.telemetry import finding_log
 from sparrow.bus.transports.memory import MemoryBroker, MemoryTransport
 from sparrow.model.errors import IllegalMessage
+from sparrow.testing import run_platform
 
 from .conftest import MakeBus
 
@@ -224,6 +225,23 @@ async def test_parked_messages_are_a_finding_until_an_operator_acts(make_bus: Ma
         await bus.drain()
         bus.advance(60)
         await eventually(lambda: not bus.health().findings)
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+async def test_bus_on_sparrow_reports_a_platform_that_is_not_there(tmp_path: Path, is_started: bool) -> None:
+    with run_platform(tmp_path / "data") as platform:
+        bus = EventBus(f"sqlite:///{tmp_path}/shop.db", f"sparrow://{platform.name_servers}", app="shop")
+        if not is_started:
+            platform.stop()
+        async with bus:
+            if is_started:
+                await eventually(bus.core.worker.relay.has_broker.is_set)
+                await asyncio.to_thread(platform.stop)
+                await bus.publish("order.created", 1)
+            await eventually(lambda: causes(bus) == ["broker"], within_s=30)
+            [finding] = bus.health().findings
+            assert f"the broker sparrow://{platform.name_servers} cannot be used" in finding.text
+            assert not bus.health().ok
 
 
 def test_blocking_bus_answers_the_same(tmp_path: Path) -> None:

@@ -183,6 +183,7 @@ class HandlerExecutor:
         except Exception as error:
             held.subscription = None
             held.content_error = Undecodable(f"the stored content cannot be read: {error}")
+            held.content_error.__cause__ = error
         self._held[work.claim.message_id] = held
         is_poison = work.claim.crashes >= context.settings.crashes_max
         if held.subscription is not None and held.subscription.batch is not None and not is_poison:

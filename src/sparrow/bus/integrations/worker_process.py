@@ -24,7 +24,8 @@ async def _work(bus: AnyEventBus, echo: Callable[[str], object], health_port: in
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
         if health_port is not None:
-            await stack.enter_async_context(HealthServer(bus, port=health_port))
+            server = await stack.enter_async_context(HealthServer(bus, port=health_port))
+            echo(f"Health is at http://{server.address}/live and /ready.")
         await stack.enter_async_context(bus.aio)
         groups = ", ".join(sorted(bus.subscriptions.groups())) or "no group (relay only)"
         echo(f"The bus is running for {groups}.")

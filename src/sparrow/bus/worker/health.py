@@ -14,6 +14,7 @@ from sparrow.bus.sql.database import is_unreachable
 from sparrow.bus.telemetry.finding_log import KeyedFinding
 from sparrow.bus.telemetry.probe import Side
 from sparrow.bus.worker.supervision import SupervisedTask
+from sparrow.model.errors import SparrowError
 from sparrow.model.health import Finding
 
 TaskCause = Literal["broker", "database", "task"]
@@ -35,8 +36,11 @@ def cause_of(error: BaseException, *, uses_broker: bool) -> TaskCause:
     """Return what a failing task misses: the broker, the database, or nothing of the kind."""
     if isinstance(error, (SQLAlchemyError, BusDatabaseUnreachable)):
         return "database" if is_unreachable(error) or isinstance(error, BusDatabaseUnreachable) else "task"
+    # An error that names a file is not about the network: an archive on a full disk, for example.
+    if getattr(error, "filename", None) is not None:
+        return "task"
     if uses_broker:
-        return "broker"
+        return "broker" if isinstance(error, (SparrowError, OSError)) else "task"
     return "database" if is_unreachable(error) else "task"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -56,6 +57,8 @@ def worker(
         runs_relay=found.settings.runs_relay and not execute_only,
         runs_handlers=found.settings.runs_handlers and not relay_only,
     )
+    # A person who reads that something fails must also read that it is over, which is logged at INFO.
+    logging.getLogger("sparrow.bus.telemetry.finding_log").setLevel(logging.INFO)
     server = None if health_port is None else HealthServer(found, host=health_host, port=health_port)
     lifecycle.run_until_stopped(lambda stop: _serve(found, server, stop))
 
