@@ -32,11 +32,11 @@ from sparrow.bus.sql.tables import metadata
 from sparrow.bus.telemetry.probe import BusProbe, FailedEvent, StateChange
 from sparrow.bus.telemetry.tracing import EventTracing
 from sparrow.bus.transports.spi import Transport
-from sparrow.bus.transports.url import transport_from_url, without_password
+from sparrow.bus.transports.url import transport_from_url
 from sparrow.bus.worker.health import not_started_finding
 from sparrow.bus.worker.worker import BusWorker
 from sparrow.client.blocking.loop_thread import LoopThread
-from sparrow.model.errors import Closed, Refused
+from sparrow.model.errors import Closed, Refused, hide_password
 from sparrow.model.health import Health
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class BusCore:
         self.context = BusContext(
             settings, bus_database, sql, transport, self.registry, ids, event_encoder, probe, tracing
         )
-        self.context.broker = without_password(broker) if isinstance(broker, str) else type(broker).__name__
+        self.context.broker = hide_password(broker) if isinstance(broker, str) else type(broker).__name__
         self.context.filters = tuple(to_filter(each) for each in filters)
         if on_failed is not None:
             probe.on_failed.append(on_failed)

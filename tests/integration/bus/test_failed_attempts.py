@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.bus_tables import change, row, rows
-from tests.support.waiting import eventually
+from tests.support.bus_tables import read_row, read_rows, run_statement
+from tests.support.wait import eventually
 
 from sparrow.bus import Reject, Retry, fixed
 from sparrow.bus.handlers import attempts, executor
@@ -36,7 +36,7 @@ async def test_every_failed_attempt_is_logged_with_its_message_next_try_and_trac
     async with bus:
         await bus.publish("order.created", 7)
         await bus.drain()
-        stored = await row(bus, "received")
+        stored = await read_row(bus, "received")
         shown = await bus.operations.get("received", stored["Id"])
     assert (stored["StatusName"], stored["LastError"]) == ("Failed", "ValueError-->no such account")
     assert shown.error == "ValueError-->no such account"
@@ -82,19 +82,19 @@ async def test_received_message_whose_content_cannot_be_read_is_failed_and_parke
     async with bus:
         await bus.publish_many([("order.created", 1), ("order.created", 2), ("order.created", 3)])
         await bus.drain()
-    damaged, empty, whole = [each["Id"] for each in await rows(bus, "received")]
-    await change(bus, 'UPDATE {received} SET "Content" = ? WHERE "Id" = ?', "{damaged", damaged)
-    await change(bus, 'UPDATE {received} SET "Content" = NULL WHERE "Id" = ?', empty)
+    damaged, empty, whole = [each["Id"] for each in await read_rows(bus, "received")]
+    await run_statement(bus, 'UPDATE {received} SET "Content" = ? WHERE "Id" = ?', "{damaged", damaged)
+    await run_statement(bus, 'UPDATE {received} SET "Content" = NULL WHERE "Id" = ?', empty)
     handled.clear()
     await bus.operations.reexecute(damaged, empty, whole)
     async with bus:
         await bus.drain()
         for number in (damaged, empty):
-            found = await row(bus, "received", number)
+            found = await read_row(bus, "received", number)
             assert (found["StatusName"], found["Parked"], found["Retries"]) == ("Failed", 1, 0)
             assert found["LastError"].startswith("Undecodable-->the stored content cannot be read: ")
-        assert (await row(bus, "received", whole))["StatusName"] == "Successed"
-        assert await rows(bus, "queue") == []
+        assert (await read_row(bus, "received", whole))["StatusName"] == "Successed"
+        assert await read_rows(bus, "queue") == []
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
     assert len(handled) == 1
     said = [each.getMessage() for each in records(caplog, attempts)]
@@ -112,9 +112,9 @@ async def test_message_that_is_not_json_is_logged_when_it_arrives(
     async with bus:
         broker.take([envelope(body=b"{")])
         await bus.drain()
-        stored = await row(bus, "received")
+        stored = await read_row(bus, "received")
     assert stored["Parked"] == 1
-    [said] = [each.getMessage() for each in caplog.records if each.name == "sparrow.bus.receive.receiver"]
+    [said] = [each.getMessage() for each in caplog.records if each.name == "sparrow.bus.worker.receiver"]
     assert said.startswith(
         f"event order.created, message {stored['Id']} of group cap.queue.shop.v1 is Failed and parked"
     )
@@ -145,7 +145,7 @@ async def test_batch_whose_result_cannot_be_stored_is_handled_again_when_its_lea
         await bus.publish("order.created", 1)
         await eventually(lambda: len(calls) == 2)
         await bus.drain()
-        assert (await row(bus, "received"))["StatusName"] == "Successed"
+        assert (await read_row(bus, "received"))["StatusName"] == "Successed"
     assert "the result of an attempt was not stored: the disk is full; the message is handled again" in caplog.text
 
 
@@ -166,7 +166,7 @@ async def test_message_whose_handler_could_not_be_started_is_released(
         await bus.publish_many([("order.created", 1), ("order.created", 2)])
         await eventually(lambda: sorted(handled) == [1, 2])
         await bus.drain()
-        assert {each["StatusName"] for each in await rows(bus, "received")} == {"Successed"}
+        assert {each["StatusName"] for each in await read_rows(bus, "received")} == {"Successed"}
 
 
 async def test_rejected_message_is_logged_as_parked(make_bus: MakeBus, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
-from tests.support.bus_tables import row
-from tests.support.waiting import eventually, wait_until
+from tests.support.bus_tables import read_row
+from tests.support.wait import eventually, wait_until
 
 from sparrow.bus import EventBus as BlockingEventBus
 from sparrow.bus import Reject, Retry, fixed
@@ -76,19 +76,19 @@ async def test_send_that_cannot_reach_the_broker_is_a_problem_until_one_does(
     async with bus:
         await eventually(bus.core.worker.relay.has_broker.is_set)
         broker.down = True
-        with logged(caplog, "sparrow.bus.relay.relay", logging.INFO) as said:
+        with logged(caplog, "sparrow.bus.worker.relay", logging.INFO) as said:
             number = await bus.publish("order.created", 1)
             await eventually(lambda: causes(bus) == ["broker"])
             await eventually(lambda: "attempt 2" in caplog.text)
         broker.down = False
         await eventually(lambda: bus.health().ok)
         await bus.drain()
-        assert (await row(bus, "published", number))["StatusName"] == "Successed"
+        assert (await read_row(bus, "published", number))["StatusName"] == "Successed"
     assert said[0].startswith(
         f"event order.created, message {number}: attempt 1 to send it to MemoryTransport failed:"
         " ConnectionLost-->no connection to memory: the broker is down; the next attempt is due at "
     )
-    levels = {each.levelno for each in caplog.records if each.name == "sparrow.bus.relay.relay"}
+    levels = {each.levelno for each in caplog.records if each.name == "sparrow.bus.worker.relay"}
     assert levels == {logging.INFO}, "the finding is the warning"
 
 
@@ -101,7 +101,7 @@ async def test_refused_send_is_logged_with_its_traceback_and_is_no_problem_of_th
         number = await bus.publish("order.created", 1)
         await eventually(lambda: "order.created" in caplog.text)
         assert bus.problems() == {}
-    [record] = [each for each in caplog.records if each.name == "sparrow.bus.relay.relay"]
+    [record] = [each for each in caplog.records if each.name == "sparrow.bus.worker.relay"]
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
         f"event order.created, message {number}: attempt 1 to send it to MemoryTransport failed:"
@@ -221,7 +221,7 @@ async def test_parked_messages_are_a_finding_until_an_operator_acts(make_bus: Ma
             " cause, then run `sparrow bus reexecute` or `sparrow bus delete received`"
         ]
         is_known = True
-        await bus.operations.reexecute((await row(bus, "received"))["Id"])
+        await bus.operations.reexecute((await read_row(bus, "received"))["Id"])
         await bus.drain()
         bus.advance(60)
         await eventually(lambda: not bus.health().findings)
