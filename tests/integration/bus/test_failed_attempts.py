@@ -104,6 +104,28 @@ async def test_received_message_whose_content_cannot_be_read_is_failed_and_parke
         assert line.endswith("it is Failed and parked: correct the cause, then an operator starts it again")
 
 
+@pytest.mark.parametrize("database", ["sqlite"])
+async def test_row_that_is_not_utf_8_is_failed_and_delays_no_other(make_bus: MakeBus) -> None:
+    """SQLite stores any bytes as text, and its driver refuses the whole result."""
+    handled: list[int] = []
+    bus = make_bus()
+    bus.subscriptions.add("order.created", handled.append)
+    async with bus:
+        await bus.publish_many([("order.created", 1), ("order.created", 2)])
+        await bus.drain()
+    broken, whole = [each["Id"] for each in await read_rows(bus, "received")]
+    handled.clear()
+    await run_statement(bus, """UPDATE {received} SET "Content" = CAST(X'7B80' AS TEXT) WHERE "Id" = ?""", broken)
+    await bus.operations.reexecute(broken, whole)
+    async with bus:
+        await bus.drain()
+        shown = {each.id: each for each in await bus.operations.find("received")}
+    assert (shown[broken].status, shown[broken].parked, shown[broken].content) == ("Failed", True, "{\\x80")
+    assert "the stored content cannot be read" in (shown[broken].error or "")
+    assert shown[whole].status == "Successed"
+    assert len(handled) == 1
+
+
 async def test_message_that_is_not_json_is_logged_when_it_arrives(
     make_bus: MakeBus, broker: MemoryBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

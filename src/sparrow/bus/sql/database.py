@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -316,6 +317,10 @@ def _asyncio(url: URL, kind: DatabaseKind) -> AsyncEngine:
     return engine
 
 
+def _decode_text(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")
+
+
 def prepare_sqlite(engine: Engine) -> None:
     """Enable the write-ahead log, and take the write lock at the beginning of each transaction.
 
@@ -335,6 +340,9 @@ def prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # the driver would begin the transaction late
+        if isinstance(connection, sqlite3.Connection):
+            # SQLite stores any bytes as text. One row that is not UTF-8 must not make the others unreadable.
+            connection.text_factory = _decode_text
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=NORMAL")
