@@ -213,7 +213,7 @@ async def measure_executor(url: str, **options: Any) -> float:
     store.subscriptions.add("bench.handled", _write_row, group="bench")
     # First store all messages; an executor of another process would find them in this state.
     await store.prepare()
-    store.check()
+    store.core.check()
     from sparrow.bus.worker.receiver import EventReceiver
 
     receiver = asyncio.create_task(EventReceiver(store.core.context, "bench.v1", ("bench.handled",)).run())

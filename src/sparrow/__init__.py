@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sparrow import aio as aio
     from sparrow.client.blocking import Admin as Admin
     from sparrow.client.blocking import Consumer as Consumer
+    from sparrow.client.blocking import HealthServer as HealthServer
     from sparrow.client.blocking import PopConsumer as PopConsumer
     from sparrow.client.blocking import Producer as Producer
     from sparrow.exports import *  # noqa: F403

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sparrow.client.aio import Admin as Admin
     from sparrow.client.aio import Consumer as Consumer
+    from sparrow.client.aio import HealthServer as HealthServer
     from sparrow.client.aio import PopConsumer as PopConsumer
     from sparrow.client.aio import Producer as Producer
     from sparrow.exports import *  # noqa: F403

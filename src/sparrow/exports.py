@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from sparrow.model.errors import UnknownGroup as UnknownGroup
     from sparrow.model.errors import UnknownOffset as UnknownOffset
     from sparrow.model.errors import UnknownTopic as UnknownTopic
+    from sparrow.model.health import Finding as Finding
+    from sparrow.model.health import Health as Health
     from sparrow.model.message import AnyMessage as AnyMessage
     from sparrow.model.message import Host as Host
     from sparrow.model.message import Message as Message
@@ -157,6 +159,7 @@ else:
             "UnknownOffset",
             "UnknownTopic",
         ),
+        "sparrow.model.health": ("Finding", "Health"),
         "sparrow.model.message": ("AnyMessage", "Host", "Message", "StoredMessage"),
         "sparrow.model.priority": ("Priority",),
         "sparrow.model.protocol": ("PROPERTY_SHARDING_KEY",),
@@ -171,7 +174,7 @@ else:
 
     def modules_of_names(clients):
         """Return the module of every public name; `clients` is the package of the client classes."""
-        names = SHARED_NAMES | {clients: ("Admin", "Consumer", "PopConsumer", "Producer")}
+        names = SHARED_NAMES | {clients: ("Admin", "Consumer", "HealthServer", "PopConsumer", "Producer")}
         return {name: module for module, exported in names.items() for name in exported}
 
     def import_name(name, modules, namespace):

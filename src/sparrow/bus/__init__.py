@@ -8,6 +8,15 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+try:
+    import sqlalchemy as _  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "sqlalchemy":
+        raise
+    raise ModuleNotFoundError(
+        'sparrow.bus needs SQLAlchemy, which is not installed: pip install "sparrowmq[bus]"', name="sqlalchemy"
+    ) from error
+
 from sparrow.bus.api import EventBus
 from sparrow.bus.codec.headers import Headers
 from sparrow.bus.errors import (

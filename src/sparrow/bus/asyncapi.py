@@ -56,7 +56,7 @@ def asyncapi(
     `publishes` maps event names to payload types. `servers` maps names to server objects of the specification. Raises
     `SubscriptionError` if a handler is declared in a way that cannot work.
     """
-    bus.check()
+    bus.core.check()
     settings = bus.settings
     info: dict[str, Any] = {"title": title or settings.app, "version": settings.version}
     if description:

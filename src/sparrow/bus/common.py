@@ -21,6 +21,7 @@ from sparrow.bus.settings import BusOptions, BusSettings, apply_options
 from sparrow.bus.sql.database import BusDatabase
 from sparrow.bus.telemetry.probe import FailedEvent, StateChange
 from sparrow.bus.transports.spi import Transport
+from sparrow.model.health import Health
 
 if TYPE_CHECKING:
     from sparrow.bus import aio, api
@@ -114,9 +115,13 @@ class AnyEventBus:
         """Return the parts of the running bus that are failing, with their errors; empty means ready."""
         return self.core.problems()
 
-    def check(self) -> None:
-        """Raise `SubscriptionError` if a handler is declared in a way that cannot work."""
-        self.core.check()
+    def health(self) -> Health:
+        """Return what hinders the bus, since when, and what to do.
+
+        It is ok while all parts of the bus work: handlers that keep failing and parked messages are findings, too, but
+        a restart would not help. It never waits, and may be called from any thread.
+        """
+        return self.core.health()
 
     def metadata(self) -> MetaData:
         """Return the tables, for Alembic's `target_metadata`."""

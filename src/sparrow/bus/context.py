@@ -22,6 +22,7 @@ from sparrow.bus.publish.snowflake import SnowflakeGenerator
 from sparrow.bus.settings import BusSettings
 from sparrow.bus.sql.database import BusDatabase
 from sparrow.bus.sql.dialect import BusTableNames, DatabaseKind, SqlDialect, database_kind
+from sparrow.bus.telemetry.handler_failures import HandlerFailures
 from sparrow.bus.telemetry.probe import BusProbe
 from sparrow.bus.telemetry.tracing import EventTracing
 from sparrow.bus.transports.spi import Transport
@@ -48,6 +49,9 @@ class BusContext:
     event_encoder: EventEncoder
     probe: BusProbe
     tracing: EventTracing
+    broker: str = "broker"
+    """The broker as errors name it: its URL without the password."""
+    handler_failures: HandlerFailures = field(default_factory=HandlerFailures)
     blocking_transaction: Callable[[Pool], HandlerTransaction] | None = None
     """Creates the transaction of blocking handlers that ask for no session; None: they have none."""
     filters: tuple[HandlerFilter, ...] = ()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, MetaData
@@ -33,9 +33,11 @@ from sparrow.bus.telemetry.probe import BusProbe, FailedEvent, StateChange
 from sparrow.bus.telemetry.tracing import EventTracing
 from sparrow.bus.transports.spi import Transport
 from sparrow.bus.transports.url import transport_from_url
+from sparrow.bus.worker.health import not_started_finding
 from sparrow.bus.worker.worker import BusWorker
 from sparrow.client.blocking.loop_thread import LoopThread
-from sparrow.model.errors import Closed, Refused
+from sparrow.model.errors import Closed, Refused, hide_password
+from sparrow.model.health import Health
 
 T = TypeVar("T")
 _DRAIN_POLL_S = 0.005
@@ -85,6 +87,7 @@ class BusCore:
         self.context = BusContext(
             settings, bus_database, sql, transport, self.registry, ids, event_encoder, probe, tracing
         )
+        self.context.broker = hide_password(broker) if isinstance(broker, str) else type(broker).__name__
         self.context.filters = tuple(to_filter(each) for each in filters)
         if on_failed is not None:
             probe.on_failed.append(on_failed)
@@ -98,6 +101,7 @@ class BusCore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
         self._metadata: MetaData | None = None
+        self._stopped_at = datetime.now(UTC)
 
     @property
     def settings(self) -> BusSettings:
@@ -127,6 +131,12 @@ class BusCore:
     def problems(self) -> dict[str, str]:
         """Return the background tasks that are failing, with their errors."""
         return {"bus": "not started"} if self._worker is None else self._worker.problems()
+
+    def health(self) -> Health:
+        """Return what hinders the bus."""
+        if self._worker is None:
+            return Health(False, (not_started_finding(self._stopped_at),))
+        return self._worker.health()
 
     def check(self) -> None:
         """Raise `SubscriptionError` if a handler is declared in a way that cannot work."""
@@ -161,6 +171,7 @@ class BusCore:
         """Wait for running handlers (`stop_timeout_s`), release what is not finished, and close all connections."""
         worker, self._worker, self._loop = self._worker, None, None
         if worker is not None:
+            self._stopped_at = datetime.now(UTC)
             await worker.stop()
         self.requests.close()
         await self.context.transport.close()

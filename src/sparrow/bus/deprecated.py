@@ -1,4 +1,4 @@
-"""Names that `EventBus` had in version 0.1; each warns, and is removed in the next version."""
+"""Names that `EventBus` had in earlier versions; each warns, and is removed in the next version."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _RENAMED: dict[str, tuple[str, Callable[[AnyEventBus], Any]]] = {
     "cancel_async": ("bus.aio.operations.cancel", lambda bus: bus.aio.operations.cancel),
     "add_subscription": ("bus.subscriptions.add", lambda bus: bus.subscriptions.add),
     "remove_subscription": ("bus.subscriptions.remove", lambda bus: bus.subscriptions.remove),
+    "check": ("`sparrow bus check`, or start the bus, which checks its handlers", lambda bus: bus.core.check),
     "registry": ("bus.subscriptions", lambda bus: bus.subscriptions),
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sparrow.model.errors import Refused, SparrowError, StorageError, Unavailable
+from sparrow.model.errors import Refused, SettingsError, SparrowError, StorageError, Unavailable
+
+_CREATE_TABLES = "apply the output of `sparrow bus ddl`, or use create_tables=True"
 
 
 class NotInTransaction(Refused):
@@ -64,18 +66,26 @@ class BusDatabaseUnreachable(Unavailable):
         return f"the database {self.where} is unreachable: {self.why}"
 
 
-class TablesMissing(StorageError):
-    """The tables of the bus do not exist, and it may not create them (`create_tables=False`)."""
+class ClientMissing(SettingsError):
+    """The driver of a database, or the client of a broker, is not installed."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__(where)
-        self.where = where
+    def __init__(self, key: str, url: str, module: str, package: str) -> None:
+        super().__init__(key, url, "the bus", f'pip install "{package}"')
+        self.url, self.module, self.package = url, module, package
 
     def __str__(self) -> str:
-        return (
-            f"the tables of the bus are missing in {self.where}: "
-            "apply the output of `sparrow bus ddl`, or use create_tables=True"
-        )
+        return f'the {self.key} {self.url} needs {self.module}, which is not installed: pip install "{self.package}"'
+
+
+class TablesMissing(StorageError):
+    """The tables of the bus do not exist, and it may not create them (`create_tables=False`), or not here."""
+
+    def __init__(self, where: str, suggestion: str = _CREATE_TABLES) -> None:
+        super().__init__(where, suggestion)
+        self.where, self.suggestion = where, suggestion
+
+    def __str__(self) -> str:
+        return f"the tables of the bus are missing in {self.where}: {self.suggestion}"
 
 
 class SchemaTooOld(StorageError):

@@ -1,10 +1,12 @@
-"""Failed attempts, for relay, receiver and handlers alike: error texts, and the argument of `on_failed`."""
+"""Failed attempts, for relay, receiver and handlers alike: error texts, log lines, and the argument of `on_failed`."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 
 from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.retry import NextAttempt
 from sparrow.bus.sql.claims import ClaimedEvent
 from sparrow.bus.sql.completion import ERROR_CHARS_MAX
 from sparrow.bus.telemetry.probe import FailedEvent
@@ -40,6 +42,16 @@ def failed_event(work: ClaimedEvent, group: str | None, error: BaseException) ->
         work.retries + 1,
         work.rounds,
     )
+
+
+def next_try(attempt: NextAttempt | None, work: ClaimedEvent, now: datetime, *, is_parked: bool) -> str:
+    """Return what follows a failed attempt, for the log; `attempt` is None if the message is Failed."""
+    if attempt is not None:
+        due = (work.added if attempt.base == "added" else now) + timedelta(seconds=attempt.seconds)
+        return f"the next attempt is due at {max(due, now):%Y-%m-%d %H:%M:%S} UTC"
+    if is_parked:
+        return "it is Failed and parked: correct the cause, then an operator starts it again"
+    return "it is Failed: a retry round or an operator starts it again"
 
 
 async def wait_for_claim(claiming: asyncio.Lock, timeout_s: float) -> None:

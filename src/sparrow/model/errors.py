@@ -10,6 +10,11 @@ import re
 _PASSWORD_IN_URL = re.compile(r"((?:[\w+.-]+://)?+[^:/@]*):.*@")
 
 
+def hide_password(url: str) -> str:
+    """Return a URL without its password, for errors and logs."""
+    return _PASSWORD_IN_URL.sub(r"\1:***@", url, count=1)
+
+
 class SparrowError(Exception):
     """The base class of every error that Sparrow raises on purpose."""
 
@@ -279,7 +284,7 @@ class SettingsError(SparrowError):
     def __init__(self, key: str, value: object, origin: str, suggestion: str, reason: str = "") -> None:
         """Keep what is wrong. The password in a URL is hidden; `reason` says why the value cannot be used."""
         if isinstance(value, str):
-            value = _PASSWORD_IN_URL.sub(r"\1:***@", value, count=1)
+            value = hide_password(value)
         super().__init__(key, value, origin, suggestion, reason)
         self.key, self.value, self.origin, self.suggestion, self.reason = key, value, origin, suggestion, reason
 

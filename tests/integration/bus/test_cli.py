@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,6 +145,10 @@ def test_messages_are_listed_searched_and_shown(tmp_path: Path, shop: Shop) -> N
     shown = sparrow("show", "published", str(shop.waiting), *where, cwd=tmp_path).stdout
     assert "Scheduled" in shown
     assert '"sp-tenant": "north"' in shown
+    with sqlite3.connect(tmp_path / "shop.db") as db:  # an attempt failed, another one follows
+        db.execute("""UPDATE "cap.published" SET "LastError" = 'Busy-->try again' WHERE "Id" = ?""", (shop.waiting,))
+    assert "Busy-->try again" in sparrow("show", "published", str(shop.waiting), *where, cwd=tmp_path).stdout
+    assert "Busy-->try again" in sparrow("list", "published", "--status", "open", *where, cwd=tmp_path).stdout
     missing = sparrow("show", "received", "4711", *where, cwd=tmp_path)
     assert missing.returncode == 1
     assert "there is no message 4711 in received" in missing.stderr
@@ -287,8 +294,6 @@ def test_asyncapi_document_is_printed_or_written_to_a_file(tmp_path: Path) -> No
 
 
 def test_clean_deletes_only_expired_messages(tmp_path: Path, shop: Shop) -> None:
-    import sqlite3
-
     with sqlite3.connect(tmp_path / "shop.db") as db:
         db.execute("""UPDATE "cap.published" SET "ExpiresAt" = '2020-01-01' WHERE "Id" = ?""", (shop.failed[0],))
     done = sparrow("clean", "--database", shop.url, cwd=tmp_path)
@@ -369,6 +374,41 @@ def test_worker_waits_for_an_unreachable_database_and_broker(tmp_path: Path) -> 
             child.kill()
     application(tmp_path, f"sqlite:///{tmp_path}/shop.db", "amqp://127.0.0.1:1/")
     with worker("shop:bus", cwd=tmp_path) as (child, _):
-        wait_until(lambda: "bus receiver billing.v1" in (tmp_path / "said").read_text(), within_s=30)
+        wait_until(lambda: "the broker amqp://127.0.0.1:1/ cannot be used" in said_by(tmp_path), within_s=30)
         child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 0
+    assert "Traceback" not in said_by(tmp_path)
+
+
+def said_by(folder: Path) -> str:
+    return (folder / "said").read_text()
+
+
+def probe(address: str, path: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as found:
+            return found.status, json.loads(found.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_worker_answers_probes_while_it_waits_and_while_it_runs(tmp_path: Path) -> None:
+    application(tmp_path, "postgresql://me@127.0.0.1:1/x")
+    options = ("--health-port", "0", "--health-host", "127.0.0.1")
+    command = [*SPARROW, "worker", "shop:bus", *options]
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with child:
+        assert child.stdout is not None
+        try:
+            address = child.stdout.readline().partition("http://")[2].partition("/")[0]
+            assert probe(address, "/live") == (200, {"live": True})
+            status, found = probe(address, "/ready")
+            assert (status, found["findings"][0]["cause"]) == (503, "not started")
+        finally:
+            child.kill()
+    application(tmp_path, f"sqlite:///{tmp_path}/shop.db")
+    with worker("shop:bus", *options, cwd=tmp_path) as (child, said):
+        address = said[0].partition("http://")[2].partition("/")[0]
+        assert probe(address, "/ready") == (200, {"ready": True, "findings": []})
+        child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 0

@@ -319,9 +319,10 @@ assert [row.number for row in Handled.objects.all()] == [7, 7]  # once more, as 
 
 def test_manage_bus_worker_runs_until_it_gets_a_stop_signal(small: Project) -> None:
     small.run("assert client.get('/orders/7').status_code == 200")
-    worker = small.manage("bus_worker")
+    worker = small.manage("bus_worker", "--health-port", "0")
     try:
         assert worker.stdout is not None
+        assert worker.stdout.readline().startswith("Health is at http://0.0.0.0:")
         lines = sorted([worker.stdout.readline(), worker.stdout.readline()])
         assert lines == ["The bus is running for cap.queue.shop.v1.\n", "handled 7\n"]
         worker.send_signal(signal.SIGTERM)

@@ -247,7 +247,7 @@ async def test_health_of_the_bus_is_available_over_http(tmp_path: Any) -> None:
         assert (answer.status_code, answer.json()["ready"]) == (503, False)
         async with bus:
             answer = await client.get("/health")
-            assert (answer.status_code, answer.json()) == (200, {"ready": True, "problems": {}})
+            assert (answer.status_code, answer.json()) == (200, {"ready": True, "problems": {}, "findings": []})
 
 
 async def test_starlette_application_without_fastapi_can_use_the_bus(tmp_path: Any) -> None:

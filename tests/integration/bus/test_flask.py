@@ -1,10 +1,12 @@
 """The bus in Flask applications, over real requests."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,7 +219,7 @@ def test_flask_bus_worker_runs_until_it_gets_a_stop_signal(application: Path) ->
     bus.prepare()
     bus.publish("order.created", 7)
     worker = subprocess.Popen(
-        [sys.executable, "-m", "flask", "--app", "shop", "bus", "worker"],
+        [sys.executable, "-m", "flask", "--app", "shop", "bus", "worker", "--health-port", "0"],
         cwd=application,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -225,7 +227,10 @@ def test_flask_bus_worker_runs_until_it_gets_a_stop_signal(application: Path) ->
     )
     try:
         assert worker.stdout is not None
+        port = worker.stdout.readline().partition("/live")[0].rpartition(":")[2]
         assert worker.stdout.readline() == "The bus is running for cap.queue.shop.v1.\n"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
+            assert (answer.status, json.loads(answer.read())["ready"]) == (200, True)
         assert worker.stdout.readline() == "shop handled 7\n"
         worker.send_signal(signal.SIGTERM)
         out, err = worker.communicate(timeout=30)

@@ -25,7 +25,7 @@ from sparrow.bus.codec.content_column import encode_content
 from sparrow.bus.codec.headers import Headers
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, NoSubscriber, Reject, Undecodable
-from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event
+from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event, next_try
 from sparrow.bus.handlers.call_plan import CancelToken, Event
 from sparrow.bus.handlers.filters import FilterContext, chain_filters
 from sparrow.bus.handlers.subscription import EventSubscription
@@ -62,6 +62,8 @@ class InFlightEvent:
     subscription: EventSubscription | None
     headers: Headers = field(default_factory=Headers)
     body: bytes = b""
+    content_error: Undecodable | None = None
+    """The stored content cannot be read: there is nothing to call a handler with."""
     cancel: CancelToken = field(default_factory=CancelToken)
     task: asyncio.Task[Any] | None = None
     is_committing: bool = False
@@ -93,15 +95,18 @@ class HandlerAttempts:
         try:
             if held.work.claim.crashes >= context.settings.crashes_max:
                 raise Undecodable(WORKER_LOST_ERROR.format(crashes=held.work.claim.crashes))
+            if held.content_error is not None:
+                raise held.content_error
             if subscription is None:
                 raise NoSubscriber(held.work.name, self._group)
             payload = subscription.plan.decode(held.body)
             event = self._event(held, payload)
             with context.tracing.handling(held.headers, subscription.name):
                 await self._invoke(subscription, [held], payload, held.headers, event)
-        except LeaseLost:
+        except LeaseLost as error:
             held.is_lost = True
             context.probe.count("bus_lease_lost_total")
+            log.warning("event %(event)s was not handled: %(error)s", {"event": held.work.name, "error": error})
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -131,16 +136,15 @@ class HandlerAttempts:
         except LeaseLost as error:
             # Another worker holds one of them now. The others were not handled either: release them.
             context.probe.count("bus_lease_lost_total")
+            log.warning("a batch of %(count)d events was not handled: %(error)s", {"count": len(whole), "error": error})
             claims = [one.work.claim for one in whole if one.work.claim.message_id != error.message_id]
             await context.database.run(lambda db: release_claims(db, context.sql, RECEIVED_SIDE, claims))
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            for one in whole:
-                await self._failed(one, HandlerInterrupted(error))
+            await self._batch_failed(whole, HandlerInterrupted(error))
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            for one in whole:
-                await self._failed(one, error)
+            await self._batch_failed(whole, error)
         else:
             self._succeeded(whole, began)
 
@@ -239,10 +243,16 @@ class HandlerAttempts:
             probe.count("bus_handled_total", result="ok")
             probe.end_to_end_seconds.add(max(0.0, (now - one.work.added).total_seconds()))
             probe.changed("received", one.work.claim.message_id, EventStatus.SUCCESSED)
+            if one.subscription is not None:
+                self._context.handler_failures.succeeded(self._group, one.subscription.name)
             if one.work.claim.key is not None:
                 self._context.wake_executors()  # the next message of the key can be claimed now
 
-    async def _failed(self, held: InFlightEvent, error: BaseException) -> None:
+    async def _batch_failed(self, held: list[InFlightEvent], error: BaseException) -> None:
+        for number, one in enumerate(held):
+            await self._failed(one, error, logs_traceback=number == 0)
+
+    async def _failed(self, held: InFlightEvent, error: BaseException, *, logs_traceback: bool = True) -> None:
         """Move the message to Failed, or back to Scheduled with a delay (see docs/event-bus.md, message states)."""
         context, work, subscription = self._context, held.work, held.subscription
         on_failure = "block" if subscription is None else subscription.on_failure
@@ -281,10 +291,24 @@ class HandlerAttempts:
             held.is_lost = True
             context.probe.count("bus_lease_lost_total")
             return
+        handler = "no handler" if subscription is None else subscription.name
+        log.warning(
+            "event %(event)s, message %(id)d of group %(group)s: attempt %(attempt)d of %(handler)s failed: %(error)s;"
+            " %(next_try)s",
+            {
+                "event": work.name,
+                "id": work.claim.message_id,
+                "group": self._group,
+                "attempt": work.retries + 1,
+                "handler": handler,
+                "error": text,
+                "next_try": next_try(again, work, context.now(), is_parked=is_parked),
+            },
+            exc_info=error if logs_traceback else None,
+        )
+        if subscription is not None and not is_final and not isinstance(error, Reject):
+            context.handler_failures.failed(self._group, handler, work.name, text)
         if again is None:
-            log.warning(
-                "a message is Failed", extra={"message_id": work.claim.message_id, "event": work.name, "error": text}
-            )
             context.probe.changed("received", work.claim.message_id, EventStatus.FAILED)
             context.probe.failed(failed_event(work, self._group, error))
         if not is_final:
@@ -326,7 +350,7 @@ class HandlerInterrupted(Exception):
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(cause)
-        self.cause = cause
+        self.cause = self.__cause__ = cause
 
     def __str__(self) -> str:
         return f"the handler was cancelled by its own code ({type(self.cause).__name__}: {self.cause})"

@@ -1,6 +1,7 @@
 """Executor: claims the due messages of one group, runs their handlers, and renews the leases.
 
-1. The lease of a claimed message is renewed until its handler ends, so no other worker starts it.
+1. The lease of a claimed message is renewed until its handler ends, so no other worker starts it. A message whose
+   handler has ended, or could not be started, is held no longer: otherwise it would be Processing for ever.
 2. Every group has its own slots: a slow group does not delay others.
 """
 
@@ -18,6 +19,7 @@ from sqlalchemy import Connection
 from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.codec.headers import Headers
 from sparrow.bus.context import BusContext
+from sparrow.bus.errors import Undecodable
 from sparrow.bus.failures import wait_for_claim
 from sparrow.bus.handlers.attempts import HandlerAttempts, InFlightEvent
 from sparrow.bus.handlers.subscription import EventSubscription
@@ -81,8 +83,15 @@ class HandlerExecutor:
             works = await context.database.run(work)
             for one in works:
                 context.probe.changed("received", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
-                await self._accept(one)
-            self._start()
+            try:
+                for one in works:
+                    await self._accept(one)
+            except Exception:
+                rest = [one.claim for one in works if one.claim.message_id not in self._held]
+                await context.database.run(lambda db: release_claims(db, context.sql, RECEIVED_SIDE, rest))
+                raise
+            finally:
+                self._start()
         return len(works)
 
     async def drain(self) -> None:
@@ -163,7 +172,6 @@ class HandlerExecutor:
         context = self._context
         subscription = context.registry.find(self.group, work.name)
         held = InFlightEvent(work, subscription)
-        self._held[work.claim.message_id] = held
         if subscription is not None and subscription.max_runtime_s is not None:
             # A single lease: a handler at REPEATABLE READ must find its queue row unchanged.
             held.renews_lease = False
@@ -174,10 +182,9 @@ class HandlerExecutor:
             held.headers = Headers(headers)
         except Exception as error:
             held.subscription = None
-            log.warning(
-                "the stored content of a message cannot be decoded",
-                extra={"message_id": work.claim.message_id, "error": str(error)},
-            )
+            held.content_error = Undecodable(f"the stored content cannot be read: {error}")
+            held.content_error.__cause__ = error
+        self._held[work.claim.message_id] = held
         is_poison = work.claim.crashes >= context.settings.crashes_max
         if held.subscription is not None and held.subscription.batch is not None and not is_poison:
             batch = self._waiting_batches.get(held.subscription)
@@ -203,7 +210,7 @@ class HandlerExecutor:
         self._running.discard(task)
         self._moved.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("the result of an attempt was not stored", extra={"group": self.group}, exc_info=error)
+            self._log_lost_result(error)
 
     async def _slot(self) -> None:
         """Handle ready messages one after the other; one slot of the group."""
@@ -217,8 +224,8 @@ class HandlerExecutor:
                 if not held.is_lost:  # `stop` releases the message
                     raise
                 task.uncancel()
-            except Exception:
-                log.warning("the result of an attempt was not stored", extra={"group": self.group}, exc_info=True)
+            except Exception as error:
+                self._log_lost_result(error)
             self._held.pop(held.work.claim.message_id, None)
             self._moved.set()
 
@@ -245,8 +252,19 @@ class HandlerExecutor:
                 raise
             task.uncancel()
             await self._hand_back([one for one in held if not one.is_lost])
+        except Exception as error:
+            self._log_lost_result(error)
         for one in held:
             self._held.pop(one.work.claim.message_id, None)
+        self._moved.set()
+
+    def _log_lost_result(self, error: BaseException) -> None:
+        log.warning(
+            "group %(group)s: the result of an attempt was not stored: %(error)s; the message is handled again when its"
+            " lease ends",
+            {"group": self.group, "error": error},
+            exc_info=error,
+        )
 
     async def _hand_back(self, held: Sequence[InFlightEvent]) -> None:
         context = self._context

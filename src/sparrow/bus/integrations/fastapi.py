@@ -25,6 +25,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 if TYPE_CHECKING:
     from fastapi import APIRouter
     from starlette.applications import Starlette
@@ -73,7 +75,10 @@ def session_dependency(publisher_of: Callable[[Any], P], session: Any) -> Callab
 
 
 def health_router(bus: AnyEventBus, path: str = "/health") -> APIRouter:
-    """Return a router for `app.include_router`: 200 while the bus has no problems, 503 and the problems otherwise."""
+    """Return a router for `app.include_router`: 200 while the bus has no problems, 503 and the problems otherwise.
+
+    The answer has the findings of `bus.health()` in both cases.
+    """
     from fastapi import APIRouter
     from fastapi.responses import JSONResponse
 
@@ -81,7 +86,8 @@ def health_router(bus: AnyEventBus, path: str = "/health") -> APIRouter:
 
     @router.get(path, include_in_schema=False)
     async def health() -> JSONResponse:
-        problems = bus.problems()
-        return JSONResponse({"ready": not problems, "problems": problems}, 503 if problems else 200)
+        problems, findings = bus.problems(), [msgspec.to_builtins(each) for each in bus.health().findings]
+        content = {"ready": not problems, "problems": problems, "findings": findings}
+        return JSONResponse(content, 503 if problems else 200)
 
     return router

@@ -73,9 +73,10 @@ def install(bus: AnyEventBus, app: Flask, *, session: SessionSource | None = Non
     commands = AppGroup("bus", help="The event bus.")
 
     @commands.command("worker")
-    def worker() -> None:
+    @click.option("--health-port", type=int, help="Answer GET /live and /ready over HTTP on this port.")
+    def worker(health_port: int | None) -> None:
         """Send published events and run the handlers, until stopped."""
-        run_worker(bus, click.echo)
+        run_worker(bus, click.echo, health_port=health_port)
 
     app.cli.add_command(commands)
 

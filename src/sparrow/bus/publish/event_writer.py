@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
 from sparrow.bus.context import BusContext
-from sparrow.bus.errors import NotInTransaction
+from sparrow.bus.errors import NotInTransaction, TablesMissing
 from sparrow.bus.publish.bound_transaction import bound_transaction
 from sparrow.bus.publish.outgoing_event import OutgoingEvent, write_event, write_events
 from sparrow.bus.publish.transaction_handle import TransactionHandle, dbapi_handle, django_handle, sqlalchemy_handle
+from sparrow.bus.sql.database import is_missing_table
 from sparrow.bus.sql.outbox import PublishedRow
 from sparrow.model.errors import Refused
 
@@ -95,14 +96,28 @@ class EventWriter:
     def _write(self, handle: TransactionHandle, events: Sequence[OutgoingEvent]) -> list[PublishedRow]:
         context = self._context
         sql, version = context.sql_for(handle.kind, handle.paramstyle), context.settings.version
-        if len(events) == 1:
-            rows = [write_event(context.event_encoder, handle, sql, events[0], version)]
-        else:
-            rows = write_events(context.event_encoder, handle, sql, events, version)
+        try:
+            if len(events) == 1:
+                rows = [write_event(context.event_encoder, handle, sql, events[0], version)]
+            else:
+                rows = write_events(context.event_encoder, handle, sql, events, version)
+        except Exception as error:
+            if is_missing_table(error):
+                raise self._tables_missing(error) from error
+            raise
         # Reported before the commit: right after it, the relay may report the next state.
         for row in rows:
             context.probe.changed("published", row.id, row.status)
         return rows
+
+    def _tables_missing(self, error: Exception) -> TablesMissing:
+        """Say who creates the tables. Not this call: in MySQL it would commit the transaction of the application."""
+        where = f"{self._context.database}, and nothing was published"
+        if type(error).__module__.partition(".")[0] == "django":
+            return TablesMissing(where, "run `manage.py migrate`")
+        if not self._context.settings.create_tables:
+            return TablesMissing(where)
+        return TablesMissing(where, "call `bus.prepare()` or start the bus before the first publish")
 
     def _count(self, rows: list[PublishedRow]) -> list[int]:
         self._context.probe.count("bus_published_total", len(rows))

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from sparrow.bus.errors import ClientMissing
 from sparrow.bus.sql.dialect import DATABASE_KINDS, DatabaseKind
 from sparrow.model.errors import SettingsError
 
@@ -42,20 +45,23 @@ _OURS: dict[str, Any] = {
     "isolation_level": "READ COMMITTED",
 }
 
-_BLOCKING_DRIVERS: dict[DatabaseKind, tuple[str, str, str]] = {
-    "mysql": ("pymysql", "pymysql", "mysql"),
-    "postgresql": ("psycopg", "psycopg", "postgres"),
-    "sqlite": ("pysqlite", "sqlite3", "bus"),
+# By kind of database: the driver, and the extra of Sparrow that installs it.
+_BLOCKING_DRIVERS: dict[DatabaseKind, tuple[str, str]] = {
+    "mysql": ("pymysql", "mysql"),
+    "postgresql": ("psycopg", "postgres"),
+    "sqlite": ("pysqlite", "bus"),
 }
-_ASYNCIO_DRIVERS: dict[DatabaseKind, tuple[str, str, str]] = {
-    "mysql": ("asyncmy", "asyncmy", "mysql"),
-    "postgresql": ("asyncpg", "asyncpg", "postgres"),
-    "sqlite": ("aiosqlite", "aiosqlite", "bus"),
+_ASYNCIO_DRIVERS: dict[DatabaseKind, tuple[str, str]] = {
+    "mysql": ("asyncmy", "mysql"),
+    "postgresql": ("asyncpg", "postgres"),
+    "sqlite": ("aiosqlite", "bus"),
 }
 
 # MySQL: deadlock, lock wait timeout, and MariaDB's "record has changed since last read".
 _CONFLICT_CODES = {1213, 1205, 1020}
 _CONFLICT_STATES = {"40001", "40P01", "55P03"}
+_MISSING_TABLE_CODE = 1146
+_MISSING_TABLE_STATE = "42P01"
 
 
 class TransactionConflict(Exception):
@@ -233,6 +239,17 @@ def is_conflict(error: BaseException) -> bool:
     return code in _CONFLICT_CODES or "database is locked" in str(original)
 
 
+def is_missing_table(error: BaseException | None) -> bool:
+    """Return whether a statement failed because its table does not exist, whoever wraps the driver's error."""
+    while error is not None:
+        if _MISSING_TABLE_STATE in (getattr(error, "sqlstate", None), getattr(error, "pgcode", None)):
+            return True
+        if (error.args and error.args[0] == _MISSING_TABLE_CODE) or str(error).startswith("no such table"):
+            return True
+        error = getattr(error, "orig", None) or error.__cause__
+    return False
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether a retry at once may help: after a conflict or on a lost connection."""
     return is_conflict(error) or (isinstance(error, DBAPIError) and error.connection_invalidated)
@@ -260,25 +277,30 @@ def _parsed(url: str | URL) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):  # their texts may quote the password
-        raise SettingsError("database", url, "the bus", _URL_FORMS, "it is not a URL of a database") from None
+        text = str(url)
+        is_path = "@" not in text and "://" not in text
+        forms = f"sqlite:///{text} if it is a file, otherwise {_URL_FORMS}" if is_path else _URL_FORMS
+        raise SettingsError("database", text, "the bus", forms, "it is not a URL of a database") from None
 
 
-def _with_driver(url: URL, drivers: tuple[str, str, str], kind: DatabaseKind) -> URL:
-    driver, _, extra = drivers
-    backend = "mysql" if kind == "mysql" else url.get_backend_name()
+def _with_driver(url: URL, drivers: tuple[str, str], kind: DatabaseKind, *, is_async: bool) -> URL:
+    """Return the URL with a driver of the right kind, whose import works."""
+    driver, extra = drivers
+    backend, package = "mysql" if kind == "mysql" else url.get_backend_name(), f"sparrowmq[{extra}]"
+    if "+" in url.drivername and url.get_dialect().is_async == is_async:  # chosen by the user
+        package = url.get_driver_name()
+    else:
+        url = url.set(drivername=f"{backend}+{driver}")
     try:
-        url.set(drivername=f"{backend}+{driver}").get_dialect().import_dbapi()
+        url.get_dialect().import_dbapi()
     except ImportError as error:
-        raise SettingsError(
-            "database", url.render_as_string(), "the bus", f"pip install 'sparrowmq[{extra}]', which has {driver},"
-        ) from error
-    return url.set(drivername=f"{backend}+{driver}")
+        name = url.get_driver_name() if error.name is None else error.name
+        raise ClientMissing("database", url.render_as_string(), name, package) from error
+    return url
 
 
 def _blocking(url: URL, kind: DatabaseKind) -> Engine:
-    dialect = url.get_dialect()
-    if "+" not in url.drivername or dialect.is_async:
-        url = _with_driver(url, _BLOCKING_DRIVERS[kind], kind)
+    url = _with_driver(url, _BLOCKING_DRIVERS[kind], kind, is_async=False)
     if kind != "sqlite":
         return create_engine(url, **_OURS)
     engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
@@ -287,8 +309,7 @@ def _blocking(url: URL, kind: DatabaseKind) -> Engine:
 
 
 def _asyncio(url: URL, kind: DatabaseKind) -> AsyncEngine:
-    if "+" not in url.drivername or not url.get_dialect().is_async:
-        url = _with_driver(url, _ASYNCIO_DRIVERS[kind], kind)
+    url = _with_driver(url, _ASYNCIO_DRIVERS[kind], kind, is_async=True)
     if kind != "sqlite":
         return create_async_engine(url, **_OURS)
     engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
@@ -296,15 +317,32 @@ def _asyncio(url: URL, kind: DatabaseKind) -> AsyncEngine:
     return engine
 
 
+def _decode_text(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")
+
+
 def prepare_sqlite(engine: Engine) -> None:
     """Enable the write-ahead log, and take the write lock at the beginning of each transaction.
 
-    SQLite refuses a transaction that reads first and writes later if another one has written in between.
+    SQLite refuses a transaction that reads first and writes later if another one has written in between. Its error for
+    a missing folder is "unable to open database file", so that is checked before each connection.
     """
+    file = engine.url.database or ""
+
+    @event.listens_for(engine, "do_connect")
+    def connecting(*_: Any) -> None:
+        folder = Path(file).absolute().parent
+        if not file.startswith("file:") and not folder.is_dir():
+            suggestion = "the path of a file in a folder that exists, or create that folder"
+            reason = f"the folder {folder} does not exist"
+            raise SettingsError("database", f"sqlite:///{file}", "the bus", suggestion, reason)
 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # the driver would begin the transaction late
+        if isinstance(connection, sqlite3.Connection):
+            # SQLite stores any bytes as text. One row that is not UTF-8 must not make the others unreadable.
+            connection.text_factory = _decode_text
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=NORMAL")

@@ -139,12 +139,18 @@ def _by_status(db: Connection, sql: SqlDialect, side: Side) -> tuple[dict[str, i
         if EventStatus.of(status_name) in OPEN_STATUSES:
             found[EventStatus.of(status_name).value] = max(0, found[EventStatus.of(status_name).value] - count)
             found[EventStatus.PROCESSING.value] += count
-    parked = sql.rows(
+    return found, count_parked(db, sql, side)
+
+
+def count_parked(db: Connection, sql: SqlDialect, side: Side) -> int:
+    """Count the failed messages that no retry round tries again."""
+    table = message_table(sql, message_type(side))
+    rows = sql.rows(
         db,
         f"SELECT COUNT(*) FROM {table} m WHERE m.\"StatusName\" = 'Failed' AND {NOT_SUCCEEDED_CONDITION}"
         ' AND m."Parked" = 1',
     )
-    return found, int(parked[0][0])
+    return int(rows[0][0])
 
 
 def _rows(db: Connection, sql: SqlDialect, table: str) -> RowCount:

@@ -47,7 +47,10 @@ async def metrics(bus: AnyEventBus) -> str:
         async with asyncio.timeout(STATS_TIMEOUT_S):
             stats = await bus.aio.operations.stats()
     except Exception as error:  # any error: half of the metrics are better than none
-        log.warning("metrics of the database are not available", extra={"error": str(error)})
+        log.warning(
+            "the metrics of the database %(database)s are missing in this answer: %(error)s",
+            {"database": bus.database, "error": error},
+        )
         stats = None
     return prometheus_text(bus.core.context.probe, stats)
 

@@ -82,7 +82,10 @@ class BusProbe:
                 try:
                     callback(StateChange(side, message_id, status))
                 except Exception:
-                    log.exception("on_state raised an error")
+                    log.exception(
+                        "on_state raised an error for message %(id)d in %(side)s, which is %(status)s",
+                        {"id": message_id, "side": side, "status": status.value},
+                    )
 
     def failed(self, info: FailedEvent) -> None:
         """Call `on_failed`; errors of a callback are logged and counted."""
@@ -92,4 +95,7 @@ class BusProbe:
                 call(info)
             except Exception:
                 self.count("bus_callback_errors_total")
-                log.exception("on_failed raised an error", extra={"message_id": info.message_id})
+                log.exception(
+                    "on_failed raised an error for event %(event)s, message %(id)d in %(side)s",
+                    {"event": info.name, "id": info.message_id, "side": info.side},
+                )

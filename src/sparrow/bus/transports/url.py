@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from sparrow.bus.errors import ClientMissing
 from sparrow.bus.transports.spi import Transport
-from sparrow.model.errors import SettingsError
+from sparrow.model.errors import SettingsError, hide_password
 
 KNOWN_URLS = "sparrow://127.0.0.1:9876, rocketmq://…, memory://, amqp://…, kafka://…, redis://… or nats://…"
 
@@ -15,14 +16,17 @@ def transport_from_url(url: str, *, version: str = "v1") -> Transport:
 
     Each broker's client is an extra: `pip install 'sparrowmq[rabbitmq]'`.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        suggestion = f"sparrow://{hide_password(url)}, or {KNOWN_URLS}"
+        raise SettingsError("broker", url, "the bus", suggestion, "it is not a URL of a broker")
     try:
         return _made(scheme, url, rest, version)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         extra = {"amqp": "rabbitmq", "amqps": "rabbitmq", "rediss": "redis", "unix": "redis", "tls": "nats"}.get(
             scheme, scheme
         )
-        raise SettingsError("broker", url, "the bus", f"pip install 'sparrowmq[{extra}]'") from error
+        raise ClientMissing("broker", hide_password(url), error.name or extra, f"sparrowmq[{extra}]") from error
 
 
 def _made(scheme: str, url: str, rest: str, version: str) -> Transport:

@@ -16,10 +16,15 @@ from sqlalchemy import Connection
 
 from sparrow.bus.context import BusContext
 from sparrow.bus.handlers.executor import HandlerExecutor
+from sparrow.bus.operations.stored_event import SIDES
 from sparrow.bus.publish.snowflake import LEASED_WORKER_NUMBERS
 from sparrow.bus.sql import locks, maintenance
+from sparrow.bus.sql.statistics import count_parked
 from sparrow.bus.states import EventStatus
+from sparrow.bus.telemetry.finding_log import KeyedFinding
+from sparrow.bus.telemetry.probe import Side
 from sparrow.bus.worker.expired_archive import ExpiredEventArchive
+from sparrow.bus.worker.health import parked_finding
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +32,7 @@ _LOCK_SLACK_S = 10.0
 _WORKER_TTL_S = 120.0
 _REENQUEUE_BATCH = 500
 _START_JITTER_S = 30.0
+_PARKED_INTERVAL_S = 30.0
 _TICK_S = 0.25
 """Interval at which due times are checked: the clock of tests jumps."""
 
@@ -39,6 +45,7 @@ class BusMaintenance:
     ) -> None:
         """Create the tasks; `clock` returns seconds that only grow, and tests move it."""
         self._context, self._executors, self._clock = context, executors, clock
+        self._parked: dict[Side, KeyedFinding] = {}
         self._archive = None if context.settings.archive is None else ExpiredEventArchive(context.settings.archive)
 
     # -- what is done -------------------------------------------------------------------------------------------------
@@ -115,10 +122,25 @@ class BusMaintenance:
         if without_queue_row or without_message:
             context.probe.count("bus_mended_total", without_queue_row + without_message)
             log.warning(
-                "orphaned rows were repaired",
-                extra={"without_queue": without_queue_row, "without_message": without_message},
+                "%(without_queue)d open messages without a queue row and %(without_message)d queue rows without a"
+                " message were repaired: something else than the bus has changed its tables",
+                {"without_queue": without_queue_row, "without_message": without_message},
             )
         return without_queue_row, without_message
+
+    async def count_parked(self) -> None:
+        """Count the parked messages in the tables, for `findings`."""
+        context = self._context
+        for side in SIDES:
+            count = await context.database.run(partial(count_parked, sql=context.sql, side=side))
+            known = self._parked.pop(side, None)
+            if count:
+                since = datetime.now(UTC) if known is None else known.finding.since
+                self._parked[side] = parked_finding(side, count, since)
+
+    def findings(self) -> list[KeyedFinding]:
+        """Return the parked messages as they were last counted."""
+        return list(self._parked.values())
 
     async def heartbeat(self) -> None:
         """Renew the leases of all executors."""
@@ -172,6 +194,14 @@ class BusMaintenance:
         interval_s = self._context.settings.retry_round_interval_s
         if interval_s is not None:
             await self._every(interval_s, "retry", self.start_retry_rounds)
+
+    async def run_parked_count(self) -> None:
+        due = self._clock()
+        while True:
+            if self._clock() >= due:
+                due = self._clock() + _PARKED_INTERVAL_S
+                await self.count_parked()
+            await asyncio.sleep(_TICK_S)
 
     async def run_cleanup(self) -> None:
         settings = self._context.settings

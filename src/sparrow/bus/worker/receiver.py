@@ -69,6 +69,11 @@ class EventReceiver:
             context.probe.count("bus_duplicates_total", len(arrivals) - len(fresh))
         for arrival in fresh:
             if arrival.error is not None:
+                log.warning(
+                    "event %(event)s, message %(id)d of group %(group)s is Failed and parked: %(error)s; correct the"
+                    " cause, then run `sparrow bus reexecute %(id)d`",
+                    {"event": arrival.name, "id": arrival.id, "group": self.group, "error": arrival.error},
+                )
                 context.probe.changed("received", arrival.id, EventStatus.FAILED)
                 context.probe.failed(_info(arrival, arrival.error))
         await listening.acknowledge(deliveries)
@@ -89,8 +94,9 @@ class EventReceiver:
                 if is_unreachable(error) or is_conflict(error):
                     raise
                 log.warning(
-                    "the database refused a message; it is stored in escaped form",
-                    extra={"group": self.group, "error": str(error)},
+                    "event %(event)s of group %(group)s is stored in escaped form, because the database refused it:"
+                    " %(error)s",
+                    {"event": arrival.name, "group": self.group, "error": error},
                 )
                 fresh += await self._store_some([_storable(arrival, error)])
         return fresh

@@ -19,7 +19,7 @@ from sparrow.bus.codec import headers as h
 from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, Undecodable
-from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event, wait_for_claim
+from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event, next_try, wait_for_claim
 from sparrow.bus.retry import NextAttempt, NoRetry
 from sparrow.bus.sql.claims import Claim, ClaimedEvent, claim_due, load_claimed
 from sparrow.bus.sql.completion import (
@@ -40,6 +40,8 @@ BATCHES_IN_FLIGHT_MAX = 3
 """While one batch waits for the broker, others use the database."""
 _PROBE_PAUSE_S = 1.0
 """With `circuit_breaker`: pause until the next attempt to reach the broker."""
+_QUIET_S = 30.0
+"""After a failed send the broker counts as usable when a send succeeds, or when none has failed for this long."""
 
 
 class SendFailure(NamedTuple):
@@ -47,6 +49,16 @@ class SendFailure(NamedTuple):
 
     work: ClaimedEvent
     error: Exception
+
+
+class MarkedFailure(NamedTuple):
+    """A failed send as it was written to the table."""
+
+    failure: SendFailure
+    attempt: NextAttempt | None
+    """None: the event is Failed."""
+    counts: bool
+    is_parked: bool
 
 
 class EventRelay:
@@ -59,6 +71,11 @@ class EventRelay:
         self._turn = asyncio.Lock()
         """Held while a batch is sent and marked: claims overlap, sends do not."""
         self._claiming = asyncio.Lock()
+        self.has_broker = asyncio.Event()
+        """Set while the broker can be used, as far as `watch_broker` knows."""
+        self._broker_error: Exception | None = None
+        """Why the last send did not reach the broker."""
+        self._broker_changed = asyncio.Event()
 
     async def run(self) -> None:
         """Claim and send batches until stopped."""
@@ -78,6 +95,34 @@ class EventRelay:
                     pause_s = min(pause_s * 2, settings.poll_max_s)
         finally:
             waker.close()
+
+    async def watch_broker(self) -> None:
+        """Connect to the broker, and wait until a send fails to reach it; raise the error of either.
+
+        A supervised task runs this, so that a broker that cannot be used is a problem of the bus even when the process
+        has no subscriber, or nothing to send.
+        """
+        settings = self._context.settings
+        try:
+            async with asyncio.timeout(settings.send_timeout_s):
+                await self._context.transport.open()
+        except TimeoutError:
+            raise Unavailable(f"the broker did not answer within {settings.send_timeout_s:g} s") from None
+        while self._broker_error is not None:
+            self._broker_changed.clear()
+            try:
+                async with asyncio.timeout(_QUIET_S):
+                    await self._broker_changed.wait()
+            except TimeoutError:
+                self._broker_error = None
+        self.has_broker.set()
+        try:
+            while self._broker_error is None:
+                self._broker_changed.clear()
+                await self._broker_changed.wait()
+        finally:
+            self.has_broker.clear()
+        raise self._broker_error
 
     async def step(self) -> int:
         """Claim one batch and start to send it; return its size."""
@@ -160,15 +205,28 @@ class EventRelay:
             context.wake_relay()  # the next event of the key can be claimed now
 
     async def _send(self, envelopes: list[Envelope], timeout_s: float) -> Sequence[Exception | None]:
+        outcomes: Sequence[Exception | None]
         try:
             async with asyncio.timeout(timeout_s):
                 await self._context.transport.open()
                 with self._context.tracing.sending(envelopes):
-                    return await self._context.transport.send(envelopes)
+                    outcomes = await self._context.transport.send(envelopes)
         except TimeoutError:
-            return [Unavailable(f"the broker did not acknowledge within {timeout_s:.1f} s")] * len(envelopes)
-        except Exception as error:
+            outcomes = [Unavailable(f"the broker did not acknowledge within {timeout_s:.1f} s")] * len(envelopes)
+        except Exception as error:  # nothing could be tried
+            self._note_broker(error)
             return [error] * len(envelopes)
+        lost = [error for error in outcomes if isinstance(error, (Unavailable, OSError))]
+        if None in outcomes:
+            self._note_broker(None)
+        elif lost:
+            self._note_broker(lost[0])
+        return outcomes
+
+    def _note_broker(self, error: Exception | None) -> None:
+        if error is not None or self._broker_error is not None:
+            self._broker_error = error
+            self._broker_changed.set()
 
     async def _mark_sent(self, claims: list[Claim]) -> None:
         context, kept_s = self._context, self._context.settings.succeeded_retention_s
@@ -193,22 +251,38 @@ class EventRelay:
     async def _mark_failed(self, failures: list[SendFailure]) -> None:
         context = self._context
         # Counted after the commit: before it, the transaction may be repeated.
-        for failure, status, counts in await context.database.run(lambda db: self._mark_failed_each(db, failures)):
-            work, error = failure
-            if counts:
+        for marked in await context.database.run(lambda db: self._mark_failed_each(db, failures)):
+            work, error = marked.failure
+            self._log_failure(marked)
+            if marked.counts:
                 context.probe.count("bus_retries_total", place="send")
-            if status is EventStatus.FAILED:
+            if marked.attempt is None:
                 context.probe.changed("published", work.claim.message_id, EventStatus.FAILED)
                 context.probe.failed(failed_event(work, None, error))
 
-    def _mark_failed_each(
-        self, db: Connection, failures: list[SendFailure]
-    ) -> list[tuple[SendFailure, EventStatus, bool]]:
-        """Mark failed sends, and return those that were still claimed.
+    def _log_failure(self, marked: MarkedFailure) -> None:
+        """Log a failed attempt. While the broker cannot be used, the finding of `watch_broker` is the warning."""
+        work, error = marked.failure
+        is_broker = self._broker_error is not None and isinstance(error, (type(self._broker_error), Unavailable))
+        log.log(
+            logging.INFO if is_broker else logging.WARNING,
+            "event %(event)s, message %(id)d: attempt %(attempt)d to send it to %(broker)s failed: %(error)s;"
+            " %(next_try)s",
+            {
+                "event": work.name,
+                "id": work.claim.message_id,
+                "attempt": work.retries + 1,
+                "broker": self._context.broker,
+                "error": error_text(error),
+                "next_try": next_try(marked.attempt, work, self._context.now(), is_parked=marked.is_parked),
+            },
+            exc_info=None if is_broker else error,
+        )
 
-        Each comes with its new state and whether the attempt counts.
-        """
-        context, settings, marked = self._context, self._context.settings, []
+    def _mark_failed_each(self, db: Connection, failures: list[SendFailure]) -> list[MarkedFailure]:
+        """Mark failed sends, and return those that were still claimed."""
+        context, settings = self._context, self._context.settings
+        marked: list[MarkedFailure] = []
         for failure in failures:
             work, error = failure
             outcome = settings.retry.after(error, work.retries + 1, context.rng.random(), rounds=work.rounds)
@@ -221,12 +295,12 @@ class EventRelay:
                     mark_failed(
                         db, context.sql, PUBLISHED_SIDE, work.claim, text, kept_s, counts=not parks, parks=parks
                     )
-                    marked.append((failure, EventStatus.FAILED, not parks))
+                    marked.append(MarkedFailure(failure, None, not parks, parks))
                 else:
                     reschedule(db, context.sql, PUBLISHED_SIDE, work.claim, outcome, text, counts=counts)
                     # Reported before the commit: right after it, a relay may report the next state.
                     context.probe.changed("published", work.claim.message_id, EventStatus.SCHEDULED)
-                    marked.append((failure, EventStatus.SCHEDULED, counts))
+                    marked.append(MarkedFailure(failure, outcome, counts, False))
             except LeaseLost:
                 context.probe.count("bus_lease_lost_total")
         return marked
@@ -236,7 +310,9 @@ class EventRelay:
         if not task.cancelled() and (error := task.exception()) is not None:
             # The leases expire and the events are sent again.
             log.warning(
-                "the result of a batch was not stored; it is sent again", extra={"error": str(error)}, exc_info=error
+                "the result of a batch was not stored: %(error)s; its events are sent again when their leases end",
+                {"error": error},
+                exc_info=error,
             )
 
 

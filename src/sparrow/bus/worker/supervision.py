@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 log = logging.getLogger(__name__)
 
@@ -19,13 +20,27 @@ _SAY_AGAIN_S = 10.0
 class SupervisedTask:
     """A task that restarts `work` until it returns or is cancelled."""
 
-    def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        *,
+        is_settled: Callable[[], bool] | None = None,
+        on_failure: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the task.
+
+        `is_settled` returns whether restarted work has succeeded; without it, it has after running for a moment.
+        `on_failure` is called after each failure.
+        """
         self.name = name
+        self.failing_since: datetime | None = None
+        """When the current or last problem began."""
         self._error: BaseException | None = None
         """The last error."""
         self._began: float | None = None
         """None: it waits after a failure."""
-        self._work = work
+        self._work, self._is_settled, self._on_failure = work, is_settled, on_failure
         self._task = asyncio.create_task(self._run(), name=name)
 
     async def _run(self) -> None:
@@ -40,24 +55,26 @@ class SupervisedTask:
             except Exception as error:
                 if time.monotonic() - began > _HEALTHY_S:
                     pause_s = PAUSE_MIN_S
-                # Log the traceback of a new error only.
-                is_new = self._error is None or str(self._error) != str(error)
+                if self.problem is None:
+                    self.failing_since = datetime.now(UTC)
                 self._error, self._began = error, None
-                log.warning(
-                    "%s failed and is restarted",
-                    self.name,
-                    extra={"error": str(error), "pause_s": pause_s},
-                    exc_info=is_new,
+                log.debug(
+                    "%(task)s failed and is restarted in %(pause_s).1f s: %(error)s",
+                    {"task": self.name, "pause_s": pause_s, "error": error},
                 )
+                if self._on_failure is not None:
+                    self._on_failure()
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
     @property
     def problem(self) -> BaseException | None:
-        """The error, if the task is failing; None once it has run for a moment."""
-        if self._began is not None and time.monotonic() - self._began > _SETTLED_S:
-            return None
-        return self._error
+        """The error, if the task is failing; None once it works again."""
+        if self._error is None or self._began is None:
+            return self._error
+        if self._is_settled is not None:
+            return None if self._is_settled() else self._error
+        return None if time.monotonic() - self._began > _SETTLED_S else self._error
 
     async def stop(self) -> None:
         while not self._task.done():

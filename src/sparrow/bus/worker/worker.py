@@ -9,12 +9,17 @@ from collections.abc import Awaitable, Callable
 
 from sparrow.bus.context import BusContext
 from sparrow.bus.handlers.executor import HandlerExecutor
+from sparrow.bus.telemetry.finding_log import FindingLog, KeyedFinding
+from sparrow.bus.worker.health import task_findings
 from sparrow.bus.worker.maintenance import BusMaintenance
 from sparrow.bus.worker.receiver import EventReceiver
 from sparrow.bus.worker.relay import EventRelay
 from sparrow.bus.worker.supervision import SupervisedTask
+from sparrow.model.health import Health
 
 log = logging.getLogger(__name__)
+
+_FINDING_LOG_INTERVAL_S = 1.0
 
 
 class BusWorker:
@@ -27,6 +32,9 @@ class BusWorker:
         self.receivers: dict[str, list[EventReceiver]] = {}
         self.maintenance = BusMaintenance(context, self.executors, clock)
         self._tasks: dict[str, SupervisedTask] = {}
+        self._on_broker: set[str] = set()
+        """The names of the tasks that use the broker."""
+        self._finding_log = FindingLog()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arranging: asyncio.Lock = asyncio.Lock()
 
@@ -37,6 +45,7 @@ class BusWorker:
         await self.maintenance.lease_worker_number()
         if settings.runs_relay:
             self._supervise("bus relay", self.relay.run)
+            self._supervise("bus relay broker", self.relay.watch_broker, is_settled=self.relay.has_broker.is_set)
         if settings.runs_handlers:
             await self._arrange()
             context.registry.on_change.append(self._changed)
@@ -44,6 +53,8 @@ class BusWorker:
         self._supervise("bus number", self.maintenance.run_worker_number_renewal)
         self._supervise("bus rounds", self.maintenance.run_retry_rounds)
         self._supervise("bus cleaning", self.maintenance.run_cleanup)
+        self._supervise("bus parked count", self.maintenance.run_parked_count)
+        self._supervise("bus finding log", self._run_finding_log)
 
     async def stop(self) -> None:
         """Stop receiving and claiming, wait for running handlers, and release the rest."""
@@ -61,7 +72,7 @@ class BusWorker:
         try:
             await self.maintenance.release_worker_number()
         except Exception as error:  # the database may be shutting down
-            log.warning("the worker number was not released", extra={"error": str(error)})
+            log.warning("the worker number was not released: %(error)s; it is free again later", {"error": error})
 
     async def listening(self, group: str) -> None:
         """Wait until a group that was just added has joined on the broker."""
@@ -81,8 +92,32 @@ class BusWorker:
         """Return the failing tasks with their errors, for a readiness check."""
         return {name: str(task.problem) for name, task in self._tasks.items() if task.problem is not None}
 
-    def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        self._tasks[name] = SupervisedTask(name, work)
+    def health(self) -> Health:
+        """Return what hinders the bus; it is ok if all tasks work, even if handlers fail or messages are parked."""
+        found = self._findings()
+        is_ok = not any(each.finding.cause in ("broker", "database", "task") for each in found)
+        return Health(is_ok, tuple(sorted((each.finding for each in found), key=lambda finding: finding.since)))
+
+    def _findings(self) -> list[KeyedFinding]:
+        context = self._context
+        tasks = task_findings(context, list(self._tasks.values()), self._on_broker)
+        return tasks + context.handler_failures.findings() + self.maintenance.findings()
+
+    def _log_findings(self) -> None:
+        self._finding_log.update(self._findings())
+
+    async def _run_finding_log(self) -> None:
+        while True:
+            self._log_findings()
+            await asyncio.sleep(_FINDING_LOG_INTERVAL_S)
+
+    def _supervise(
+        self, name: str, work: Callable[[], Awaitable[None]], *, is_settled: Callable[[], bool] | None = None
+    ) -> None:
+        """Start a task; with `is_settled`, one that uses the broker."""
+        if is_settled is not None:
+            self._on_broker.add(name)
+        self._tasks[name] = SupervisedTask(name, work, is_settled=is_settled, on_failure=self._log_findings)
 
     # -- groups come and go -------------------------------------------------------------------------------------------
 
@@ -113,7 +148,9 @@ class BusWorker:
                         EventReceiver(context, group, plan.topics) for _ in range(settings.consumers)
                     ]
                     for number, receiver in enumerate(self.receivers[group]):
-                        self._supervise(f"bus receiver {group} {number}", receiver.run)
+                        self._supervise(
+                            f"bus receiver {group} {number}", receiver.run, is_settled=receiver.has_joined.is_set
+                        )
 
     async def _stop_receivers(self, group: str) -> None:
         for number, _ in enumerate(self.receivers.pop(group, [])):

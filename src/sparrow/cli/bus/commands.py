@@ -73,7 +73,7 @@ def check(
     Example: [bold]sparrow bus check shop.events:bus[/bold]
     """
     found = load_bus(bus, scan)
-    found.check()
+    found.core.check()
     console = Console()
     table = Table("group", "topic", "handler", "payload", "kind")
     for group, plan in sorted(found.subscriptions.groups().items()):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from sparrow.model.errors import SettingsError, Unavailable
+from sparrow.model.errors import SettingsError, SparrowError, Unavailable
 
 if TYPE_CHECKING:  # SQLAlchemy is an extra, which other commands do not need
     from sqlalchemy import Connection
@@ -126,13 +126,11 @@ def unavailable_if_unreachable(bus: EventBus) -> Iterator[None]:
 
 def _bus_on_database(url: str, schema: str, table_prefix: str) -> EventBus:
     with bus_extra_required():
-        from sqlalchemy import make_url
-
         from sparrow.bus.aio import EventBus
 
     bus = EventBus(url, "memory://", schema=schema, table_prefix=table_prefix, strict_tables=True)
     # SQLite would create a missing file.
-    if bus.database.kind == "sqlite" and not Path(make_url(url).database or "").is_file():
+    if bus.database.kind == "sqlite" and not Path(bus.database.engine.url.database or "").is_file():
         raise SettingsError("database", str(bus.database), "the command line", "a file that exists")
     return bus
 
@@ -153,12 +151,10 @@ async def _detect_inbox(bus: EventBus) -> None:
 
 @contextmanager
 def bus_extra_required() -> Iterator[None]:
-    """Raise `SettingsError` if an import in the block fails because SQLAlchemy is not installed."""
+    """Raise `SparrowError` if an import in the block fails because SQLAlchemy is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "sqlalchemy":
             raise
-        raise SettingsError(
-            "the extra 'bus'", "not installed", "this Python", "pip install 'sparrowmq[bus]' to install it"
-        ) from error
+        raise SparrowError(str(error)) from error

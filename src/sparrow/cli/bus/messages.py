@@ -115,7 +115,8 @@ def _print_list(events: list[StoredEvent], page: PageOptions) -> None:
     for event in events:
         names = (event.name, event.group or "") if has_groups else (event.name,)
         state = event.status.value + (" (parked)" if event.parked else "")
-        text = event.error if event.status == "Failed" else msgspec.json.encode(event.value).decode()
+        is_failing = event.error is not None and event.status != "Successed"
+        text = event.error if is_failing else msgspec.json.encode(event.value).decode()
         added = event.added.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         cells = (str(event.id), *names, state, added, str(event.retries), _shorten(text or ""))
         table.add_row(*map(escape, cells))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ import typer
 
 from sparrow.cli import lifecycle
 from sparrow.cli.bus.location import ScanOption, load_bus, unavailable_if_unreachable
+from sparrow.client.aio.health_server import HealthServer
 from sparrow.model.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -24,10 +26,10 @@ Examples:
 [bold]sparrow bus worker shop.events:bus[/bold]
 
 [bold]sparrow bus worker shop.events:bus --scan shop.handlers --execute-only[/bold]
+
+[bold]sparrow bus worker shop.events:bus --health-port 8080[/bold]
 """
-_HEALTH_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 2.0
-_NEW_LINE = "\n"
 
 
 def worker(
@@ -37,10 +39,15 @@ def worker(
     ] = False,
     execute_only: Annotated[bool, typer.Option("--execute-only", help="Run handlers; relay nothing.")] = False,
     scan: ScanOption = None,
+    health_port: Annotated[
+        int | None, typer.Option(help="Answer GET /live and /ready over HTTP on this port; 0: any free one.", min=0)
+    ] = None,
+    health_host: Annotated[str, typer.Option(help="Address on which --health-port listens.")] = "0.0.0.0",
 ) -> None:
-    """Relay published messages and run the handlers, until Ctrl-C.
+    """Relay published messages and run the handlers, until Ctrl-C or SIGTERM.
 
-    Several workers may share the tables. The worker waits for a database or a broker that is not reachable yet.
+    Several workers may share the tables. The worker waits for a database or a broker that is not reachable yet. When
+    it is stopped, it finishes the running handlers and releases what it has not begun.
     """
     if relay_only and execute_only:
         raise typer.BadParameter("give --relay-only or --execute-only, or neither for both")
@@ -50,23 +57,23 @@ def worker(
         runs_relay=found.settings.runs_relay and not execute_only,
         runs_handlers=found.settings.runs_handlers and not relay_only,
     )
-    logging.getLogger("sparrow.bus.worker.supervision").addFilter(_drop_traceback)
-    lifecycle.run_until_stopped(lambda stop: _work(found, stop))
+    # A person who reads that something fails must also read that it is over, which is logged at INFO.
+    logging.getLogger("sparrow.bus.telemetry.finding_log").setLevel(logging.INFO)
+    server = None if health_port is None else HealthServer(found, host=health_host, port=health_port)
+    lifecycle.run_until_stopped(lambda stop: _serve(found, server, stop))
 
 
-def _drop_traceback(record: logging.LogRecord) -> bool:
-    """Log an unreachable server without a traceback, which would not help to find the cause."""
-    from sparrow.bus.sql.database import is_unreachable
-
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, Unavailable) or (error is not None and is_unreachable(error)):
-        record.exc_info = None
-    return True
+async def _serve(bus: EventBus, server: HealthServer | None, stop: asyncio.Event) -> None:
+    async with AsyncExitStack() as stack:
+        if server is not None:
+            await stack.enter_async_context(server)
+            typer.echo(f"health at http://{server.address}/live and /ready")
+        await _work(bus, stop)
 
 
 async def _work(bus: EventBus, stop: asyncio.Event) -> None:
     started_s = time.perf_counter()
-    bus.check()
+    bus.core.check()
     typer.echo(f"bus {bus.settings.app}, version {bus.settings.version}, tables in {bus.database}")
     if bus.settings.runs_handlers:
         for group, plan in sorted(bus.subscriptions.groups().items()):
@@ -76,7 +83,7 @@ async def _work(bus: EventBus, stop: asyncio.Event) -> None:
     typer.echo(f"ready after {time.perf_counter() - started_s:.2f} s; {_activity(bus)}; Ctrl-C stops it")
     sys.stdout.flush()
     try:
-        await _watch(bus, stop)
+        await stop.wait()
     finally:
         await bus.stop()
     totals = bus.core.context.probe.totals
@@ -99,20 +106,6 @@ async def _start(bus: EventBus, stop: asyncio.Event) -> bool:
             last_error = str(error)
             await _wait(stop, _RETRY_INTERVAL_S)
     return False
-
-
-async def _watch(bus: EventBus, stop: asyncio.Event) -> None:
-    """Print which parts of the bus fail, and when they recover."""
-    known: dict[str, str] = {}
-    while not stop.is_set():
-        await _wait(stop, _HEALTH_INTERVAL_S)
-        problems = bus.problems()
-        for name in known.keys() - problems.keys():
-            typer.secho(f"{name}: recovered", fg=typer.colors.GREEN, err=True)
-        for name, problem in problems.items():
-            if known.get(name) != problem:
-                typer.secho(f"{name}: {problem.partition(_NEW_LINE)[0]}", fg=typer.colors.YELLOW, err=True)
-        known = problems
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

@@ -2,7 +2,8 @@
 
 from sparrow.client.blocking.admin import Admin
 from sparrow.client.blocking.consumer import Consumer
+from sparrow.client.blocking.health_server import HealthServer
 from sparrow.client.blocking.pop_consumer import PopConsumer
 from sparrow.client.blocking.producer import Producer
 
-__all__ = ["Admin", "Consumer", "PopConsumer", "Producer"]
+__all__ = ["Admin", "Consumer", "HealthServer", "PopConsumer", "Producer"]

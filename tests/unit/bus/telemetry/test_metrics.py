@@ -88,4 +88,4 @@ def test_an_error_in_a_callback_is_counted_and_logged(caplog: pytest.LogCaptureF
     probe.on_failed.append(fail)
     probe.failed(FailedEvent("received", 7, "order.created", "billing.v1", {}, "{}", "error", 1, 0))
     assert probe.totals["bus_callback_errors_total"] == 1
-    assert caplog.messages == ["on_failed raised an error"]
+    assert caplog.messages == ["on_failed raised an error for event order.created, message 7 in received"]

@@ -25,6 +25,26 @@ async def test_failed_work_restarts_until_it_returns():
     assert isinstance(running.problem, ValueError)
 
 
+async def test_problem_lasts_until_restarted_work_says_that_it_works():
+    works, is_broken, failures = asyncio.Event(), True, list[None]()
+
+    async def work() -> None:
+        if is_broken:
+            raise OSError("no route to host")
+        works.set()
+        await asyncio.sleep(60)
+
+    running = SupervisedTask("work", work, is_settled=works.is_set, on_failure=lambda: failures.append(None))
+    await eventually(lambda: len(failures) == 2)
+    since = running.failing_since
+    assert str(running.problem) == "no route to host"
+    is_broken = False
+    await eventually(lambda: running.problem is None)
+    assert works.is_set()
+    assert running.failing_since == since, "the second failure did not begin another problem"
+    await running.stop()
+
+
 async def test_work_that_swallows_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(supervision, "_SAY_AGAIN_S", 0.01)
     lost: list[int] = []

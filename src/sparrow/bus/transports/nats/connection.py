@@ -113,7 +113,10 @@ class NatsConnection:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.client.close()
         except (fails.Error, OSError, TimeoutError) as cause:
-            log.debug("closing a NATS connection failed", extra={"address": self.address, "error": str(cause)})
+            log.debug(
+                "the connection to NATS at %(address)s was not closed cleanly: %(error)s",
+                {"address": self.address, "error": cause},
+            )
 
     async def _closed(self) -> None:
         self.lost.set()

@@ -93,7 +93,7 @@ class NatsStreamConsumer:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):  # the client would wait forever on a broken connection
                     await self._hand_back()
         except Unavailable as lost:
-            log.info("could not leave a NATS group", extra={"group": self._group, "error": str(lost)})
+            log.info("group %(group)s could not be left on NATS: %(error)s", {"group": self._group, "error": lost})
         finally:
             await self._connection.close()
 

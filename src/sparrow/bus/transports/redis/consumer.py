@@ -113,7 +113,7 @@ class RedisStreamConsumer:
             for stream in self._streams:
                 await self._leave(stream)
         except ConnectionLost as lost:
-            log.info("could not leave a Redis group", extra={"group": self._group, "error": str(lost)})
+            log.info("group %(group)s could not be left on Redis: %(error)s", {"group": self._group, "error": lost})
         finally:
             await self._client.aclose()
 
@@ -122,7 +122,7 @@ class RedisStreamConsumer:
             with self._translated_errors():
                 await groups.leave_group(self._client, stream, self._group, self._member)
         except Busy as refusal:  # the stream or the group was removed
-            log.debug("the Redis group does not exist", extra={"group": self._group, "error": str(refusal)})
+            log.debug("group %(group)s does not exist on Redis: %(error)s", {"group": self._group, "error": refusal})
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -187,9 +187,15 @@ class RedisStreamConsumer:
                 try:
                     removed = await trim_to_slowest(self._client, stream)
                 except fails.ResponseError as refusal:  # the entries are acknowledged nevertheless
-                    log.warning("a Redis stream cannot be trimmed", extra={"stream": stream, "error": str(refusal)})
+                    log.warning(
+                        "the Redis stream %(stream)s cannot be trimmed and keeps growing: %(error)s",
+                        {"stream": stream, "error": refusal},
+                    )
                 else:
-                    log.debug("stream trimmed", extra={"stream": stream, "entries": removed})
+                    log.debug(
+                        "%(entries)d entries of the Redis stream %(stream)s were trimmed",
+                        {"stream": stream, "entries": removed},
+                    )
 
 
 def _by_stream(deliveries: Sequence[BrokerDelivery]) -> dict[str, list[str]]:

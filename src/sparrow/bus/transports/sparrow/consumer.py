@@ -42,6 +42,7 @@ class SparrowGroupConsumer:
         self._stirred = asyncio.Event()
         self._joined = asyncio.Event()
         self._scanning: asyncio.Task[None] | None = None
+        self._scan_failed = False
         self._is_closed = False
         self.on_closed: Callable[[SparrowGroupConsumer], None] = lambda _: None
 
@@ -81,8 +82,15 @@ class SparrowGroupConsumer:
             await asyncio.sleep(self._scan_interval_s)
             try:
                 await self._scan()
+                self._scan_failed = False
             except SparrowError as error:
-                log.info("topics could not be listed", extra={"group": self._consumer.group, "error": str(error)})
+                log.log(
+                    logging.DEBUG if self._scan_failed else logging.WARNING,
+                    "group %(group)s cannot list the topics of its patterns %(patterns)s: %(error)s; new topics are not"
+                    " received meanwhile",
+                    {"group": self._consumer.group, "patterns": ", ".join(self._patterns), "error": error},
+                )
+                self._scan_failed = True
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -156,7 +164,10 @@ _leaving: set[asyncio.Task[None]] = set()
 def _left(leaving: asyncio.Task[None]) -> None:
     _leaving.discard(leaving)
     if not leaving.cancelled() and (error := leaving.exception()) is not None:
-        log.warning("a consumer did not leave its group", extra={"error": str(error)})
+        log.warning(
+            "%(task)s failed: %(error)s; its queues are shared again when the broker notices that it is gone",
+            {"task": leaving.get_name(), "error": error},
+        )
 
 
 # -- the cluster ------------------------------------------------------------------------------------------------------

@@ -137,5 +137,8 @@ def to_delivery(message: StoredMessage, ack_handle: Any = None, build: HeaderBui
     try:
         return with_foreign_headers(delivery, fallback_id, build)
     except Exception:  # otherwise one message that it does not support would block the group
-        log.exception("the header builder failed", extra={"topic": message.topic, "id": fallback_id})
+        log.exception(
+            "the header builder failed for message %(id)s of topic %(topic)s; it gets the headers of its broker",
+            {"topic": message.topic, "id": fallback_id},
+        )
         return with_foreign_headers(delivery, fallback_id)

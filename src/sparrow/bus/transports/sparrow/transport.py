@@ -77,14 +77,26 @@ class SparrowTransport:
         self._timeout_ms, self._topic_queues = timeout_ms, topic_queues
         self._scan_interval_s, self._commit_interval_ms = scan_interval_s, commit_interval_ms
         self._producer: Producer | None = None
+        self._is_in_doubt = False
+        """A send did not reach its broker: `open` asks the name servers again whether there is one."""
+        self._opening = asyncio.Lock()
+        """The relay and the receivers open the transport at the same time: one producer serves them."""
         self._listenings: set[SparrowGroupConsumer] = set()
 
     def check_name(self, name: str) -> None:
         topic_of(name)
 
     async def open(self) -> None:
-        if self._producer is not None:
+        if self._producer is not None and not self._is_in_doubt:
             return
+        async with self._opening:
+            if self._producer is None:
+                self._producer = await self._open_producer()
+            elif self._is_in_doubt:
+                await check_any_broker(Admin(session=self._producer.session))
+            self._is_in_doubt = False
+
+    async def _open_producer(self) -> Producer:
         producer = Producer(
             self._name_servers,
             group="sparrow_bus",
@@ -98,12 +110,13 @@ class SparrowTransport:
         except BaseException:
             await producer.close()
             raise
-        self._producer = producer
+        return producer
 
     async def close(self) -> None:
         await asyncio.gather(*(listening.close() for listening in list(self._listenings)))
         if self._producer is not None:
             producer, self._producer = self._producer, None
+            self._opening = asyncio.Lock()  # the next open may be on another event loop
             await producer.close()
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -146,6 +159,7 @@ class SparrowTransport:
             await works[0]
         else:
             await asyncio.gather(*works)
+        self._is_in_doubt = any(isinstance(outcome, Unavailable) for outcome in outcomes)
         return outcomes
 
     async def _send_in_order(
