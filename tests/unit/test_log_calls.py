@@ -20,7 +20,7 @@ METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log", 
 LOGGERS = {"log", "logger", "logging", "_log", "_logger"}
 ALLOWED_KEYWORDS = {"exc_info", "stack_info", "stacklevel"}
 
-STILL_TO_CONVERT = {"bus", "client", "spark"}
+STILL_TO_CONVERT = {"client"}
 """Packages of `sparrow` whose log calls do not follow the convention yet."""
 
 

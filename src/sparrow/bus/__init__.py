@@ -3,19 +3,16 @@
 `EventBus` and `Publisher` block; `sparrow.bus.aio` has the same names with methods to await.
 """
 
+# ruff: noqa: E402 -- a missing SQLAlchemy is named before the imports that need it
+
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
-try:
-    import sqlalchemy as _  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "sqlalchemy":
-        raise
-    raise ModuleNotFoundError(
-        'sparrow.bus needs SQLAlchemy, which is not installed: pip install "sparrowmq[bus]"', name="sqlalchemy"
-    ) from error
+from sparrow.extras import require
+
+require("sqlalchemy", extra="bus", for_="sparrow.bus")
 
 from sparrow.bus.api import EventBus
 from sparrow.bus.codec.headers import Headers

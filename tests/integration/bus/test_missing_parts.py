@@ -27,15 +27,13 @@ def said_without(module: str, code: str) -> str:
 @pytest.mark.parametrize("imported", ["sparrow.bus", "sparrow.bus.aio", "sparrow.bus.testing"])
 def test_import_without_sqlalchemy_names_the_extra(imported: str) -> None:
     assert said_without("sqlalchemy", f"import {imported}") == (
-        'ModuleNotFoundError: sparrow.bus needs SQLAlchemy, which is not installed: pip install "sparrowmq[bus]"'
+        'sparrow.model.errors.MissingExtra: sparrow.bus needs sqlalchemy: pip install "sparrowmq[bus]"'
     )
 
 
 def test_command_line_without_sqlalchemy_names_the_extra() -> None:
     code = "from sparrow.cli.main import entry\nsys.argv = ['sparrow', 'bus', 'ddl', '--dialect', 'sqlite']\nentry()"
-    assert said_without("sqlalchemy", code) == (
-        'sparrow: sparrow.bus needs SQLAlchemy, which is not installed: pip install "sparrowmq[bus]"'
-    )
+    assert said_without("sqlalchemy", code) == ('sparrow: sparrow.bus needs sqlalchemy: pip install "sparrowmq[bus]"')
 
 
 POSTGRES, SQLITE = "postgresql://me:secret@db/shop", "sqlite:///shop.db"
