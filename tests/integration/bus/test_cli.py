@@ -223,7 +223,7 @@ def test_wrong_arguments_are_refused_with_a_clear_message(tmp_path: Path, shop: 
             "published",
             "--database",
             "nonsense",
-        ): "'nonsense' cannot be used: it is not a URL of a database. Write mysql://",
+        ): "'nonsense' cannot be used: it is not a URL of a database. Write sqlite:///nonsense if",
         (
             "list",
             "published",
