@@ -10,6 +10,7 @@ from tests.support.wait import eventually
 
 from sparrow.model.errors import ConnectionLost, SettingsError
 from sparrow.net import Address, Listener, connect
+from sparrow.net.channel import CLOSE_LINGER_S
 from sparrow.settings import NetSettings
 from sparrow.wire.frame import RemotingCommand, encode, response_to
 
@@ -103,16 +104,18 @@ async def test_a_connection_that_never_sends_is_closed():
 
 async def test_an_idle_peer_that_does_not_read_is_closed_too():
     async with (
-        running_listener(echo, idle_timeout_ms=100) as server,
+        running_listener(echo, idle_timeout_ms=500) as server,
         open_raw_connection(server.address, receive_bytes=1 << 14) as wire,
     ):
         for opaque in range(2000):
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: server.channels)
         (peer,) = server.channels
-        await eventually(lambda: peer.is_blocked or not peer.is_open)  # a stalled machine may see only the second
+        await eventually(lambda: peer.is_blocked or not peer.is_open)
+        # On a machine that stalls, the peer may be idle before its buffer is full: then it has time to read the rest.
+        patience_s = CLOSE_LINGER_S - 1 if peer.is_blocked else CLOSE_LINGER_S + 5
         await eventually(lambda: not peer.is_open)
-        await asyncio.wait_for(peer.wait_closed(), 5)
+        await asyncio.wait_for(peer.wait_closed(), patience_s)
 
 
 # -- ports ------------------------------------------------------------------------------------------------------------
