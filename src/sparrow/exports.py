@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sparrow.client.allocation import by_config as by_config
     from sparrow.client.allocation import by_machine_room as by_machine_room
     from sparrow.client.allocation import consistent_hash as consistent_hash
+    from sparrow.client.health import Finding as Finding
+    from sparrow.client.health import Health as Health
     from sparrow.client.options import ConsumeMode as ConsumeMode
     from sparrow.client.options import ConsumerOptions as ConsumerOptions
     from sparrow.client.options import PopConsumerOptions as PopConsumerOptions
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from sparrow.client.retry import DeadLetter as DeadLetter
     from sparrow.client.retry import RetryLater as RetryLater
     from sparrow.client.topic_route import TopicRoute as TopicRoute
+    from sparrow.model.codec import Codec as Codec
+    from sparrow.model.codec import JsonCodec as JsonCodec
     from sparrow.model.errors import BadRequest as BadRequest
     from sparrow.model.errors import Busy as Busy
     from sparrow.model.errors import CannotListen as CannotListen
@@ -69,6 +73,8 @@ if TYPE_CHECKING:
     from sparrow.model.errors import UnknownGroup as UnknownGroup
     from sparrow.model.errors import UnknownOffset as UnknownOffset
     from sparrow.model.errors import UnknownTopic as UnknownTopic
+    from sparrow.model.errors import UnreadableBody as UnreadableBody
+    from sparrow.model.errors import WrongServer as WrongServer
     from sparrow.model.message import AnyMessage as AnyMessage
     from sparrow.model.message import Host as Host
     from sparrow.model.message import Message as Message
@@ -107,6 +113,7 @@ else:
             "by_machine_room",
             "consistent_hash",
         ),
+        "sparrow.client.health": ("Finding", "Health"),
         "sparrow.client.options": (
             "ConsumeMode",
             "ConsumerOptions",
@@ -125,6 +132,7 @@ else:
         ),
         "sparrow.client.retry": ("DeadLetter", "RetryLater"),
         "sparrow.client.topic_route": ("TopicRoute",),
+        "sparrow.model.codec": ("Codec", "JsonCodec"),
         "sparrow.model.errors": (
             "BadRequest",
             "Busy",
@@ -154,6 +162,8 @@ else:
             "UnknownGroup",
             "UnknownOffset",
             "UnknownTopic",
+            "UnreadableBody",
+            "WrongServer",
         ),
         "sparrow.model.message": ("AnyMessage", "Host", "Message", "StoredMessage"),
         "sparrow.model.priority": ("Priority",),
