@@ -8,6 +8,7 @@ from typing import Unpack
 from sparrow.client import aio
 from sparrow.client.aio.consume.pop_consumer import POP_COUNT_MAX, PopReceipt
 from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.health import Health
 from sparrow.client.options import DEFAULT_NAME_SERVERS, PopConsumerOptions
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 
@@ -30,6 +31,10 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
         client = aio.PopConsumer(name_servers, group=group, **options)
         super().__init__(client, what="the consumer")
         self.group = client.group
+
+    def health(self) -> Health:
+        """Return what keeps the client from its work now; no finding while it does it."""
+        return self._client.health()
 
     def receive(
         self,
