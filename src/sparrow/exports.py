@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from sparrow.client.retry import DeadLetter as DeadLetter
     from sparrow.client.retry import RetryLater as RetryLater
     from sparrow.client.topic_route import TopicRoute as TopicRoute
+    from sparrow.model.codec import Codec as Codec
+    from sparrow.model.codec import JsonCodec as JsonCodec
     from sparrow.model.errors import BadRequest as BadRequest
     from sparrow.model.errors import Busy as Busy
     from sparrow.model.errors import CannotListen as CannotListen
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
     from sparrow.model.errors import UnknownGroup as UnknownGroup
     from sparrow.model.errors import UnknownOffset as UnknownOffset
     from sparrow.model.errors import UnknownTopic as UnknownTopic
+    from sparrow.model.errors import UnreadableBody as UnreadableBody
+    from sparrow.model.errors import WrongServer as WrongServer
     from sparrow.model.health import Finding as Finding
     from sparrow.model.health import Health as Health
     from sparrow.model.message import AnyMessage as AnyMessage
@@ -128,6 +132,7 @@ else:
         ),
         "sparrow.client.retry": ("DeadLetter", "RetryLater"),
         "sparrow.client.topic_route": ("TopicRoute",),
+        "sparrow.model.codec": ("Codec", "JsonCodec"),
         "sparrow.model.errors": (
             "BadRequest",
             "Busy",
@@ -158,6 +163,8 @@ else:
             "UnknownGroup",
             "UnknownOffset",
             "UnknownTopic",
+            "UnreadableBody",
+            "WrongServer",
         ),
         "sparrow.model.health": ("Finding", "Health"),
         "sparrow.model.message": ("AnyMessage", "Host", "Message", "StoredMessage"),

@@ -31,6 +31,11 @@ class LogIntervals:
         self._findings[subject] = cause, now_s + interval_s, interval_s
         return True
 
+    def is_waiting(self, subject: Hashable) -> bool:
+        """Return whether a finding was logged, and its interval is not over yet."""
+        known = self._findings.get(subject)
+        return known is not None and self._now_s() < known[1]
+
     def __contains__(self, subject: Hashable) -> bool:
         return subject in self._findings
 

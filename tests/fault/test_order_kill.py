@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ class Members:
         consumer = Consumer(self._name_servers, group=GROUP, commit_interval_ms=200)
         await consumer.subscribe(TOPIC)
         self._present[name] = consumer
-        await consumer.start(lambda message: self._history.handle(message, name), orderly=True)
+        await consumer.start(partial(self._history.handle, member=name), orderly=True)
 
     async def leave(self, name: str) -> None:
         self.left += 1

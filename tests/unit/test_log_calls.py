@@ -20,9 +20,6 @@ METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log", 
 LOGGERS = {"log", "logger", "logging", "_log", "_logger"}
 ALLOWED_KEYWORDS = {"exc_info", "stack_info", "stacklevel"}
 
-STILL_TO_CONVERT = {"client"}
-"""Packages of `sparrow` whose log calls do not follow the convention yet."""
-
 
 def log_calls(source: str) -> Iterator[ast.Call]:
     for node in ast.walk(ast.parse(source)):
@@ -86,19 +83,10 @@ def test_calls_that_break_the_convention_are_found(call, problem):
 def test_every_log_call_names_its_values_in_the_sentence():
     wrong = []
     for path in sorted(SRC.rglob("*.py")):
-        parts = path.relative_to(SRC).parts
-        if parts[0] == "sparrow" and parts[1] in STILL_TO_CONVERT:
-            continue
         for call in log_calls(path.read_text(encoding="utf-8")):
             if (problem := problem_of(call)) is not None:
                 wrong.append(f"{path.relative_to(ROOT)}:{call.lineno}: the log call {problem}")
     assert not wrong, "\n".join(wrong)
-
-
-def test_no_package_is_excused_without_need():
-    for package in STILL_TO_CONVERT:
-        calls = [call for path in (SRC / "sparrow" / package).rglob("*.py") for call in log_calls(path.read_text())]
-        assert any(map(problem_of, calls)), f"every log call in {package} follows the convention: remove it here"
 
 
 def test_the_formatter_in_the_docs_shows_the_sentence_and_its_values():

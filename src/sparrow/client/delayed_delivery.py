@@ -11,6 +11,7 @@ import binascii
 from datetime import datetime
 from typing import NamedTuple
 
+from sparrow.client.option_checks import validate_value
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused
 from sparrow.model.message import AnyMessage, Message
@@ -26,12 +27,14 @@ def with_delivery_time(
     deliver_after_ms: int | None = None,
     delay_level: int | None = None,
 ) -> AnyMessage:
-    """Return the message with a delivery time (a datetime, or ms since 1970), a delay, or a delay level."""
+    """Return the message with a delivery time (a datetime with a zone, or ms since 1970), a delay, or a delay level."""
     if (deliver_at is not None) + (deliver_after_ms is not None) + (delay_level is not None) > 1:
         raise Refused("a message has one delivery time: use only one of deliver_at, deliver_after_ms and delay_level")
     if deliver_at is not None:
+        validate_value("deliver_at", deliver_at, datetime | int, "send")
         return with_properties(message, {PROPERTY_TIMER_DELIVER_MS: str(_ms_of(deliver_at))})
     if deliver_after_ms is not None:
+        validate_value("deliver_after_ms", deliver_after_ms, int, "send")
         if deliver_after_ms < 0:
             raise Refused(f"deliver_after_ms is {deliver_after_ms}: use 0 or more")
         # Sent as a delay: the broker computes the time with its own clock.
@@ -43,8 +46,8 @@ def with_delivery_time(
 
 def validate_delay_level(level: int) -> int:
     """Return the level if it exists; raise `Refused` otherwise."""
-    if not 1 <= level <= len(DELAY_LEVELS_MS):
-        raise Refused(f"there is no delay level {level}: use 1 to {len(DELAY_LEVELS_MS)}")
+    if type(level) is not int or not 1 <= level <= len(DELAY_LEVELS_MS):
+        raise Refused(f"there is no delay level {level!r}: use 1 to {len(DELAY_LEVELS_MS)}")
     return level
 
 

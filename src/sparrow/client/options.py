@@ -1,7 +1,8 @@
 """Options of producers and consumers, written once for both flavours of the client.
 
-`ProducerOptions`, `ConsumerOptions` and `PopConsumerOptions` name and type the keyword arguments of the constructors;
-the `*_DEFAULTS` tables hold the values of those that the caller leaves out.
+`ProducerOptions`, `ConsumerOptions` and `PopConsumerOptions` name and type the keyword arguments of the constructors,
+which check what they are given against these annotations; the `*_DEFAULTS` tables hold the values of those that the
+caller leaves out.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
 
 import msgspec
 
 from sparrow.client.allocation import AllocationStrategy, averagely
+from sparrow.client.option_checks import refuse_unknown, validate_options, validate_value
 from sparrow.client.priority_lanes import STARVATION_MS
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.message import StoredMessage
@@ -28,11 +30,15 @@ DEFAULT_PRODUCER_GROUP = "sparrow_producer"
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """Limit of a body and of a batch: the default of RocketMQ's clients and brokers."""
 
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
 ConsumeMode = Literal["cluster", "broadcast"]
 """`cluster`: the members of a group share the queues. `broadcast`: every member reads all queues."""
 
 StartPosition = Literal["first", "last"] | datetime
-"""A position in a queue: its first message, the end after its last message, or the first message stored at a time."""
+"""A position in a queue: its first message, the end after its last message, or the first message stored at a time (a
+datetime with a time zone)."""
 
 TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[TransactionState]]
 """Returns the state of the transaction that a half message belongs to. Only the asyncio client accepts a coroutine."""
@@ -57,25 +63,30 @@ class Prefetch(msgspec.Struct, frozen=True, kw_only=True):
     long_poll_ms: int = 15_000
     """How long a broker may hold a pull that finds no message (long polling)."""
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            hint = NotNegative if name == "long_poll_ms" else AtLeastOne
+            validate_value(name, getattr(self, name), hint, "Prefetch")
+
 
 class ProducerOptions(TypedDict, total=False):
     """Keyword arguments of `Producer`."""
 
-    timeout_ms: int
+    timeout_ms: AtLeastOne
     """For all attempts of a send together."""
-    retries: int
+    retries: NotNegative
     """Attempts after the first."""
-    linger_ms: float | None
+    linger_ms: Annotated[float, msgspec.Meta(ge=0)] | None
     """How long messages wait to be sent in one batch; None sends each in a request of its own."""
-    batch_bytes_max: int
-    batch_count_max: int
-    unsent_bytes_max: int
+    batch_bytes_max: AtLeastOne
+    batch_count_max: AtLeastOne
+    unsent_bytes_max: AtLeastOne
     """Memory budget of messages that are not acknowledged yet."""
-    message_bytes_max: int
+    message_bytes_max: AtLeastOne
     """Limit of a body and of a batch."""
-    default_topic_queues: int
+    default_topic_queues: NotNegative
     """Queues of a topic that the first message creates."""
-    compress_above_bytes: int | None
+    compress_above_bytes: NotNegative | None
     """Compress longer bodies; None never does."""
     selector: QueueSelector | None
     """Chooses the queue of each message; None uses all queues in turn and avoids slow brokers."""
@@ -116,18 +127,18 @@ class ConsumerOptions(TypedDict, total=False):
     strategy: AllocationStrategy
     """How the members of a group share the queues; all members must use the same."""
     prefetch: Prefetch | None
-    commit_interval_ms: int
+    commit_interval_ms: AtLeastOne
     offsets_path: Path | str | None
     """The file in which a broadcast consumer keeps its offsets; None keeps them in memory."""
-    retries_max: int | None
+    retries_max: NotNegative | None
     """After this many retries, a message whose handler fails again becomes a dead letter. None: as the group is
     configured (16 retries); in orderly consumption, without limit."""
-    starvation_ms: int
+    starvation_ms: NotNegative
     """In a topic with priority lanes, a lower priority gets a share of the deliveries once its first message is
     this old; 0 keeps strict priority."""
     trace: bool
     """Record what handlers do in the trace topic."""
-    timeout_ms: int
+    timeout_ms: AtLeastOne
     """Of every request other than a pull."""
     instance_name: str | None
     """The client id is `ip@instance_name`, unique in the group; None makes one up."""
@@ -154,9 +165,9 @@ CONSUMER_DEFAULTS: ConsumerOptions = {
 class PopConsumerOptions(TypedDict, total=False):
     """Keyword arguments of `PopConsumer`."""
 
-    invisible_ms: int
+    invisible_ms: AtLeastOne
     """How long a received message is invisible to other consumers."""
-    timeout_ms: int
+    timeout_ms: AtLeastOne
     credentials: Credentials | None
     """Sign every request, for brokers that require tokens."""
 
@@ -166,10 +177,11 @@ POP_CONSUMER_DEFAULTS: PopConsumerOptions = {"invisible_ms": 60_000, "timeout_ms
 OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any])
 
 
-def complete_options(client: str, given: OptionsT, defaults: OptionsT) -> OptionsT:
-    """Return the options with a default for each that is missing; raise `TypeError` for an unknown name."""
-    unknown = given.keys() - defaults.keys()
-    if unknown:
-        names = ", ".join(sorted(defaults))
-        raise TypeError(f"{client} has no option {', '.join(sorted(unknown))}; its options are group, {names}")
+def complete_options(client: str, given: OptionsT, defaults: OptionsT, kind: type[OptionsT]) -> OptionsT:
+    """Return the options of `kind` with a default for each that is missing.
+
+    Raise `TypeError` for an unknown name, and `SettingsError` for a value that cannot be used.
+    """
+    refuse_unknown(client, given, defaults)
+    validate_options(client, given, kind)
     return cast(OptionsT, {**defaults, **given})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.model.errors import BadRequest
+from sparrow.model.errors import BadRequest, SettingsError
 from sparrow.model.protocol import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.wire.bodies import SubscriptionData
 from sparrow.wire.hashes import java_hash
@@ -32,6 +32,9 @@ class Subscription(msgspec.Struct, frozen=True):
 
         `"*"` and `""` match everything, `"a || b"` two tags; an SQL92 condition is sent to the broker as it is.
         """
+        if type(expression) is not str:
+            advice = "one text: '*', or tags such as 'paid || shipped'"
+            raise SettingsError("expression", expression, "subscribe", advice)
         if expression_type == EXPRESSION_SQL92:
             if not expression.strip():
                 raise BadRequest("Subscription", "expression", "is empty: SQL92 needs a condition")

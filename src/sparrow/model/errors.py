@@ -23,6 +23,24 @@ class ProtocolError(SparrowError):
     """A peer or a file violates the format. Only that connection is closed."""
 
 
+class UnreadableBody(SparrowError):
+    """The body of a message is not what its reader expects. The cause says what is wrong."""
+
+    def __init__(self, topic: str, message_id: str | None, body: bytes, codec: object, why: object) -> None:
+        super().__init__(topic, message_id, body, codec, why)
+        self.topic, self.message_id, self.body, self.codec, self.why = topic, message_id, body, codec, why
+
+    def __str__(self) -> str:
+        name = type(self.codec).__name__
+        form = "the expected JSON" if name == "JsonCodec" else f"what {name} reads"
+        which = f"message {self.message_id}" if self.message_id else "a message"
+        begins = f"it begins with {bytes(self.body[:40])!r}" if self.body else "it is empty"
+        return (
+            f"the body of {which} of topic {self.topic!r} is not {form} ({self.why}); {begins}: read "
+            "message.body, or decode it as its sender encoded it"
+        )
+
+
 # -- refused: the caller has to change something ----------------------------------------------------------------------
 
 
@@ -107,6 +125,24 @@ class GroupRequired(Refused):
 
     def __str__(self) -> str:
         return f"{self.what} needs a consumer group: create the consumer with group=..."
+
+
+class WrongServer(Refused):
+    """A broker listens where a name server is meant, or the other way round."""
+
+    def __init__(self, address: str, is_broker: bool) -> None:
+        super().__init__(address, is_broker)
+        self.address, self.is_broker = address, is_broker
+
+    def __str__(self) -> str:
+        if self.is_broker:
+            return (
+                f"{self.address} is the address of a broker, not of a name server: use the port of a name server, "
+                "usually 9876"
+            )
+        return (
+            f"{self.address} is the address of a name server, not of a broker: use the port of a broker, usually 10911"
+        )
 
 
 class IllegalMessage(Refused):

@@ -16,6 +16,10 @@ class Finding(msgspec.Struct, frozen=True):
     """What happens, with which value, and what to do."""
     since: datetime
     """When it began."""
+    address: str | None = None
+    """The server that it is about, if it is about one."""
+    topic: str | None = None
+    """The topic that it is about, if it is about one."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -25,3 +29,6 @@ class Health(msgspec.Struct, frozen=True):
     """Whether the work can be done."""
     findings: tuple[Finding, ...] = ()
     """What hinders it, the oldest first."""
+
+    def __str__(self) -> str:
+        return "; ".join(finding.text for finding in self.findings) or "ok"

@@ -5,9 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Never, Protocol, TypeVar, overload
 
 import msgspec
 
+from sparrow.model.codec import ANY_JSON, Codec, JsonCodec
+from sparrow.model.errors import UnreadableBody
+from sparrow.model.message_arguments import (
+    encode_body,
+    text_keys,
+    text_pair,
+    text_pairs,
+    text_tag,
+    unknown_argument,
+)
 from sparrow.model.priority import Priority, parse_priority
 from sparrow.model.protocol import (
     PROPERTY_KEYS,
@@ -16,6 +27,8 @@ from sparrow.model.protocol import (
     PROPERTY_UNIQUE_KEY,
 )
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
+
+T = TypeVar("T")
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -33,11 +46,24 @@ class Host(msgspec.Struct, frozen=True):
 LOOPBACK_HOST = Host()
 
 
-class _WellKnownProperties:
-    """Properties of a message that have a meaning in the protocol, read by name."""
+class _MessageContent:
+    """The body of a message as a value, and the properties that have a meaning in the protocol, by name."""
 
     __slots__ = ()
+    topic: str
+    body: bytes
     properties: dict[str, str]
+
+    def decode(self, codec: Codec[T]) -> T:
+        """Return the value of the body; raise `UnreadableBody` if the codec cannot read it."""
+        try:
+            return codec.decode(self.body)
+        except Exception as cause:
+            raise UnreadableBody(self.topic, self.unique_key, self.body, codec, cause) from cause
+
+    def _json_value(self, type: Any = Any) -> Any:
+        """Return the value of a JSON body, of this type if one is given; raise `UnreadableBody` if it is none."""
+        return self.decode(ANY_JSON if type is Any else JsonCodec(type))
 
     @property
     def tags(self) -> str | None:
@@ -55,13 +81,52 @@ class _WellKnownProperties:
         return self.properties.get(PROPERTY_UNIQUE_KEY)
 
 
+class _MakeJson(Protocol):
+    def __call__(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        priority: Priority | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> Message: ...
+
+
+class _ReadJson(Protocol):
+    @overload
+    def __call__(self) -> Any: ...
+    @overload
+    def __call__(self, type: type[T]) -> T: ...
+
+
+class _Json:
+    """The member `json` of `Message`: called on the class it makes a message, called on a message it returns the value.
+
+    It is one name because that is what people try, with any HTTP library in mind.
+    """
+
+    @overload
+    def __get__(self, message: None, owner: type[Message]) -> _MakeJson: ...
+    @overload
+    def __get__(self, message: Message, owner: type[Message]) -> _ReadJson: ...
+    def __get__(self, message: Message | None, owner: type[Message]) -> Any:
+        return owner._of_json if message is None else message._json_value
+
+
 @dataclass(slots=True, init=False)
-class Message(_WellKnownProperties):
+class Message(_MessageContent):
     """A message to send.
 
     ```python
     Message("orders", b"a book", tags="paid", keys=["order-7"], properties={"city": "Oslo"})
+    Message.json("orders", {"item": "a book"}, tags="paid")
     ```
+
+    `Message.json(topic, value, ...)` makes a message with a JSON body, `message.json()` returns the value of one;
+    `message.json(Order)` checks it against a type.
     """
 
     topic: str
@@ -72,29 +137,69 @@ class Message(_WellKnownProperties):
     def __init__(
         self,
         topic: str,
-        body: bytes | str = b"",
+        body: bytes | str | bytearray | memoryview = b"",
         *,
         tags: str | None = None,
         keys: str | Iterable[str] = (),
         priority: Priority | str | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
+        **unknown: Never,
     ) -> None:
         """Create a message; a text body is encoded as UTF-8.
 
         `tags`: what tag filters compare. `keys`: by which the message can be found again. `priority`: high, middle or
         low, in topics with priority lanes. `properties`: any other pairs of text. `flag`: a number for the application.
         """
+        # Hot path. Exact types are compared here, and anything else is left to the functions of `message_arguments`.
+        # The dict of unknown arguments, which is empty, becomes that of the properties: another one would cost time.
+        if unknown:
+            raise unknown_argument(*unknown)
         self.topic = topic
-        self.body = body.encode() if isinstance(body, str) else body
+        self.body = body if type(body) is bytes else body.encode() if type(body) is str else encode_body(body)
+        self.properties = unknown  # type: ignore[assignment]
         self.flag = flag
-        own = self.properties = dict(properties) if properties else {}
+        if properties:
+            own = self.properties
+            for name, value in properties.items() if type(properties) is dict else text_pairs(properties):
+                if type(value) is not str or type(name) is not str:
+                    name, value = text_pair(name, value)
+                own[name] = value
         if tags:
-            own[PROPERTY_TAGS] = tags
+            self.properties[PROPERTY_TAGS] = tags if type(tags) is str else text_tag(tags)
         if keys:
-            own[PROPERTY_KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+            self.properties[PROPERTY_KEYS] = keys if type(keys) is str else text_keys(keys)
         if priority is not None:
-            own[PROPERTY_PRIORITY] = (priority if isinstance(priority, Priority) else parse_priority(priority)).label
+            level = priority if isinstance(priority, Priority) else parse_priority(priority)
+            self.properties[PROPERTY_PRIORITY] = level.label
+
+    json = _Json()
+
+    @classmethod
+    def encode(
+        cls,
+        topic: str,
+        value: T,
+        codec: Codec[T],
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        priority: Priority | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> Message:
+        """Create a message whose body is a value, encoded by a codec."""
+        return cls(
+            topic, codec.encode(value), tags=tags, keys=keys, priority=priority, properties=properties, flag=flag
+        )
+
+    @classmethod
+    def _of_json(cls, topic: str, value: Any, **others: Any) -> Message:
+        try:
+            body = ANY_JSON.encode(value)
+        except TypeError as cause:
+            raise TypeError(f"a {type(value).__name__} cannot be written as JSON: {cause}") from cause
+        return cls(topic, body, **others)
 
     @classmethod
     def of(
@@ -112,7 +217,7 @@ class Message(_WellKnownProperties):
         return cls(topic, body, tags=tags, keys=keys, priority=priority, properties=properties)
 
 
-class StoredMessage(_WellKnownProperties, msgspec.Struct, kw_only=True):
+class StoredMessage(_MessageContent, msgspec.Struct, kw_only=True):
     """A message read from a broker: what the sender set, and where and when it was stored."""
 
     topic: str
@@ -130,6 +235,14 @@ class StoredMessage(_WellKnownProperties, msgspec.Struct, kw_only=True):
     reconsume_times: int = 0
     prepared_offset: int = 0
     """Physical offset of the half message of a committed transaction, otherwise 0."""
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: Any = Any) -> Any:
+        """Return the value of a JSON body, of this type if one is given; raise `UnreadableBody` if it is none."""
+        return self._json_value(type)
 
     @property
     def queue(self) -> Queue:

@@ -68,9 +68,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
 
 
-def is_legal_name(name: str) -> bool:
-    """Return whether the name has only characters that topics and groups may have."""
-    return _LEGAL.fullmatch(name) is not None
+def is_legal_name(name: object) -> bool:
+    """Return whether the name is a text that has only characters that topics and groups may have."""
+    return isinstance(name, str) and _LEGAL.fullmatch(name) is not None
 
 
 def is_system_topic(name: str) -> bool:

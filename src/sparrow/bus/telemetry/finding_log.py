@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparrow.bus.sql.database import is_unreachable
+from sparrow.log_intervals import LogIntervals
 from sparrow.model.errors import Unavailable
 from sparrow.model.health import Finding
 
 log = logging.getLogger(__name__)
-
-REPEAT_MIN_S = 60.0
-REPEAT_MAX_S = 600.0
 
 
 class KeyedFinding(NamedTuple):
@@ -27,38 +24,31 @@ class KeyedFinding(NamedTuple):
     """Its traceback is logged once."""
 
 
-@dataclass
-class _Logged:
-    finding: Finding
-    repeat_s: float
-    due_s: float
-
-
 class FindingLog:
     """The log of the findings of one bus."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._logged: dict[str, _Logged] = {}
+        self._intervals = LogIntervals(clock)
+        self._lasting: dict[str, Finding] = {}
 
     def update(self, found: Iterable[KeyedFinding]) -> None:
         """Log what has begun, what still lasts and is due again, and what is over."""
-        now_s, by_key = self._clock(), {each.key: each for each in found}
-        for key in self._logged.keys() - by_key.keys():
-            over = self._logged.pop(key).finding
+        by_key = {each.key: each for each in found}
+        for key in self._lasting.keys() - by_key.keys():
+            over = self._lasting.pop(key)
+            self._intervals.end(key)
             log.info("%(cause)s: over, it began at %(since)s", {"cause": over.cause, "since": _shown(over)})
         for key, (_, finding, error) in by_key.items():
-            logged = self._logged.get(key)
-            if logged is None:
-                self._logged[key] = _Logged(finding, REPEAT_MIN_S, now_s + REPEAT_MIN_S)
+            if not self._intervals.is_due(key):
+                continue
+            if key not in self._lasting:
+                self._lasting[key] = finding
                 log.warning(
                     "%(cause)s: %(text)s",
                     {"cause": finding.cause, "text": finding.text},
                     exc_info=error if has_useful_traceback(error) else None,
                 )
-            elif now_s >= logged.due_s:
-                logged.repeat_s = min(logged.repeat_s * 2, REPEAT_MAX_S)
-                logged.due_s = now_s + logged.repeat_s
+            else:
                 log.warning(
                     "%(cause)s: %(text)s (since %(since)s)",
                     {"cause": finding.cause, "text": finding.text, "since": _shown(finding)},

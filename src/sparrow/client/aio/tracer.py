@@ -255,7 +255,10 @@ class Tracer:
 
     def _drop(self, count: int, why: str) -> None:
         self.dropped += count
-        log.info("traces dropped", extra={"group": self._group, "count": count, "error": why})
+        log.info(
+            "%(count)d traces of group %(group)s dropped: %(error)s",
+            {"group": self._group, "count": count, "error": why},
+        )
 
 
 def _kind_of(message: AnyMessage) -> TracedMessageType:

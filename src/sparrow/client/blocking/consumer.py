@@ -13,8 +13,11 @@ from sparrow.client.aio.consume.consumer import fetch_items
 from sparrow.client.aio.consume.pull import PullResult
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.blocking.fetch_buffer import FetchBuffer
-from sparrow.client.options import ConsumerOptions, StartPosition
+from sparrow.client.handler_checks import refuse_awaitable, require_plain_function
+from sparrow.client.option_checks import validate_value
+from sparrow.client.options import AtLeastOne, ConsumerOptions, StartPosition
 from sparrow.model.errors import Closed
+from sparrow.model.health import Health
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
@@ -77,6 +80,10 @@ class Consumer(BlockingClient[aio.Consumer]):
         """Read exactly these queues, whatever other members of the group read. Offsets are committed as usual."""
         self._run(self._client.assign(queues, expression))
 
+    def health(self) -> Health:
+        """Return what keeps the client from its work now; no finding while it does it."""
+        return self._client.health()
+
     # -- taking messages ----------------------------------------------------------------------------------------------
 
     def start(
@@ -92,6 +99,8 @@ class Consumer(BlockingClient[aio.Consumer]):
         consumer.start(lambda message: print(message.body), workers=4)
         ```
         """
+        require_plain_function(handler, "the handler")
+        validate_value("workers", workers, AtLeastOne, "start")
         pool = ThreadPoolExecutor(workers, thread_name_prefix=f"consume {self.group}")
 
         async def handled(given: Any) -> None:
@@ -250,7 +259,7 @@ class Consumer(BlockingClient[aio.Consumer]):
 
 def _handle(handler: BlockingMessageHandler, given: Any) -> None:
     try:
-        handler(given)
+        refuse_awaitable(handler(given), "the handler")
     except Exception as error:
         if isinstance(error, StopIteration):  # a future cannot hold it
             raise RuntimeError("the handler raised StopIteration") from error

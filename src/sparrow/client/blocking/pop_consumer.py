@@ -9,6 +9,7 @@ from sparrow.client import aio
 from sparrow.client.aio.consume.pop_consumer import POP_COUNT_MAX, PopReceipt
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.options import PopConsumerOptions
+from sparrow.model.health import Health
 from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 
 
@@ -28,6 +29,10 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
         client = aio.PopConsumer(name_servers, group=group, **options)
         super().__init__(client, what="the consumer")
         self.group = client.group
+
+    def health(self) -> Health:
+        """Return what keeps the client from its work now; no finding while it does it."""
+        return self._client.health()
 
     def receive(
         self,

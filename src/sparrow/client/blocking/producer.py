@@ -14,8 +14,11 @@ from typing import Any, NamedTuple, Unpack
 
 from sparrow.client import aio
 from sparrow.client.aio.produce.transactions import validate_transaction_state
+from sparrow.client.blocking import exit_flush
 from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.client.delayed_delivery import with_delivery_time
+from sparrow.client.handler_checks import refuse_awaitable, require_plain_function
 from sparrow.client.options import (
     DEFAULT_PRODUCER_GROUP,
     ProducerOptions,
@@ -23,6 +26,7 @@ from sparrow.client.options import (
 )
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import Busy, Closed, SparrowError
+from sparrow.model.health import Health
 from sparrow.model.message import AnyMessage, StoredMessage
 from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult
@@ -70,12 +74,18 @@ class Producer(BlockingClient[aio.Producer]):
             options["transaction_checker"] = run_in_thread(checker)
         client = aio.Producer(name_servers, group=group, **options)
         super().__init__(client, what="the producer")
+        client.reports_unsent = False  # `exit_flush` does
         self.group = client.group
         self._waiting: deque[_HandedOver] = deque()
         self._waiting_bytes = 0
         self._space_freed = threading.Condition(threading.Lock())
         self._is_handing_over = False
         self._handover: asyncio.Task[None] | None = None
+        self._unsettled = 0
+        """Messages that are handed over and neither stored nor failed."""
+        self._failed = 0
+        """Messages of `send_soon` that have failed since the last `flush`."""
+        self._failure: BaseException | None = None
 
     def send(
         self,
@@ -176,6 +186,10 @@ class Producer(BlockingClient[aio.Producer]):
             )
         )
 
+    def health(self) -> Health:
+        """Return what keeps the client from its work now; no finding while it does it."""
+        return self._client.health()
+
     # -- taking back, transactions, requests --------------------------------------------------------------------------
 
     def recall(self, sent: SendResult | str) -> str:
@@ -207,9 +221,11 @@ class Producer(BlockingClient[aio.Producer]):
         `work` returns a `TransactionState`, or None to commit; an exception rolls back. After
         `TransactionState.UNKNOWN` the broker asks the `transaction_checker`.
         """
+        require_plain_function(work, "the work of the transaction")
         sent = self.begin_transaction(message, queue=queue)
         try:
             returned = work(message)
+            refuse_awaitable(returned, "the work of the transaction")
             state = TransactionState.COMMIT if returned is None else validate_transaction_state(returned)
         except BaseException:
             self._roll_back(sent)
@@ -230,7 +246,10 @@ class Producer(BlockingClient[aio.Producer]):
         try:
             self.end_transaction(sent, TransactionState.ROLLBACK)
         except SparrowError as error:
-            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "error": str(error)})
+            log.warning(
+                "transaction %(message_id)s is not rolled back: %(error)s; the broker will check back",
+                {"message_id": sent.message_id, "error": str(error)},
+            )
 
     def request(
         self,
@@ -250,10 +269,33 @@ class Producer(BlockingClient[aio.Producer]):
     def flush(self) -> None:
         """Wait until every message sent so far is stored or has failed; the futures hold the results."""
         self._run(self._flush())
+        self._failed = 0
 
     def close(self) -> None:
         """Send what is unsent, unregister from the brokers, and close the connections."""
+        exit_flush.remove(self._flush_at_exit)
         self._close(self._flush_and_close())
+
+    def _flush_at_exit(self, timeout_s: float) -> tuple[int, str]:
+        """Send what is unsent because the program ends; return how many messages are not stored, and why."""
+        loop = self._loop
+        if loop is None or not loop.is_of_this_process:
+            return 0, ""
+        why = ""
+        try:
+            loop.run(self._flush(), timeout_s)
+        except TimeoutError:
+            why = f"no broker acknowledged them within {self._client.timeout_ms} ms"
+        except SparrowError as error:
+            why = str(error)
+        return len(self._waiting) + self._unsettled + self._failed, why or str(self._failure)
+
+    def _opened(self) -> LoopThread:
+        if self._loop is not None:
+            return self._loop
+        opened = super()._opened()
+        exit_flush.add(self._flush_at_exit, self._client.timeout_ms)
+        return opened
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
@@ -277,11 +319,14 @@ class Producer(BlockingClient[aio.Producer]):
                     self._is_handing_over = False
                     return
                 taken, self._waiting = self._waiting, deque()
+                self._unsettled += len(taken)
                 self._waiting_bytes = 0
                 self._space_freed.notify_all()
             for number, sent in enumerate(taken, start=1):
                 if sent.future.set_running_or_notify_cancel():
                     await self._hand_over(sent)
+                else:
+                    self._unsettled -= 1
                 if number % HANDOVER_COUNT_MAX == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -297,24 +342,33 @@ class Producer(BlockingClient[aio.Producer]):
             )
             await asyncio.wait([sending])
         except Exception as error:
-            future.set_exception(error)
+            self._fail(future, error)
             return
-        sending.add_done_callback(lambda done: _settle(future, done))
+        sending.add_done_callback(lambda done: self._settle(future, done))
+
+    def _settle(self, future: Future[SendResult], done: asyncio.Future[SendResult]) -> None:
+        if done.cancelled():
+            self._fail(future, Closed("the producer"))
+        elif (error := done.exception()) is not None:
+            self._fail(future, error)
+        else:
+            self._unsettled -= 1
+            future.set_result(done.result())
+
+    def _fail(self, future: Future[SendResult], error: BaseException) -> None:
+        self._unsettled -= 1
+        self._failed += 1
+        self._failure = error
+        future.set_exception(error)
 
 
 def run_in_thread(checker: TransactionChecker) -> TransactionChecker:
     """Return a checker that runs in a thread: it may query a database, and must not block the event loop."""
+    require_plain_function(checker, "the transaction checker")
 
     async def check(message: StoredMessage) -> TransactionState:
-        return validate_transaction_state(await asyncio.to_thread(checker, message))
+        returned = await asyncio.to_thread(checker, message)
+        refuse_awaitable(returned, "the transaction checker")
+        return validate_transaction_state(returned)
 
     return check
-
-
-def _settle(future: Future[SendResult], done: asyncio.Future[SendResult]) -> None:
-    if done.cancelled():
-        future.set_exception(Closed("the producer"))
-    elif (error := done.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(done.result())

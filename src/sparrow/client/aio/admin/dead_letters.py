@@ -10,6 +10,7 @@ from sparrow.client.aio.admin.queue_bounds import fetch_queue_bounds
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullStatus, pull
 from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.option_checks import validate_value
 from sparrow.client.retry import make_redriven_message
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import Refused, UnknownTopic
@@ -85,6 +86,7 @@ def dead_letter_filter(
     if ids is not None:
         wanted = {ids} if isinstance(ids, str) else set(ids)
         return lambda letter: not wanted.isdisjoint(known_ids(letter))
+    validate_value("since", since, datetime | int | None, "redrive")
     since_ms = 0 if since is None else int(since.timestamp() * 1000) if isinstance(since, datetime) else since
     return lambda letter: letter.store_ms >= since_ms
 

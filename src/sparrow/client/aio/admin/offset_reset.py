@@ -8,6 +8,7 @@ from sparrow.client.aio.admin.clusters import gather_all
 from sparrow.client.aio.admin.groups import fetch_members_on
 from sparrow.client.aio.admin.topics import NEWEST_MS, search_offset
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.option_checks import validate_value
 from sparrow.client.options import StartPosition
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused
@@ -22,6 +23,7 @@ async def reset_offsets(
     session: ClientSession, group: str, topic: str, to: StartPosition | int, *, force: bool
 ) -> dict[QueueRef, int]:
     """Reset a group on a topic, and return the new offset of each queue."""
+    validate_value("to", to, StartPosition | int, "reset_offsets")
     route = await session.route(topic, is_fresh=True)
     request = ResetOffset(topic, group, _time_ms(to), force)
     parts = await gather_all(

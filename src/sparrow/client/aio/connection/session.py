@@ -11,59 +11,43 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from random import randrange
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from sparrow.client.aio.connection.group_conflicts import GroupConflictLog
+from sparrow.client.aio.connection.response_errors import error_of
+from sparrow.client.aio.connection.session_users import SessionConsumer, TransactionCheckResponder
+from sparrow.client.health import HealthMonitor
 from sparrow.client.identity import local_ip, make_client_id, make_unique_ids
 from sparrow.client.options import default_name_servers
 from sparrow.client.topic_route import TopicRoute
-from sparrow.model.errors import ConnectionLost, SettingsError, SparrowError, Unavailable, UnknownTopic
+from sparrow.model.errors import (
+    ConnectionLost,
+    SettingsError,
+    SparrowError,
+    Unavailable,
+    UnknownTopic,
+    WrongServer,
+)
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import AUTO_CREATE_TOPIC
-from sparrow.model.queue import QueueRef
 from sparrow.model.token import Credentials
 from sparrow.net.address import Address, parse_addresses
 from sparrow.net.channel import Channel, connect
 from sparrow.net.dispatcher import HandlerResult, RequestContext, RequestDispatcher
 from sparrow.wire import bodies
-from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, RouteData
+from sparrow.wire.bodies import HeartbeatData, ProducerData, RouteData
 from sparrow.wire.codes import RequestCode, ResponseCode
-from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.frame import RemotingCommand
-from sparrow.wire.headers import CheckTransaction, GetRoute, Header, Heartbeat
+from sparrow.wire.headers import GetRoute, Header, Heartbeat
 from sparrow.wire.signing import sign
 
 log = logging.getLogger(__name__)
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 
 ClientRequestHandler = Callable[[Any, "ClientSession", RequestContext], Coroutine[Any, Any, HandlerResult]]
-
-
-class SessionConsumer(Protocol):
-    """What the session and the brokers' requests need of a consumer."""
-
-    started_ms: int
-
-    is_orderly: bool
-
-    def heartbeat_data(self) -> ConsumerData:
-        """Return what heartbeats report about the consumer."""
-        ...
-
-    def on_members_changed(self) -> None: ...
-    async def reset_offsets(self, offsets: dict[QueueRef, int]) -> None: ...
-    def positions(self, topic: str | None = None) -> dict[QueueRef, int]: ...
-    def queue_states(self) -> dict[QueueRef, tuple[int, int]]:
-        """Return for each queue the committable offset and the number of unconsumed messages."""
-        ...
-
-    async def handle_directly(self, message: StoredMessage) -> None: ...
-
-
-class TransactionCheckResponder(Protocol):
-    """What a broker's check-back needs of a producer."""
-
-    async def answer(self, asked: CheckTransaction, message: StoredMessage, channel: Channel) -> None: ...
 
 
 class ClientSession:
@@ -83,12 +67,15 @@ class ClientSession:
         Without `name_servers` it uses those of the environment variable `SPARROW_NAME_SERVERS`, or 127.0.0.1:9876.
         """
         name_servers = default_name_servers() if name_servers is None else name_servers
-        self._name_servers = parse_addresses(name_servers)
+        self._name_servers = parse_addresses(name_servers) if type(name_servers) is str else []
         if not self._name_servers:
-            raise SettingsError("name_servers", name_servers, "the caller", "127.0.0.1:9876")
+            raise SettingsError(
+                "name_servers", name_servers, "the caller", "one text, such as '10.0.0.1:9876;10.0.0.2:9876'"
+            )
         ip = local_ip(self._name_servers[0])
         self.client_id = make_client_id(ip, instance_name)
         self.unique_ids = make_unique_ids(ip)
+        self.health = HealthMonitor(self.client_id)
         self.timeout_ms = timeout_ms
         self._credentials = credentials
         self.is_open = False
@@ -170,17 +157,27 @@ class ClientSession:
         connecting = self._connecting.get(address)
         if connecting is None:
             connecting = self._connecting[address] = asyncio.create_task(self._connect(address))
-            connecting.add_done_callback(lambda _: self._connecting.pop(address, None))
+            connecting.add_done_callback(lambda done: _forget(self._connecting, address, done))
         return await asyncio.shield(connecting)
 
     async def _connect(self, address: str) -> Channel:
-        channel = await connect(Address.parse(address), self._serve, timeout_ms=self.timeout_ms)
-        if address not in self.name_servers and (body := self._heartbeat_body()) is not None:
+        is_broker = address not in self.name_servers
+        try:
+            channel = await connect(Address.parse(address), self._serve, timeout_ms=self.timeout_ms)
+        except ConnectionLost as error:
+            if is_broker:  # name servers are reported together
+                self.health.report_error(error, f"broker {address} cannot be reached", address=address)
+            raise
+        self.health.clear(address, "unreachable")
+        if is_broker and (body := self._heartbeat_body()) is not None:
             # Brokers identify clients by connection: a new one needs a heartbeat before the first pull.
             try:
                 beat = self.signed(Heartbeat(), body)
                 answer = await channel.request(RequestCode.HEART_BEAT, beat, body, timeout_ms=self.timeout_ms)
-                self._group_conflicts.log(address, answer.body)
+                if answer.code != ResponseCode.SUCCESS:
+                    self._heartbeat_failed(address, error_of(answer, RequestCode.HEART_BEAT, address))
+                else:
+                    self._group_conflicts.log(address, answer.body)
             except BaseException:
                 channel.close()
                 raise
@@ -202,7 +199,7 @@ class ClientSession:
         """Send a request and return its response; raise the error that another code than success stands for."""
         answer = await self.invoke_unchecked(address, code, header, body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
-            raise error_for_response(answer.code, answer.remark)
+            raise error_of(answer, code, address)
         return answer
 
     async def invoke_unchecked(
@@ -225,24 +222,34 @@ class ClientSession:
         failure: SparrowError | None = None
         for turn in range(len(self._name_servers)):
             index = (self._current + turn) % len(self._name_servers)
+            address = str(self._name_servers[index])
             try:
-                answer = await self.invoke_unchecked(
-                    str(self._name_servers[index]), code, header, body, timeout_ms=timeout_ms
-                )
+                answer = await self.invoke_unchecked(address, code, header, body, timeout_ms=timeout_ms)
             except Unavailable as error:
                 failure = error
                 continue
+            refusal = None if answer.code == ResponseCode.SUCCESS else error_of(answer, code, address)
+            if isinstance(refusal, WrongServer):
+                failure = refusal
+                continue
             self._current = index
-            if answer.code != ResponseCode.SUCCESS:
-                raise error_for_response(answer.code, answer.remark)
+            self.health.clear(self.name_servers_text)
+            if refusal is not None:
+                raise refusal
             return answer
         assert failure is not None
+        self.health.report_error(failure, "no name server can be used", address=self.name_servers_text)
         raise failure
 
     @property
     def name_servers(self) -> list[str]:
         """The addresses of the name servers."""
         return [str(address) for address in self._name_servers]
+
+    @property
+    def name_servers_text(self) -> str:
+        """The addresses in one text."""
+        return ";".join(self.name_servers)
 
     # -- routes -------------------------------------------------------------------------------------------------------
 
@@ -262,7 +269,7 @@ class ClientSession:
         request = self._route_requests.get(key)
         if request is None:
             request = self._route_requests[key] = asyncio.create_task(self._fetch_route(topic, default_topic_queues))
-            request.add_done_callback(lambda _: self._route_requests.pop(key, None))
+            request.add_done_callback(lambda done: _forget(self._route_requests, key, done))
         try:
             return await asyncio.shield(request)
         except Unavailable:
@@ -321,7 +328,10 @@ class ClientSession:
                 await self.heartbeat()
                 self._close_unneeded()
             except SparrowError as error:
-                log.warning("session maintenance failed", extra={"error": str(error)})
+                log.warning(
+                    "client %(client)s could not refresh its routes and heartbeats: %(error)s; it tries again",
+                    {"client": self.client_id, "error": str(error)},
+                )
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
         """Fetch routes again. A route that cannot be fetched stays as it was."""
@@ -331,7 +341,7 @@ class ClientSession:
             except UnknownTopic:
                 pass
             except SparrowError as error:
-                log.debug("route not refreshed", extra={"topic": topic, "error": str(error)})
+                log.debug("route of topic %(topic)s not refreshed: %(error)s", {"topic": topic, "error": str(error)})
 
     async def heartbeat(self) -> None:
         """Send a heartbeat to all brokers. One that cannot be reached gets the next."""
@@ -352,13 +362,28 @@ class ClientSession:
             answer = await self.invoke(address, RequestCode.HEART_BEAT, Heartbeat(), body)
             self._group_conflicts.log(address, answer.body)
         except SparrowError as error:
-            log.info("heartbeat not delivered", extra={"broker": address, "error": str(error)})
+            self._heartbeat_failed(address, error)
+            return
+        self.health.clear(address, part="heartbeat")
+
+    def _heartbeat_failed(self, address: str, error: SparrowError) -> None:
+        if not isinstance(error, ConnectionLost):  # that is reported when the connection is opened again
+            what = f"broker {address} does not accept the heartbeat"
+            self.health.report_error(error, what, address=address, part="heartbeat")
 
     def _close_unneeded(self) -> None:
         needed = self.broker_addresses(masters_only=False) | set(self.name_servers)
+        self.health.keep_addresses(needed | {self.name_servers_text})
         for address, channel in list(self._channels.items()):
             if not channel.is_open:
                 del self._channels[address]
             elif address not in needed:
                 channel.close("no route contains this broker")
                 del self._channels[address]
+
+
+def _forget(table: dict[K, asyncio.Task[V]], key: K, done: asyncio.Task[V]) -> None:
+    """Remove a task that is done. Its error is not missed if all who waited for it have given up."""
+    table.pop(key, None)
+    if not done.cancelled():
+        done.exception()

@@ -104,7 +104,10 @@ class AssignedQueues:
             try:
                 await self._offsets.save({fetcher.queue: committable_offset}, is_last=True)
             except SparrowError as error:
-                log.info("offset not committed", extra={"queue": str(fetcher.queue), "error": str(error)})
+                log.info(
+                    "offset %(offset)d of %(queue)s not committed: %(error)s; some messages are delivered again",
+                    {"offset": committable_offset, "queue": str(fetcher.queue), "error": str(error)},
+                )
         await self._rebalancer.unlock([fetcher.queue])
         return True
 
@@ -169,7 +172,10 @@ class AssignedQueues:
         try:
             await self.commit(is_last=True)
         except SparrowError as error:
-            log.warning("last offsets not committed", extra={"group": self._group, "error": str(error)})
+            log.warning(
+                "last offsets of group %(group)s not committed: %(error)s; the last messages are delivered again",
+                {"group": self._group, "error": str(error)},
+            )
         for fetcher in fetchers:
             fetcher.drop()
         await asyncio.gather(*(fetcher.stopped() for fetcher in fetchers))

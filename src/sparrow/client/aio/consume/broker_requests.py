@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession, SessionConsumer
+from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
+from sparrow.client.aio.connection.session_users import SessionConsumer
 from sparrow.client.aio.consume.queue_fetcher import restore_original_topic
 from sparrow.client.retry import is_handler_decision
 from sparrow.model.errors import UnknownGroup

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from sparrow import clock
 from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, resend_messages
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.connection.session_client import SessionClient
 from sparrow.client.aio.consume.handler_delivery import ConcurrentDelivery, MessageHandler, OrderlyDelivery
 from sparrow.client.aio.consume.membership import GroupMembership
 from sparrow.client.aio.consume.polled_delivery import PolledDelivery
@@ -26,9 +26,13 @@ from sparrow.client.aio.consume.queue_fetcher import FetchedMessage
 from sparrow.client.aio.consume.send_back import FailurePolicy, RetryLocally, SendBackToBroker, SkipFailed
 from sparrow.client.aio.consume.topic_lanes import TopicLanes
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
+from sparrow.client.handler_checks import require_coroutine_function
+from sparrow.client.option_checks import validate_value
 from sparrow.client.options import (
     CONSUMER_DEFAULTS,
+    AtLeastOne,
     ConsumerOptions,
+    NotNegative,
     StartPosition,
     complete_options,
 )
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Consumer:
+class Consumer(SessionClient):
     """A member of a consumer group; with `group=None`, a reader of the messages that arrive from now on.
 
     ```python
@@ -68,7 +72,7 @@ class Consumer:
 
         `session`: use the connections and credentials of another client, which then has to close them.
         """
-        chosen = complete_options("Consumer", options, CONSUMER_DEFAULTS)
+        chosen = complete_options("Consumer", options, CONSUMER_DEFAULTS, ConsumerOptions)
         if group is None and chosen["trace"]:
             raise GroupRequired("a trace of what handlers do")
         if group is None and chosen["offsets_path"] is not None:
@@ -116,15 +120,6 @@ class Consumer:
         if self._owns_session:
             await self.session.close()
 
-    async def __aenter__(self) -> Consumer:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     async def subscribe(
         self, topic: str, expression: str = SUBSCRIBE_ALL, *, expression_type: str = EXPRESSION_TAG
     ) -> None:
@@ -153,6 +148,9 @@ class Consumer:
         after the other. When the handler raises, the message is delivered again later; `raise RetryLater(level)`
         chooses when, `raise DeadLetter()` gives it up. Without a group a failed message is logged and skipped.
         """
+        require_coroutine_function(handler, "the handler")
+        validate_value("workers", workers, AtLeastOne, "start")
+        validate_value("batch", batch, AtLeastOne | None, "start")
         handler = await self._traced(handler)
         policy = self._failure_policy
         if orderly:
@@ -188,6 +186,8 @@ class Consumer:
 
     async def poll(self, count_max: int = 32, *, timeout_ms: int = 1_000) -> list[StoredMessage]:
         """Return some messages, or none when the time is up. The messages of earlier polls count as consumed."""
+        if type(count_max) is not int or count_max < 0:
+            validate_value("count_max", count_max, NotNegative, "poll")
         delivery = await self._polled_delivery()
         delivery.finish()
         return await delivery.take(count_max, timeout_ms / 1000)
@@ -317,6 +317,8 @@ class Consumer:
         require("numpy", "pyarrow", extra="tables", for_="Consumer.read_table")
         from sparrow.client.aio.consume.table_reader import read_table
 
+        for name, position in (("start", start), ("end", end)):
+            validate_value(name, position, StartPosition | int, "read_table")
         return await read_table(
             self.session, self._membership.request_group, topic, start, end, expression=expression, columns=columns
         )

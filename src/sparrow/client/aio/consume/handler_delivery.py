@@ -245,7 +245,11 @@ async def _failure(
         if is_handler_decision(error):
             return error
         failure = error
-    log.warning("handler failed", extra={"queue": str(fetcher.queue), "error": repr(failure)}, exc_info=failure)
+    log.warning(
+        "handler failed with a message of %(queue)s: %(error)r",
+        {"queue": str(fetcher.queue), "error": failure},
+        exc_info=failure,
+    )
     return failure
 
 

@@ -18,6 +18,7 @@ from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume import broker_requests
 from sparrow.client.aio.consume.assigned_queues import AssignedQueues
+from sparrow.client.aio.consume.filter_check import check_filter
 from sparrow.client.aio.consume.handler_delivery import MessageDelivery
 from sparrow.client.aio.consume.offset_store import BrokerOffsetStore, LocalOffsetStore, OffsetStore
 from sparrow.client.aio.consume.polled_delivery import PolledDelivery
@@ -25,7 +26,7 @@ from sparrow.client.aio.consume.queue_fetcher import FirstPullBarrier
 from sparrow.client.aio.consume.rebalance import Rebalancer, fetch_end_offsets
 from sparrow.client.options import ConsumeMode, ConsumerOptions, Prefetch, StartPosition
 from sparrow.client.subscription import Subscription
-from sparrow.model.errors import Closed, Refused, SparrowError
+from sparrow.model.errors import Closed, Refused, SparrowError, UnknownTopic
 from sparrow.model.message import StoredMessage
 from sparrow.model.protocol import EXPRESSION_TAG, RETRY_TOPIC_PREFIX, TOOLS_GROUP
 from sparrow.model.queue import QueueRef
@@ -95,7 +96,9 @@ class GroupMembership:
             raise Refused("this consumer reads assigned queues: use another consumer to subscribe to topics")
         validate_topic_name(topic)
         await self._start_from_end([topic])
-        self._set_subscription(topic, expression, expression_type)
+        fresh = self._make_subscription(topic, expression, expression_type)
+        await check_filter(self.session, self.request_group, fresh)
+        self._set_subscription(fresh)
         await self._subscriptions_changed()
 
     async def unsubscribe(self, topic: str) -> None:
@@ -103,6 +106,7 @@ class GroupMembership:
         self._subscriptions.pop(topic, None)
         self._topics_from_end.discard(topic)
         self._stop_fetching(topic)
+        self.session.health.clear(topic, part=self.request_group)
         await self._subscriptions_changed()
 
     async def assign(self, queues: Iterable[QueueRef], expression: str) -> None:
@@ -113,16 +117,19 @@ class GroupMembership:
         await self._start_from_end(queue.topic for queue in queues)
         self._assigned = queues
         for queue in self._assigned:
-            self._set_subscription(queue.topic, expression)
+            self._set_subscription(self._make_subscription(queue.topic, expression, EXPRESSION_TAG))
         await self._subscriptions_changed()
 
-    def _set_subscription(self, topic: str, expression: str, expression_type: str = EXPRESSION_TAG) -> None:
+    def _make_subscription(self, topic: str, expression: str, expression_type: str) -> Subscription:
         known = self._subscriptions.get(topic)
         version_ms = max(clock.now_ms(), known.version_ms + 1 if known is not None else 0)
-        fresh = Subscription.of(topic, expression, expression_type=expression_type, version_ms=version_ms)
-        if known is None or msgspec.structs.replace(known, version_ms=version_ms) != fresh:
-            self._subscriptions[topic] = fresh
-            self._stop_fetching(topic)
+        return Subscription.of(topic, expression, expression_type=expression_type, version_ms=version_ms)
+
+    def _set_subscription(self, fresh: Subscription) -> None:
+        known = self._subscriptions.get(fresh.topic)
+        if known is None or msgspec.structs.replace(known, version_ms=fresh.version_ms) != fresh:
+            self._subscriptions[fresh.topic] = fresh
+            self._stop_fetching(fresh.topic)
 
     def _stop_fetching(self, topic: str) -> None:
         """Stop the pulls of a topic at once.
@@ -223,7 +230,10 @@ class GroupMembership:
             try:
                 await self.session.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except SparrowError as error:
-                log.info("consumer not unregistered", extra={"broker": address, "error": str(error)})
+                log.info(
+                    "member of group %(group)s not unregistered from broker %(address)s: %(error)s; it expires there",
+                    {"group": group, "address": address, "error": str(error)},
+                )
 
     # -- rebalancing --------------------------------------------------------------------------------------------------
 
@@ -242,10 +252,12 @@ class GroupMembership:
             try:
                 is_complete = await self._rebalance()
                 self._has_rebalanced.set()
+                self.session.health.clear("", part="rebalance")
             except SparrowError as error:
-                log.info("rebalance failed", extra={"group": self.group, "error": str(error)})
+                what = f"group {self.request_group!r} cannot share its queues"
+                self.session.health.report_request(error, what, part="rebalance")
             except Exception:
-                log.exception("rebalance failed", extra={"group": self.group})
+                log.exception("rebalance of group %(group)s failed; it is repeated", {"group": self.group})
             try:
                 async with asyncio.timeout(REBALANCE_INTERVAL_S if is_complete else MISSING_TOPIC_INTERVAL_S):
                     await self._rebalance_now.wait()
@@ -281,8 +293,10 @@ class GroupMembership:
         start: int | None = None
         try:
             start = await self.rebalancer.start_of(queue)
+            self.session.health.clear(queue.topic, part=queue)
         except SparrowError as error:
-            log.info("queue not begun", extra={"queue": str(queue), "error": str(error)})
+            what = f"group {self.request_group!r} does not get its offset in {queue}"
+            self.session.health.report_request(error, what, topic=queue.topic, part=queue)
         if start is None or self._subscriptions.get(queue.topic) is not subscription:  # it changed meanwhile
             if is_lane:
                 barrier.pulled()
@@ -295,9 +309,12 @@ class GroupMembership:
             return await self.rebalancer.queues_of(subscription)
         try:
             await self.session.route(subscription.topic)
-        except SparrowError as error:
-            log.info("no route", extra={"topic": subscription.topic, "error": str(error)})
+        except UnknownTopic as error:
+            await self.rebalancer.report_missing(subscription.topic, error)
             return None
+        except SparrowError:
+            return None  # the session has reported it
+        self.session.health.clear(subscription.topic, "unknown topic", part=self.request_group)
         return [queue for queue in self._assigned if queue.topic == subscription.topic]
 
     @property
@@ -337,8 +354,10 @@ class GroupMembership:
             await asyncio.sleep(self._commit_interval_s)
             try:
                 await self.queues.commit(is_last=False)
+                self.session.health.clear("", part="commit")
             except SparrowError as error:
-                log.info("offsets not committed", extra={"group": self.group, "error": str(error)})
+                what = f"group {self.request_group!r} cannot commit its offsets"
+                self.session.health.report_request(error, what, part="commit")
 
     async def _keep_locks(self) -> None:
         while True:

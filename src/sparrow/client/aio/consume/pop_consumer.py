@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from itertools import count
-from typing import Self, Unpack
+from typing import Unpack
 
 import msgspec
 
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.connection.session_client import SessionClient
 from sparrow.client.options import (
     POP_CONSUMER_DEFAULTS,
     PopConsumerOptions,
@@ -55,7 +56,7 @@ class PopReceipt(msgspec.Struct, frozen=True):
         return self.handle.split(" ")
 
 
-class PopConsumer:
+class PopConsumer(SessionClient):
     """A consumer that receives messages for an invisible time and acknowledges each.
 
     ```python
@@ -78,7 +79,7 @@ class PopConsumer:
 
         `session`: use the connections and credentials of another client, which then has to close them.
         """
-        chosen = complete_options("PopConsumer", options, POP_CONSUMER_DEFAULTS)
+        chosen = complete_options("PopConsumer", options, POP_CONSUMER_DEFAULTS, PopConsumerOptions)
         self.group, self._invisible_ms = validate_group_name(group), chosen["invisible_ms"]
         self.session = session or ClientSession(
             name_servers, timeout_ms=chosen["timeout_ms"], credentials=chosen["credentials"]
@@ -86,21 +87,10 @@ class PopConsumer:
         self._owns_session = session is None
         self._turn = count()
 
-    async def open(self) -> None:
-        """Open the session. `async with` does it."""
-        await self.session.open()
-
     async def close(self) -> None:
         """Close the connections, unless the session belongs to another client."""
         if self._owns_session:
             await self.session.close()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def receive(
         self,

@@ -111,6 +111,7 @@ class QueueFetcher:
     def stop(self) -> None:
         """Stop pulling."""
         self.is_stopping = True
+        self._clear_findings()
         self._task.cancel()
 
     async def pause(self, seconds: float) -> None:
@@ -133,18 +134,30 @@ class QueueFetcher:
             await self._wait_for_space()
             try:
                 answer = await self._pull() if self._first_look is None else await self._first_pull(self._first_look)
+                if self._session.health.lasting:
+                    self._clear_findings()
                 # During a long poll the queue may have been paused: its messages are pulled again afterwards.
                 if self._may_read:
                     self._take(answer)
             except SparrowError as error:
-                log.info("pull failed", extra={"queue": str(self.queue), "error": str(error)})
+                self._report(error)
                 if not isinstance(error, RequestTimeout):
                     await asyncio.sleep(_AFTER_ERROR_S)
                 # Another broker may have taken over, or the same one has another address.
                 await self._session.refresh([self.queue.topic])
             except Exception:
-                log.exception("pull failed", extra={"queue": str(self.queue)})
+                log.exception("pull of %(queue)s failed; it is repeated", {"queue": str(self.queue)})
                 await asyncio.sleep(_AFTER_ERROR_S)
+
+    def _report(self, error: SparrowError) -> None:
+        queue = self.queue
+        route = self._session.cached_route(queue.topic)
+        address = route.address_of(queue.broker_name, self._broker_id) if route is not None else None
+        what = f"group {self._group!r} cannot pull topic {queue.topic!r} from broker {queue.broker_name} ({address})"
+        self._session.health.report_request(error, what, address=address, topic=queue.topic, part=queue)
+
+    def _clear_findings(self) -> None:
+        self._session.health.clear(self.queue.topic, part=self.queue)
 
     @property
     def _may_read(self) -> bool:
@@ -192,8 +205,14 @@ class QueueFetcher:
         self._broker_id = answer.suggested_broker_id
         if answer.status is PullStatus.OFFSET_MOVED:
             log.warning(
-                "offset moved",
-                extra={"queue": str(self.queue), "from": self.window.next_offset, "to": answer.next_offset},
+                "group %(group)s continues %(queue)s at offset %(to)s: the broker does not have %(offset)s (removed by "
+                "retention, or the queue was reset)",
+                {
+                    "group": self._group,
+                    "queue": str(self.queue),
+                    "offset": self.window.next_offset,
+                    "to": answer.next_offset,
+                },
             )
             self.window.restart(answer.next_offset)
             return
@@ -216,7 +235,9 @@ class QueueFetcher:
             return record.decode_all(answer.records)
         except ProtocolError as error:
             # An unreadable record must not block the queue for ever.
-            log.error("unreadable records skipped", extra={"queue": str(self.queue), "error": str(error)})
+            log.error(
+                "unreadable records of %(queue)s skipped: %(error)s", {"queue": str(self.queue), "error": str(error)}
+            )
             return list(record.decode_valid(answer.records))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from random import sample
 
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.connection.topic_report import report_unknown_topic
 from sparrow.client.aio.consume.offset_store import OffsetStore
 from sparrow.client.allocation import AllocationStrategy
 from sparrow.client.options import StartPosition
@@ -51,11 +52,12 @@ class Rebalancer:
         """Return the queues of a topic that this member should read; None if unknown now, so that nothing changes."""
         try:
             route = await self._session.route(subscription.topic)
-        except UnknownTopic:
+        except UnknownTopic as error:
+            await self.report_missing(subscription.topic, error)
             return None
-        except Unavailable as error:
-            log.info("no route", extra={"topic": subscription.topic, "error": str(error)})
-            return None
+        except Unavailable:
+            return None  # the session has reported it
+        self._session.health.clear(subscription.topic, "unknown topic", part=self._group)
         if self._is_broadcast:
             return list(route.read_queues)
         members = await self._members(subscription.topic)
@@ -67,6 +69,13 @@ class Rebalancer:
             return None
         return self._strategy(self._group, self._session.client_id, sorted(route.read_queues), members)
 
+    async def report_missing(self, topic: str, error: UnknownTopic) -> None:
+        """Report that a topic does not exist. Retry topics are created when the group needs them."""
+        if not topic.startswith(RETRY_TOPIC_PREFIX):
+            what = f"group {self._group!r} waits for a topic"
+            otherwise = "send its first message, if the brokers create topics"
+            await report_unknown_topic(self._session, error, topic, what, part=self._group, otherwise=otherwise)
+
     async def _members(self, topic: str) -> list[str] | None:
         route = self._session.cached_route(topic)
         addresses = [a for name in route.addresses if (a := route.address_of(name))] if route is not None else []
@@ -77,7 +86,10 @@ class Rebalancer:
                 )
                 return sorted(bodies.read(ConsumerList, answer.body).consumer_id_list)
             except SparrowError as error:
-                log.info("members unknown", extra={"group": self._group, "broker": address, "error": str(error)})
+                log.info(
+                    "members of group %(group)s not known from broker %(address)s: %(error)s",
+                    {"group": self._group, "address": address, "error": str(error)},
+                )
         return None
 
     async def start_of(self, queue: QueueRef) -> int:
@@ -127,7 +139,11 @@ class Rebalancer:
                 )
                 locked.update(bodies.read(LockedQueues, answer.body).locked)
             except SparrowError as error:
-                log.info("queues not locked", extra={"error": str(error)})
+                queue = broker_queues[0]
+                what = f"broker {queue.broker_name} does not lock queues of topic {queue.topic!r} for {self._group!r}"
+                self._session.health.report_request(error, what, topic=queue.topic, part=("lock", queue.broker_name))
+            else:
+                self._session.health.clear(broker_queues[0].topic, part=("lock", broker_queues[0].broker_name))
         return locked
 
     async def unlock(self, queues: Iterable[QueueRef]) -> None:
@@ -144,7 +160,10 @@ class Rebalancer:
                 )
                 self._requested_locks.difference_update(broker_queues)
             except SparrowError as error:
-                log.info("queues not unlocked", extra={"error": str(error)})
+                log.info(
+                    "%(count)d queues of broker %(broker)s not unlocked: %(error)s; their locks expire",
+                    {"count": len(broker_queues), "broker": broker_queues[0].broker_name, "error": str(error)},
+                )
 
     async def unlock_all(self) -> None:
         """Unlock every queue that brokers may have locked for us, and no others."""

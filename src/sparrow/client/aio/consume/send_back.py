@@ -56,7 +56,10 @@ class SkipFailed:
         """Skip the message. The failure has been logged; a decision that needs a group is logged here."""
         if is_handler_decision(failure):
             why = GroupRequired(f"what {type(failure).__name__} asks for")
-            log.warning("message skipped", extra={"queue": str(fetcher.queue), "error": str(why)})
+            log.warning(
+                "message %(message_id)s of %(queue)s skipped: %(error)s",
+                {"queue": str(fetcher.queue), "message_id": message.unique_key, "error": str(why)},
+            )
         return True
 
     dead_letter = send_back
@@ -71,7 +74,10 @@ class RetryLocally:
 
     async def dead_letter(self, fetcher: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """Drop the message."""
-        log.warning("message dropped", extra={"queue": str(fetcher.queue), "message_id": message.unique_key})
+        log.warning(
+            "message %(message_id)s of %(queue)s dropped: %(error)r; a broadcast group has no dead letters",
+            {"queue": str(fetcher.queue), "message_id": message.unique_key, "error": failure},
+        )
         return True
 
 
@@ -123,7 +129,10 @@ class RetrySender:
         except (ConnectionLost, RequestTimeout) as error:
             return _not_now(queue, error)
         except SparrowError as error:
-            log.info("broker did not take the message back", extra={"queue": str(queue), "error": str(error)})
+            log.info(
+                "broker did not take message %(message_id)s of %(queue)s back: %(error)s; it goes to the retry topic",
+                {"queue": str(queue), "message_id": message.unique_key, "error": str(error)},
+            )
             return await self.send_to_retry_topic(queue, message, level, failure)
 
     async def send_to_retry_topic(
@@ -162,5 +171,7 @@ class RetrySender:
 
 
 def _not_now(queue: QueueRef, error: SparrowError) -> bool:
-    log.info("message not sent back", extra={"queue": str(queue), "error": str(error)})
+    log.info(
+        "message of %(queue)s not sent back: %(error)s; it is retried here", {"queue": str(queue), "error": str(error)}
+    )
     return False

@@ -172,7 +172,7 @@ class Accumulator:
         except Exception as error:  # the senders get it, and the next batch is sent
             batch.fail(error)
         except asyncio.CancelledError:
-            batch.fail(Closed("the producer"))
+            self._budget.lost_count += batch.fail(Closed("the producer"))
             raise
         finally:
             self._unsettled.discard(batch)
@@ -191,3 +191,9 @@ class Accumulator:
             waited.append(batch.settled)
         if waited:
             await asyncio.wait(waited)
+
+    @property
+    def unsettled_count(self) -> int:
+        """How many messages are neither stored nor failed."""
+        batches = (*self._open_batches.open.values(), *self._unsettled)
+        return sum(not future.done() for batch in batches for future in batch.futures)

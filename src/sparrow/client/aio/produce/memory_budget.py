@@ -16,6 +16,8 @@ class MemoryBudget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
+        self.lost_count = 0
+        """Messages that were cancelled before they were stored."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_acquire(self, size: int) -> bool:
@@ -41,9 +43,10 @@ class MemoryBudget:
                 self._grant()
             raise
 
-    def release(self, size: int) -> None:
-        """Release memory, and admit the senders that wait for it."""
+    def release(self, size: int, *, is_lost: bool = False) -> None:
+        """Release memory, and admit the senders that wait for it. `is_lost`: the message was cancelled."""
         self.used_bytes -= size
+        self.lost_count += is_lost
         assert self.used_bytes >= 0
         if self._waiting:
             self._grant()

@@ -58,10 +58,12 @@ class MessageBatch:
             if not future.done():
                 future.set_result(result)
 
-    def fail(self, error: BaseException) -> None:
-        for future in self.futures:
-            if not future.done():
-                future.set_exception(error)
+    def fail(self, error: BaseException) -> int:
+        """Set the error of each message that has no result yet, and return how many there are."""
+        waiting = [future for future in self.futures if not future.done()]
+        for future in waiting:
+            future.set_exception(error)
+        return len(waiting)
 
 
 def send_results(delivery: SendOutcome, message_ids: list[str]) -> list[SendResult]:

@@ -9,6 +9,7 @@ from itertools import count
 from sparrow.client.aio.produce.sender import SendPayload
 from sparrow.model.errors import Refused, TooLarge
 from sparrow.model.message import AnyMessage
+from sparrow.model.message_arguments import encode_body
 from sparrow.model.protocol import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_PRODUCER_ID,
@@ -65,7 +66,7 @@ class MessageEncoder:
         """Return body, property string and unique id; raise for what no broker would accept."""
         body, found = message.body, message.properties
         if body.__class__ is not bytes:
-            body = bytes(memoryview(body))  # copy mutable buffers; text raises TypeError
+            body = encode_body(body)  # it was assigned after the message was made
         if message.flag and not _FLAG_MIN <= message.flag <= _FLAG_MAX:
             raise Refused(f"the flag {message.flag} does not fit into the 4 bytes a record has for it")
         if not found and self._producer_id is None:
@@ -93,13 +94,18 @@ class MessageEncoder:
             raise TooLarge("the body", len(body), self.message_bytes_max)
         sys_flag = 0
         if self._compress_above_bytes is not None and len(body) > self._compress_above_bytes:
-            if len(body) > _IN_THREAD_BYTES:
-                smaller, bits = await asyncio.to_thread(compress, body)
-            else:
-                smaller, bits = compress(body)
+            smaller, bits = await self._compressed(body)
             if len(smaller) < len(body):
                 body, sys_flag = smaller, bits
         return SendPayload(body, encoded.decode(), message.flag, sys_flag)
+
+    async def _compressed(self, body: bytes) -> tuple[bytes, int]:
+        if len(body) > _IN_THREAD_BYTES:
+            try:
+                return await asyncio.to_thread(compress, body)
+            except RuntimeError:  # the program ends, and no more threads can be started
+                pass
+        return compress(body)
 
     def batch_payload(self, messages: Sequence[AnyMessage]) -> tuple[SendPayload, list[str]]:
         """Return the payload of a batch, and the ids of its messages."""

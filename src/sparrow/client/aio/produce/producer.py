@@ -19,8 +19,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
+from weakref import finalize
 
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.connection.session_client import SessionClient
 from sparrow.client.aio.produce import request_reply
 from sparrow.client.aio.produce.batch_sender import BatchSender
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
@@ -31,6 +33,7 @@ from sparrow.client.aio.produce.registration import ProducerRegistration
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.client.aio.produce.single_sender import MESSAGE_COST_BYTES, SingleSender
 from sparrow.client.aio.produce.transactions import ProducerTransactions
+from sparrow.client.aio.produce.unsent_report import report_when_forgotten
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
 from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
 from sparrow.client.options import (
@@ -54,7 +57,7 @@ _BATCHED_COST_BYTES = 256
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(SessionClient):
     """Sends messages."""
 
     def __init__(
@@ -69,7 +72,7 @@ class Producer:
 
         `session`: use the connections and credentials of another client, which then has to close them.
         """
-        chosen = complete_options("Producer", options, PRODUCER_DEFAULTS)
+        chosen = complete_options("Producer", options, PRODUCER_DEFAULTS, ProducerOptions)
         idempotent, linger_ms = chosen["idempotent"], chosen["linger_ms"]
         if idempotent and linger_ms is not None:
             raise Refused("an idempotent producer sends no batches: leave out linger_ms, or idempotent")
@@ -106,6 +109,9 @@ class Producer:
         self._traces = chosen["trace"]
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_open = False
+        self.reports_unsent = True
+        """Whether messages that are lost because the producer is never closed are reported on stderr."""
+        self._unsent_report: finalize[..., Any] | None = None
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
@@ -134,6 +140,8 @@ class Producer:
                 timeout_ms=self.timeout_ms,
                 spawn=self._spawn,
             )
+        if self.reports_unsent:
+            self._unsent_report = report_when_forgotten(self, self._budget, self._batches, self._tasks)
         self._is_open = True
 
     async def close(self) -> None:
@@ -142,6 +150,8 @@ class Producer:
             return
         self._is_open = False
         await self.flush()
+        if self._unsent_report is not None:
+            self._unsent_report.detach()
         if self._single.tracer is not None:
             await self._single.tracer.close()
         await self._registration.wait_for_heartbeat()
@@ -149,13 +159,6 @@ class Producer:
         await self._registration.close()
         if self._owns_session:
             await self.session.close()
-
-    async def __aenter__(self) -> Producer:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -218,7 +221,7 @@ class Producer:
         if self._batches is not None:
             return self._batches.send(message, queue, selector, timeout_ms, cost=cost)
         task = self._spawn(self._single.send(message, queue, selector, timeout_ms))
-        task.add_done_callback(lambda _: self._budget.release(cost))
+        task.add_done_callback(lambda done: self._budget.release(cost, is_lost=done.cancelled()))
         return task
 
     async def send_batch(

@@ -82,7 +82,7 @@ async def on_reply(request: PushReply, session: ClientSession, context: RequestC
     if waiting is not None and not waiting.done():
         waiting.set_result(reply)
     else:
-        log.info("a reply arrived after its request had ended", extra={"topic": reply.topic})
+        log.info("a reply arrived in topic %(topic)s after its request had ended", {"topic": reply.topic})
 
 
 HANDLERS: dict[int, ClientRequestHandler] = {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: on_reply}

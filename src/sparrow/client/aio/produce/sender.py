@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.connection.topic_report import report_unknown_topic
+from sparrow.client.health import cause_of
 from sparrow.client.latency_fault import LatencyFaultTolerance
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import (
@@ -149,6 +151,28 @@ class Sender:
         self, topic: str, payload: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int
     ) -> SendOutcome:
         """Send a payload; it is stored when this returns. Otherwise raise the error of the last attempt."""
+        try:
+            outcome = await self._send(topic, payload, queue, timeout_ms)
+        except SparrowError as error:
+            await self._report(topic, error)
+            raise
+        if self._session.health.lasting:
+            self._session.health.clear(topic, part=self)
+        return outcome
+
+    async def _report(self, topic: str, error: SparrowError) -> None:
+        """Report what keeps messages of a topic from being sent. A refusal of one message does not."""
+        what = f"producer group {self._group!r} cannot send to topic {topic!r}"
+        names = self._session.name_servers_text
+        if isinstance(error, RequestTimeout) and error.address == names:
+            self._session.health.report_error(error, "no name server can be used", address=names)
+        elif isinstance(error, UnknownTopic):
+            otherwise = "set auto_create_topics on the brokers"
+            await report_unknown_topic(self._session, error, topic, what, part=self, otherwise=otherwise)
+        elif isinstance(error, Unavailable) or cause_of(error) == "not permitted":
+            self._session.health.report_request(error, what, topic=topic, part=self)
+
+    async def _send(self, topic: str, payload: SendPayload, queue: QueueRef | None, timeout_ms: int) -> SendOutcome:
         _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -246,7 +270,8 @@ class Sender:
             async with asyncio.timeout_at(deadline):
                 return await self.route(topic)
         except TimeoutError as cause:
-            raise RequestTimeout("the name server", f"the route of topic {topic!r}", timeout_ms) from cause
+            what = f"the request for the route of topic {topic!r}"
+            raise RequestTimeout(self._session.name_servers_text, what, timeout_ms) from cause
 
     async def _refresh_route(self, topic: str, deadline: float) -> None:
         """Fetch the route again; if that fails, the known one stays in use.

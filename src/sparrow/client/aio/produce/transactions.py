@@ -120,8 +120,8 @@ class ProducerTransactions:
             raise error
         except Unavailable as error:
             log.warning(
-                "end of transaction not delivered; the broker will check back",
-                extra={"message_id": sent.message_id, "state": state.name, "error": str(error)},
+                "end (%(state)s) of transaction %(message_id)s not delivered: %(error)s; the broker will check back",
+                {"message_id": sent.message_id, "state": state.name, "error": str(error)},
             )
 
     async def run(self, sent: SendResult, work: Callable[[AnyMessage], Any], message: AnyMessage) -> None:
@@ -140,7 +140,10 @@ class ProducerTransactions:
         try:
             await self.end(sent, TransactionState.ROLLBACK)
         except SparrowError as error:
-            log.warning("transaction not rolled back", extra={"message_id": sent.message_id, "error": str(error)})
+            log.warning(
+                "transaction %(message_id)s is not rolled back: %(error)s; the broker will check back",
+                {"message_id": sent.message_id, "error": str(error)},
+            )
 
     def _end(self, message_id: str, state: TransactionState) -> Message | None:
         """Remember the state, and return the half message if this is its first end."""
@@ -175,10 +178,16 @@ class ProducerTransactions:
             signed = self._session.signed(header)
             answer = await channel.request(RequestCode.END_TRANSACTION, signed, timeout_ms=self._session.timeout_ms)
         except SparrowError as error:  # the broker checks back again
-            log.info("check-back answer not delivered", extra={"message_id": message_id, "error": str(error)})
+            log.info(
+                "answer about transaction %(message_id)s not delivered: %(error)s; the broker checks back again",
+                {"message_id": message_id, "error": str(error)},
+            )
             return
         if answer.code != ResponseCode.SUCCESS:
-            log.warning("check-back answer refused", extra={"message_id": message_id, "error": answer.remark})
+            log.warning(
+                "answer about transaction %(message_id)s refused: %(error)s",
+                {"message_id": message_id, "error": answer.remark},
+            )
 
     async def _state_of(self, message_id: str, message: StoredMessage) -> TransactionState:
         if message_id in self._working:
@@ -192,7 +201,11 @@ class ProducerTransactions:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            log.warning("transaction checker failed", extra={"message_id": message_id}, exc_info=error)
+            log.warning(
+                "transaction checker failed for %(message_id)s: %(error)r; the broker checks back again",
+                {"message_id": message_id, "error": error},
+                exc_info=error,
+            )
             return TransactionState.UNKNOWN
         return validate_transaction_state(state)
 
