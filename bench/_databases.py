@@ -50,22 +50,22 @@ def database(kind: str) -> Iterator[str]:
                 yield server.new_database()
 
 
-class Bare(Protocol):
-    """One connection."""
+class BareDriver(Protocol):
+    """A connection of a bare driver."""
 
     async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[NewRow]) -> None:
-        """Rows with the ids from `first_id` on, in one statement and one transaction."""
+        """Insert rows with ids from `first_id`, in one statement and one transaction."""
         ...
 
     async def select(self, table: str, after: int, count: int) -> Sequence[Any]:
-        """The rows behind an id."""
+        """Return the rows after an id."""
         ...
 
     async def run(self, sql: str) -> None: ...
 
 
 @asynccontextmanager
-async def bare(url: str) -> AsyncIterator[Bare]:
+async def open_bare_driver(url: str) -> AsyncIterator[BareDriver]:
     address = parse_database_url(url)
     if address.dialect == "sqlite":
         with ThreadPoolExecutor(1) as thread:
@@ -143,7 +143,7 @@ class BarePostgres:
 
 
 class BareSqlite:
-    """In a thread, as every asyncio program has to do it."""
+    """SQLite in a thread, because its driver blocks."""
 
     def __init__(self, address: DatabaseUrl, thread: ThreadPoolExecutor) -> None:
         self._thread = thread

@@ -27,7 +27,7 @@ if {"-h", "--help"} & set(sys.argv[1:]):  # a short run of the bench instead of 
 
 
 class Row(NamedTuple):
-    """One figure; with a goal, at least that (or, for costs, `at_most` that) is wanted."""
+    """One figure. A goal is a lower limit, or with `at_most` an upper limit, as for costs."""
 
     name: str
     value: float
@@ -43,12 +43,12 @@ class Row(NamedTuple):
 
 
 def is_smoke() -> bool:
-    """Whether to run for seconds (`--smoke`, or SPARROW_SCALE=smoke): correctness is asserted, figures mean little."""
+    """Whether this is a short run (`--smoke`, or SPARROW_SCALE=smoke) that checks correctness only."""
     return "--smoke" in sys.argv[1:] or os.environ.get("SPARROW_SCALE") == "smoke"
 
 
 def cpu_seconds(work: Callable[[], object], rounds: int = 7) -> float:
-    """CPU time of the quickest of several rounds: what the work costs when nobody disturbs it."""
+    """Return the CPU time of the fastest of several rounds, the one with the least disturbance."""
     best = float("inf")
     for _ in range(rounds):
         begun = time.process_time()
@@ -58,16 +58,16 @@ def cpu_seconds(work: Callable[[], object], rounds: int = 7) -> float:
 
 
 def rss_anon_mb() -> float:
-    """Memory of this process that no file stands behind: mapped segments come and go as the kernel likes."""
+    """Return the anonymous memory of this process. Mapped files do not count: the kernel drops their pages at will."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise AssertionError("no RssAnon in /proc/self/status: this needs Linux")
+    raise AssertionError("/proc/self/status has no RssAnon; this bench needs Linux")
 
 
 @contextmanager
 def folder_on_disk() -> Iterator[Path]:
-    """An empty folder on the disk that holds the project, gone afterwards: /tmp may be memory."""
+    """Yield an empty folder on the disk of the project, and remove it afterwards; /tmp may be in memory."""
     parent = ROOT / "build" / "bench"
     parent.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix="scratch-", dir=parent))

@@ -52,11 +52,11 @@ POM = """\
 
 
 class NoConnector(Exception):
-    """Why there are no jars."""
+    """The jars cannot be fetched; the message says why."""
 
 
 def kafka_connector() -> list[Path]:
-    """The connector and what it needs besides the jars that come with PySpark."""
+    """Return the jars of the connector and of its dependencies that PySpark does not include."""
     if shutil.which("java") is None:
         raise NoConnector("no java on the path")
     folder = official.BUILD / f"spark-kafka-{CONNECTOR_VERSION}"
@@ -73,7 +73,7 @@ def kafka_connector() -> list[Path]:
 
 
 def _artifact(jar: Path) -> str:
-    """The name without a version: what Spark has already counts, in whichever version."""
+    """Return the name without a version; a jar that Spark has in another version is not added."""
     return re.sub(r"-\d+\.\d[^_]*$", "", jar.name)
 
 

@@ -28,7 +28,7 @@ IN_FLIGHT = 128
 
 @contextmanager
 def broker(folder: Path) -> Iterator[tuple[int, int, str]]:
-    """A broker in a process of its own: its pid, its port, and where its name server is."""
+    """Run a broker in a separate process; yield its pid, its port and the address of its name server."""
     process = subprocess.Popen(
         [sys.executable, "-m", "sparrow", "up", "--data", str(folder), "--port", "0", "--name-server-port", "0"],
         stdout=subprocess.PIPE,
@@ -51,7 +51,7 @@ def broker(folder: Path) -> Iterator[tuple[int, int, str]]:
 
 
 def cpu_of(pid: int) -> float:
-    """User and system time of all threads, from the scheduler's own count (ns) where there is one."""
+    """Return the CPU time of all threads in seconds, as the scheduler counts it."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -74,7 +74,7 @@ def pull_frame(opaque: int, offset: int) -> bytes:
 
 
 class Load:
-    """A connection that sends frames and counts the answers."""
+    """A connection that sends frames and counts the responses."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -82,7 +82,7 @@ class Load:
         self._rest = b""
 
     def round(self, frames: list[bytes]) -> bytes:
-        """Send all at once and wait for as many answers; gives back the last bytes read."""
+        """Send all frames at once and wait for as many responses; return the last one."""
         self._socket.sendall(b"".join(frames))
         data, missing = self._rest, len(frames)
         while missing:
@@ -97,7 +97,7 @@ class Load:
 
 
 def cost_us(pid: int, load: Load, frames: list[bytes], in_flight: int, rounds: int) -> float:
-    """The broker's CPU time a frame: the quickest of several rounds."""
+    """Return the broker's CPU time per frame, in the fastest of several rounds."""
     best = float("inf")
     for _ in range(rounds):
         begun = cpu_of(pid)
@@ -108,7 +108,7 @@ def cost_us(pid: int, load: Load, frames: list[bytes], in_flight: int, rounds: i
 
 
 def end_of(load: Load, queue_id: int) -> int:
-    """Where the queue ends."""
+    """Return the end offset of a queue."""
     last = load.round(
         [encode(RemotingCommand(RequestCode.GET_MAX_OFFSET, 1, ext=headers.write(QueueRequest("bench", queue_id))))]
     )
@@ -130,12 +130,12 @@ def main() -> None:
         pipelined = cost_us(pid, load, sends, IN_FLIGHT, rounds)
         alone = cost_us(pid, load, sends[: count // 4], 1, rounds)
         old = [pull_frame(number, number % 200) for number in range(count // 10)]
-        assert len(load.round(old[:1])) > 32 * 200, "a pull of 32 was meant"
+        assert len(load.round(old[:1])) > 32 * 200, "the pull must return 32 messages"
         pulled_old = cost_us(pid, load, old, 1, rounds)
         load.round(sends)  # a consumer near the end of the queue reads new messages
         ends = [end_of(load, queue) for queue in range(4)]
         pulls = [pull_frame(number, ends[number % 4] - 400 + number % 300) for number in range(count // 10)]
-        assert len(load.round(pulls[:1])) > 32 * 200, "a pull of 32 was meant"
+        assert len(load.round(pulls[:1])) > 32 * 200, "the pull must return 32 messages"
         pulled_alone = cost_us(pid, load, pulls, 1, rounds)
         pulled = cost_us(pid, load, pulls, 16, rounds)
         report(

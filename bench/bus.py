@@ -30,7 +30,7 @@ from _harness import Row, folder_on_disk, is_smoke, report
 from broker import broker
 from sparrow.bus import Headers, OutgoingEvent
 from sparrow.bus.aio import EventBus
-from sparrow.bus.headers import ID, NAME
+from sparrow.bus.codec.headers import ID, NAME
 from sparrow.bus.sql.outbox import PublishedRow
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 
@@ -72,8 +72,8 @@ def row_of(event: PublishedRow) -> tuple[Any, ...]:
     return (event.id, "v1", event.name, event.content, "Scheduled", None)
 
 
-def publishing(bus: EventBus) -> tuple[float, float]:
-    """Seconds for one transaction: with a bare INSERT, with `publish`."""
+def measure_publish(bus: EventBus) -> tuple[float, float]:
+    """Return the seconds of one transaction, with a bare INSERT and with `publish`."""
     event_encoder, engine = bus.core.context.event_encoder, bus.database.engine
     statement = bare_statement(bus, engine.dialect.paramstyle)
 
@@ -92,7 +92,7 @@ def publishing(bus: EventBus) -> tuple[float, float]:
 
 
 def side_by_side(first: Callable[[], None], second: Callable[[], None], count: int) -> tuple[float, float]:
-    """Medians of seconds, taking turns one by one: whatever the machine does, it does to both."""
+    """Alternate the two, so that load on the machine affects both; return the median seconds of each."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(count):
         for work, taken in zip((first, second), times, strict=True):
@@ -102,7 +102,7 @@ def side_by_side(first: Callable[[], None], second: Callable[[], None], count: i
     return median(times[0]), median(times[1])
 
 
-async def publishing_async(bus: EventBus) -> tuple[float, float]:
+async def measure_publish_async(bus: EventBus) -> tuple[float, float]:
     event_encoder, engine = bus.core.context.event_encoder, bus.database.async_engine
     statement = bare_statement(bus, engine.dialect.paramstyle)
     times: tuple[list[float], list[float]] = ([], [])
@@ -121,8 +121,8 @@ async def publishing_async(bus: EventBus) -> tuple[float, float]:
     return median(times[0]), median(times[1])
 
 
-def publishing_many(bus: EventBus) -> tuple[float, float]:
-    """Seconds for a transaction of many rows. The bare one is SQLAlchemy's own bulk insert of the same rows."""
+def measure_publish_many(bus: EventBus) -> tuple[float, float]:
+    """Return the seconds of a transaction of many rows, by SQLAlchemy's bulk insert and by `publish_many`."""
     event_encoder, engine = bus.core.context.event_encoder, bus.database.engine
     table = bus.metadata().tables[f"{bus.settings.space(bus.database.kind)}.published"]
     events = [OutgoingEvent("bench.published", ORDER)] * BULK
@@ -151,7 +151,7 @@ def publishing_many(bus: EventBus) -> tuple[float, float]:
 
 
 def empty_queue(bus: EventBus) -> None:
-    """What the measurements before left open is closed."""
+    """Delete the unfinished rows of earlier measurements."""
 
     def work(db: Connection) -> None:
         names, sql = bus.core.context.sql.names, bus.core.context.sql_of(db)
@@ -161,18 +161,18 @@ def empty_queue(bus: EventBus) -> None:
     bus.database.run_blocking(work)
 
 
-async def relaying(bus: EventBus) -> float:
-    """Events a second, from the start of a worker to the last row marked."""
+async def measure_relay(bus: EventBus) -> float:
+    """Return events per second, from the start of a worker until the last row is marked as sent."""
     for first in range(0, RELAYED, 1000):
         size = min(1000, RELAYED - first)
         await bus.publish_many([OutgoingEvent("bench.relayed", ORDER)] * size)
-    async with timed_until(bus, "bus_sent_total", RELAYED) as took:
+    async with time_until(bus, "bus_sent_total", RELAYED) as took:
         pass
     return RELAYED / took()
 
 
-class Waiting:
-    """A transport whose group has a number of deliveries waiting: what a broker would give, without one."""
+class ReadyTransport:
+    """A transport without a broker that has a number of deliveries ready for its group."""
 
     def __init__(self, group_of: str, count: int) -> None:
         self._left, self._name = count, group_of
@@ -187,7 +187,7 @@ class Waiting:
     async def send(self, envelopes: list[Envelope]) -> list[Exception | None]:
         return [None] * len(envelopes)
 
-    async def listen(self, group: str, names: object, *, prefetch: int) -> Waiting:
+    async def listen(self, group: str, names: object, *, prefetch: int) -> ReadyTransport:
         return self
 
     async def receive(self, count_max: int) -> list[BrokerDelivery]:
@@ -207,31 +207,31 @@ class Waiting:
     async def release(self, deliveries: object) -> None: ...
 
 
-async def executing(url: str, **options: Any) -> float:
-    """Messages a second, from Received to Successed, with a handler that writes a row."""
-    store = bus_on(url, Waiting("bench.handled", HANDLED), runs_handlers=True, **options)
-    store.subscriptions.add("bench.handled", _writes_a_row, group="bench")
+async def measure_executor(url: str, **options: Any) -> float:
+    """Return messages per second, from Received to Successed, with a handler that writes a row."""
+    store = bus_on(url, ReadyTransport("bench.handled", HANDLED), runs_handlers=True, **options)
+    store.subscriptions.add("bench.handled", _write_row, group="bench")
     # First store all messages; an executor of another process would find them in this state.
     await store.prepare()
     store.check()
-    from sparrow.bus.receive.receiver import EventReceiver
+    from sparrow.bus.worker.receiver import EventReceiver
 
     receiver = asyncio.create_task(EventReceiver(store.core.context, "bench.v1", ("bench.handled",)).run())
     while store.core.context.probe.totals["bus_received_total"] < HANDLED:
         await asyncio.sleep(0.01)
     receiver.cancel()
     await asyncio.gather(receiver, return_exceptions=True)
-    async with timed_until(store, 'bus_handled_total{result="ok"}', HANDLED) as took:
+    async with time_until(store, 'bus_handled_total{result="ok"}', HANDLED) as took:
         pass
     return HANDLED / took()
 
 
-async def _writes_a_row(order: dict[str, Any], headers: Headers, session: AsyncSession) -> None:
+async def _write_row(order: dict[str, Any], headers: Headers, session: AsyncSession) -> None:
     await session.execute(WRITE, {"id": order["order"], "what": headers.id})
 
 
 @contextlib.asynccontextmanager
-async def timed_until(bus: EventBus, name: str, count: int) -> AsyncIterator[Callable[[], float]]:
+async def time_until(bus: EventBus, name: str, count: int) -> AsyncIterator[Callable[[], float]]:
     before = bus.core.context.probe.totals[name]
     began = time.perf_counter()
     ended = 0.0
@@ -243,7 +243,7 @@ async def timed_until(bus: EventBus, name: str, count: int) -> AsyncIterator[Cal
 
 
 def fill(bus: EventBus, count: int) -> None:
-    """Finished rows, as they stay for a day: a thousand of them, copied until there are enough."""
+    """Fill the tables with finished rows: insert a thousand and copy them until there are enough."""
     content = '{"Headers":{"cap-msg-id":"1"},"Value":' + str(ORDER).replace("'", '"') + "}"
     first_s = (("published", "", ""), ("received", ', "Group", "MsgId"', ", 'g', 'm'"))
 
@@ -293,12 +293,12 @@ async def measure(kind: str, url: str, name_server: str) -> list[Row]:
     bus = bus_on(url, runs_relay=False)
     await bus.aio.prepare()
     bus.database.run_blocking(lambda db: db.exec_driver_sql(CREATE))
-    bare_s, ours_s = await asyncio.to_thread(publishing, bus)
+    bare_s, ours_s = await asyncio.to_thread(measure_publish, bus)
     rows.append(Row(f"{kind}: publish in a transaction / bare INSERT", bare_s / ours_s, "ratio", 0.6))
     rows.append(Row(f"{kind}: a transaction that publishes", ours_s * 1e6, "µs"))
-    bare_s, ours_s = await publishing_async(bus)
+    bare_s, ours_s = await measure_publish_async(bus)
     rows.append(Row(f"{kind}: publish of the asyncio bus / bare INSERT", bare_s / ours_s, "ratio", 0.6))
-    bare_s, ours_s = await asyncio.to_thread(publishing_many, bus)
+    bare_s, ours_s = await asyncio.to_thread(measure_publish_many, bus)
     rows.append(Row(f"{kind}: publish_many({BULK}) / bare bulk insert", bare_s / ours_s, "ratio", 0.7))
     rows.append(Row(f"{kind}: publish_many({BULK})", BULK / ours_s, "events/s"))
     await bus.database.close()
@@ -307,8 +307,8 @@ async def measure(kind: str, url: str, name_server: str) -> list[Row]:
         bus = bus_on(url, f"sparrow://{name_server}")
         await asyncio.to_thread(fill, bus, count)
         await asyncio.to_thread(empty_queue, bus)
-        relay = await relaying(bus)
-        executor = await executing(url)
+        relay = await measure_relay(bus)
+        executor = await measure_executor(url)
         costs.append((relay, executor))
         goals = (5_000, 1_500) if count == TABLE_ROWS[0] and kind != "SQLite" else (None, None)
         rows.append(Row(f"{kind}: relay, {count:,} old rows", relay, "events/s", goals[0]))

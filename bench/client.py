@@ -30,7 +30,7 @@ BODY = b"x" * 100
 
 
 async def produce(name_servers: str, topic: str, count: int) -> float:
-    """Messages a second through `send_soon`, all acknowledged."""
+    """Return messages per second through `send_soon`, all acknowledged."""
     async with Producer(name_servers, linger_ms=2) as producer:
         await producer.send(Message(topic=topic, body=BODY))
         begun = time.perf_counter()
@@ -51,7 +51,7 @@ async def produce(name_servers: str, topic: str, count: int) -> float:
 
 
 async def consume(name_servers: str, topic: str, count: int) -> float:
-    """Messages a second to a handler of batches."""
+    """Return messages per second at a handler of batches."""
     prefetch = Prefetch(count_max=20_000, span_max=100_000, pull_count_max=1024, pull_bytes_max=1 << 20)
     async with Consumer(name_servers, group="bench-consumer", prefetch=prefetch) as consumer:
         await consumer.subscribe(topic)
@@ -87,7 +87,7 @@ async def tables(name_servers: str, topic: str, count: int) -> tuple[float, floa
 
 
 async def latency(name_servers: str, topic: str, count: int) -> tuple[float, float]:
-    """Median and 99th percentile from the call of `send` to the handler, in ms, one message at a time."""
+    """Return median and 99th percentile in ms from the call of `send` to the handler, one message at a time."""
     times: list[float] = []
     async with (
         Producer(name_servers) as producer,
@@ -113,7 +113,7 @@ async def latency(name_servers: str, topic: str, count: int) -> tuple[float, flo
 
 
 def idle(pid: int, port: int, connections: int, seconds: float) -> tuple[float, float]:
-    """MB of memory that waiting connections cost the broker in all, and its CPU meanwhile, in percent of a core."""
+    """Return the broker's memory in MB for idle connections, and its CPU meanwhile in percent of a core."""
     header = PullMessage(
         "bench-idle", "bench-idle", 3, 0, 32, SUBSCRIPTION_FLAG | SUSPEND_FLAG, 0, 60_000, 0, "*", "TAG"
     )
@@ -136,11 +136,11 @@ def rss_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise AssertionError("no RssAnon: this needs Linux")
+    raise AssertionError("/proc has no RssAnon; this bench needs Linux")
 
 
 async def make_topic(name_servers: str, topic: str) -> None:
-    """With a message in one queue; the others stay empty."""
+    """Create a topic with a message in one queue; the other queues stay empty."""
     async with Producer(name_servers) as producer:
         await producer.send(Message(topic=topic, body=BODY), selector=lambda queues, _: queues[0])
 

@@ -68,8 +68,8 @@ def loop_stamp(buf: bytearray, starts: list[int], store_ms: int) -> None:
         one(buf, start + 56, store_ms)
 
 
-class Material:
-    """Records whose bodies vary by a fifth, so that nothing can lean on equal sizes."""
+class RecordSamples:
+    """Records whose body sizes vary by a fifth, so that no code path can use equal sizes."""
 
     def __init__(self, body_bytes: int, batches: int) -> None:
         rng = np.random.default_rng(7)
@@ -100,7 +100,7 @@ class Material:
         return zip(self.cuts, self.ends, strict=True)
 
     def check(self) -> None:
-        """Both sides say the same, else their speeds are no comparison."""
+        """Assert that both sides return the same values."""
         assert self.plain == b"".join(loop_encode(*lists) for lists in self.lists)
         batch = columns.decode(self.buf, self.starts, verify_crc=True)
         batch.validate(full=True)
@@ -119,7 +119,7 @@ class Material:
 
 
 def measure(body_bytes: int, batches: int, rounds: int, goals: dict[str, float]) -> list[Row]:
-    given = Material(body_bytes, batches)
+    given = RecordSamples(body_bytes, batches)
     given.check()
     size = f"{body_bytes} B"
     rows: list[Row] = []
@@ -226,7 +226,7 @@ def columnar_records(received: bytes) -> columns.EncodedRecords:
 
 def measure_batches(batches: int, rounds: int, goals: dict[str, float]) -> list[Row]:
     rows: list[Row] = []
-    mixed = Material(100, batches)
+    mixed = RecordSamples(100, batches)
     count = mixed.count
     noise = pa.py_buffer(np.random.default_rng(7).bytes(100 * count))
     same = pa.Array.from_buffers(pa.binary(100), count, [None, noise]).cast(pa.binary())

@@ -46,13 +46,13 @@ def send(load: Load, topic: str, due_ms: list[int]) -> None:
 
 
 def arrivals(port: int, topic: str, count: int, *, within_s: float) -> Iterator[tuple[int, list[int]]]:
-    """When each answer to a waiting consumer came, and the times its messages were due."""
+    """Return the arrival time of each response to a waiting consumer, with the due times of its messages."""
     connection, opaque, offset, seen = Connection(), 0, 0, 0
     deadline = time.monotonic() + within_s
     with socket.create_connection(("127.0.0.1", port)) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while seen < count:
-            assert time.monotonic() < deadline, f"{seen} of {count} came within {within_s} s"
+            assert time.monotonic() < deadline, f"{seen} of {count} messages arrived within {within_s} s"
             opaque += 1
             flag = SUBSCRIPTION_FLAG | SUSPEND_FLAG
             header = PullMessage("bench", topic, 0, offset, 1024, flag, 0, 5_000, 0, "*", "TAG")
@@ -71,13 +71,13 @@ def arrivals(port: int, topic: str, count: int, *, within_s: float) -> Iterator[
 
 def lateness(port: int, topic: str, count: int, *, within_s: float) -> np.ndarray:
     late = [came_ms - due_ms for came_ms, dues in arrivals(port, topic, count, within_s=within_s) for due_ms in dues]
-    assert len(late) == count, "each once"
-    assert min(late) >= 0, "none early"
+    assert len(late) == count, "every message must arrive exactly once"
+    assert min(late) >= 0, "no message may arrive before it is due"
     return np.array(late)
 
 
 def cost_us(pid: int, load: Load, count: int) -> float:
-    """The broker's CPU time for a timer that is far away: the quickest of several rounds."""
+    """Return the broker's CPU time for a timer that is due much later, in the fastest of several rounds."""
     best = float("inf")
     for _ in range(3):
         frames = [timer_frame(number, "cost", now_ms() + 2 * DAY_MS) for number in range(count)]
@@ -92,7 +92,7 @@ def anon_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise AssertionError("no RssAnon: this needs Linux")
+    raise AssertionError("/proc has no RssAnon; this bench needs Linux")
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def main() -> None:
             # In random order, and all stored before the first is due. Sending is twice as fast as this rate.
             begin_ms = now_ms() + (1_000 if smoke else due_soon // 8)
             send(load, "minute", [begin_ms + rng.randrange(window_ms) for _ in range(due_soon)])
-            assert now_ms() < begin_ms, "sending took longer than was thought: what is measured is not what is said"
+            assert now_ms() < begin_ms, "sending took too long: some messages were due before all were stored"
             late = lateness(port, "minute", due_soon, within_s=window_ms / 1000 + 60)
             # Sent before the restart and due after it: the new process has none of them in memory.
             cold_ms = now_ms() + (8_000 if smoke else 20_000) + burst // 8
@@ -128,7 +128,7 @@ def main() -> None:
         with broker(folder) as (pid, port, _):
             opening_s = time.perf_counter() - begun
             after_mb = anon_mb(pid)
-            assert now_ms() < cold_ms, "the restart took longer than was thought"
+            assert now_ms() < cold_ms, "the restart took too long: messages were due before it ended"
             late_when_cold = lateness(port, "cold", burst, within_s=120)
 
     def at_most(name: str, value: float, unit: str, goal: float) -> Row:

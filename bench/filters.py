@@ -15,7 +15,7 @@ WHOLE = "a >= 3 AND a <= 100 AND region <> 'cn' AND order STARTSWITH '0000' AND 
 
 
 def message(number: int, dice: random.Random, *, is_regular: bool) -> bytes:
-    """The property string of one message, about 120 bytes; regular ones have the same names in the same order."""
+    """Return a property string of about 120 bytes; regular ones have the same names in the same order."""
     entries = [
         ("UNIQ_KEY", f"7F0000010BC418B4AAC2{number:012d}"),
         ("WAIT", "true"),
@@ -34,7 +34,7 @@ def message(number: int, dice: random.Random, *, is_regular: bool) -> bytes:
 
 
 def reads_as_python(properties: bytes) -> bool:
-    """The common selector by hand over decoded properties: what a consumer would write instead."""
+    """Evaluate the selector as Python code over decoded properties, as a consumer would write it."""
     found = decode(properties)
     try:
         return 3 <= int(found["a"]) <= 100 and found["region"] in ("eu", "us") and "tag" in found
@@ -53,7 +53,7 @@ def main() -> None:
     for messages in (regular, mixed):
         for selector in (common, whole):
             answers = [selector.matches(one) for one in messages]
-            assert 0 < sum(answers) < count, "a selector that takes all or nothing measures little"
+            assert 0 < sum(answers) < count, "the selector must match some messages and not all"
             assert selector.mask(columns[id(messages)]).tolist() == answers
         assert [common.matches(one) for one in messages] == [reads_as_python(one) for one in messages]
 

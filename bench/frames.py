@@ -34,7 +34,7 @@ def decode_typed() -> object:
 
 
 def decode_plainly() -> object:
-    """The same values by the standard library: parse, then type each field by hand."""
+    """Decode the same values with the standard library, and convert each field by hand."""
     length, mark = struct.unpack_from(">II", FRAME)
     body_at = 8 + (mark & 0xFFFFFF)
     header = json.loads(FRAME[8:body_at])
@@ -87,7 +87,7 @@ def feed_many() -> object:
 
 
 def microseconds(work: Callable[[], object], times: int) -> float:
-    """CPU time of one call."""
+    """Return the CPU time of one call."""
 
     def many() -> None:
         for _ in range(times):

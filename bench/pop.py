@@ -27,7 +27,7 @@ TOPIC = "bench_pop"
 QUEUES = 4
 BATCH = 32
 INVISIBLE_MS = 60_000
-SIDE_BY_SIDE = 4
+CONSUMERS = 4
 """Pops a consumer has on the wire at a time."""
 BODY = b"x" * 100
 PROPERTIES = b"UNIQ_KEY\x017F0000010A2B18B4AAC2000000000001\x02TAGS\x01paid\x02KEYS\x01order-1\x02WAIT\x01true\x02"
@@ -47,23 +47,33 @@ async def pop(channel: Channel, group: str) -> RemotingCommand:
 
 
 def entries(text: str | None) -> dict[str, str]:
-    """Queue and what is said of it."""
+    """Return the text of each queue."""
     return {entry.split(" ")[1]: entry.split(" ")[2] for entry in (text or "").split(";")}
 
 
 async def receive_in_batches(channel: Channel, group: str) -> int:
-    """Pop, decode, acknowledge all in one request; until there is nothing left."""
+    """Pop, decode, and acknowledge each batch in one request, until the queues are empty."""
     count = 0
     while (answer := await pop(channel, group)).code == ResponseCode.SUCCESS:
         count += len(record.decode_all(answer.body))
-        said = headers.read(PopMessageResponse, answer.ext)
-        taken = entries(said.message_offsets)
+        response = headers.read(PopMessageResponse, answer.ext)
+        taken = entries(response.message_offsets)
         acks = []
-        for queue, start in entries(said.start_offsets).items():
+        for queue, start in entries(response.start_offsets).items():
             places = [int(offset) - int(start) for offset in taken[queue].split(",")]
             bits = encode_bitset(places)
             acks.append(
-                Ack(group, TOPIC, "0", int(start), int(queue), said.revive_queue, said.pop_ms, INVISIBLE_MS, bits)
+                Ack(
+                    group,
+                    TOPIC,
+                    "0",
+                    int(start),
+                    int(queue),
+                    response.revive_queue,
+                    response.pop_ms,
+                    INVISIBLE_MS,
+                    bits,
+                )
             )
         body = bodies.write(BatchAck("sparrow", acks))
         acked = await channel.request(RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), body, timeout_ms=10_000)
@@ -72,25 +82,25 @@ async def receive_in_batches(channel: Channel, group: str) -> int:
 
 
 async def receive_one_by_one(channel: Channel, group: str) -> int:
-    """Pop, decode, and acknowledge every message in a request of its own, as Java's consumer does."""
+    """Pop, decode, and acknowledge each message in a separate request, as Java's consumer does."""
     count = 0
     while (answer := await pop(channel, group)).code == ResponseCode.SUCCESS:
-        said = headers.read(PopMessageResponse, answer.ext)
-        starts = entries(said.start_offsets)
-        asked: list[Awaitable[RemotingCommand]] = []
+        response = headers.read(PopMessageResponse, answer.ext)
+        starts = entries(response.start_offsets)
+        requests: list[Awaitable[RemotingCommand]] = []
         for message in record.decode_all(answer.body):
             queue_id, offset = message.queue_id, message.queue_offset
-            handle = f"{starts[str(queue_id)]} {said.pop_ms} {INVISIBLE_MS} 0 0 sparrow {queue_id} {offset}"
+            handle = f"{starts[str(queue_id)]} {response.pop_ms} {INVISIBLE_MS} 0 0 sparrow {queue_id} {offset}"
             header = AckMessage(group, TOPIC, queue_id, handle, offset)
-            asked.append(channel.request(RequestCode.ACK_MESSAGE, header, timeout_ms=10_000))
-        for acked in await asyncio.gather(*asked):
+            requests.append(channel.request(RequestCode.ACK_MESSAGE, header, timeout_ms=10_000))
+        for acked in await asyncio.gather(*requests):
             assert acked.code == ResponseCode.SUCCESS, acked.remark
-        count += len(asked)
+        count += len(requests)
     return count
 
 
 async def pull_all(channel: Channel, queue_ids: Iterable[int]) -> int:
-    """The peer: the same messages by pull, in the same batches."""
+    """Pull the same messages in the same batches, for comparison."""
     count = 0
     for queue_id in queue_ids:
         offset = 0
@@ -105,8 +115,8 @@ async def pull_all(channel: Channel, queue_ids: Iterable[int]) -> int:
     return count
 
 
-async def measured(pid: int, work: Callable[[], Awaitable[int]], count: int) -> tuple[float, float]:
-    """Messages a second, and the broker's CPU time a message in microseconds."""
+async def measure(pid: int, work: Callable[[], Awaitable[int]], count: int) -> tuple[float, float]:
+    """Return messages per second, and the broker's CPU time per message in microseconds."""
     begun, cpu = time.perf_counter(), cpu_of(pid)
     received = await work()
     took, cost = time.perf_counter() - begun, cpu_of(pid) - cpu
@@ -114,8 +124,8 @@ async def measured(pid: int, work: Callable[[], Awaitable[int]], count: int) -> 
     return count / took, cost / count * 1e6
 
 
-async def side_by_side(receive: Callable[[Channel, str], Awaitable[int]], channel: Channel, group: str) -> int:
-    return sum(await asyncio.gather(*(receive(channel, group) for _ in range(SIDE_BY_SIDE))))
+async def receive_concurrently(receive: Callable[[Channel, str], Awaitable[int]], channel: Channel, group: str) -> int:
+    return sum(await asyncio.gather(*(receive(channel, group) for _ in range(CONSUMERS))))
 
 
 async def run(folder: Path) -> list[Row]:
@@ -127,14 +137,14 @@ async def run(folder: Path) -> list[Row]:
 
         async def best(name: str, receive: Callable[[Channel, str], Awaitable[int]]) -> tuple[float, float]:
             runs = [
-                await measured(pid, lambda group=f"{name}{number}": side_by_side(receive, channel, group), count)  # type: ignore[misc]
+                await measure(pid, lambda group=f"{name}{number}": receive_concurrently(receive, channel, group), count)  # type: ignore[misc]
                 for number in range(rounds)
             ]
             return max(rate for rate, _ in runs), min(cost for _, cost in runs)
 
         batched, batched_us = await best("batched", receive_in_batches)
         single, single_us = await best("single", receive_one_by_one)
-        pulled, pulled_us = await measured(pid, lambda: pull_all(channel, range(QUEUES)), count)
+        pulled, pulled_us = await measure(pid, lambda: pull_all(channel, range(QUEUES)), count)
         channel.close()
     goal = None if is_smoke() else 30_000.0
     return [

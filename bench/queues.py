@@ -18,7 +18,7 @@ MESSAGES = 3
 
 
 def fill(store: LogStore, queues: list[Queue]) -> float:
-    """A few messages into each queue, and all chores done; seconds the chores took."""
+    """Append a few messages to each queue and run maintenance; return the seconds that maintenance took."""
     draft = [Draft(body=bytes(100), properties=b"KEYS\x01order-4711\x02TAGS\x01TagA\x02")]
     for _ in range(MESSAGES):
         for queue in queues:
@@ -58,7 +58,9 @@ def measure(path: Path, count: int, *, has_goals: bool) -> list[Row]:
     begun = time.perf_counter()
     with LogStore(path, disk_ratio=lambda _: 0.1) as store:
         open_s = time.perf_counter() - begun
-        assert all(store.bounds_nowait(queue).end >= 6 * MESSAGES for queue in queues), "all queues are there again"
+        assert all(store.bounds_nowait(queue).end >= 6 * MESSAGES for queue in queues), (
+            "every queue must have its messages after the store is opened again"
+        )
     name = f"{count:,} queues"
     memory_max, growth_max = (100.0, 10.0) if has_goals else (None, None)
     return [

@@ -32,19 +32,19 @@ VIEWS = ("consumequeue", "index", "sparrow.checkpoint", "sparrow.state")
 _SAMPLE_S = 0.01
 
 
-class Opened(NamedTuple):
+class OpenResult(NamedTuple):
     seconds: float
     log_mb: float
     messages: int
     grown_mb: float
-    """By how much memory grew while the store was being opened, at the highest."""
+    """The largest growth of memory while the store was being opened."""
 
 
 # -- child processes --------------------------------------------------------------------------------------------------
 
 
 def build(path: Path, total_bytes: int, tail_bytes: int) -> None:
-    """Fill a log, have it checkpointed, append the tail, say so, and wait for the kill."""
+    """Fill a log, write a checkpoint, append the tail, print a line, and wait for the kill."""
     import asyncio
 
     from sparrow.wire import columns
@@ -81,7 +81,7 @@ def build(path: Path, total_bytes: int, tail_bytes: int) -> None:
 
 
 def open_again(path: Path) -> None:
-    """Open the store, and print what it took."""
+    """Open the store, and print time and memory."""
     pa.set_cpu_count(1)
     highest, done = [rss_anon_mb()], threading.Event()
     before = highest[0]
@@ -100,7 +100,7 @@ def open_again(path: Path) -> None:
 
     assert store.damage == []
     messages = sum(bounds.end - bounds.first for bounds in map(store.bounds_nowait, QUEUES))
-    found = Opened(seconds, (store.written - store.first) / 1e6, messages, max(highest) - before)
+    found = OpenResult(seconds, (store.written - store.first) / 1e6, messages, max(highest) - before)
     print(json.dumps(found._asdict()), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)  # leave the folder as a crash would
 
@@ -113,31 +113,31 @@ def start(*args: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def built_and_killed(path: Path, total_bytes: int, tail_bytes: int) -> None:
+def build_and_kill(path: Path, total_bytes: int, tail_bytes: int) -> None:
     with start("build", path, total_bytes, tail_bytes) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "built\n", "the log could not be built"
         child.kill()
 
 
-def opened(path: Path) -> Opened:
+def measure_open(path: Path) -> OpenResult:
     with start("open", path) as child:
         assert child.stdout is not None
-        return Opened(**json.loads(child.stdout.read()))
+        return OpenResult(**json.loads(child.stdout.read()))
 
 
 def measure(total_bytes: int, tail_bytes: int, *, has_goals: bool) -> list[Row]:
     size = f"{total_bytes / GIB:g} GiB"
     with folder_on_disk() as path:
-        built_and_killed(path, total_bytes, tail_bytes=0)
-        settled = opened(path)
+        build_and_kill(path, total_bytes, tail_bytes=0)
+        settled = measure_open(path)
         for view in VIEWS:
             shutil.rmtree(path / view) if (path / view).is_dir() else (path / view).unlink()
-        rebuilt = opened(path)
-        assert rebuilt.messages == settled.messages > 0, "views built again hold what they held"
+        rebuilt = measure_open(path)
+        assert rebuilt.messages == settled.messages > 0, "rebuilt views must hold the same number of messages"
     with folder_on_disk() as path:
-        built_and_killed(path, total_bytes, tail_bytes)
-        behind = opened(path)
+        build_and_kill(path, total_bytes, tail_bytes)
+        behind = measure_open(path)
         assert behind.messages == settled.messages
     rate = rebuilt.log_mb / rebuilt.seconds
     seconds_max, rate_min = (2.0, 200.0) if has_goals else (None, None)

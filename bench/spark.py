@@ -41,7 +41,7 @@ WRITTEN = 5_000 if SMOKE else 500_000
 """Rows of a batch that is written."""
 ROUNDS = 1 if SMOKE else 3
 QUEUES = 8
-LOT = 1_000
+BATCH_ROWS = 1_000
 """Messages that one queue gets before the next has its turn."""
 BODY_BYTES = 100
 MAP = pa.map_(pa.string(), pa.string())
@@ -52,7 +52,7 @@ SLIM = "body binary, keys string, tags string, queue_id int, queue_offset bigint
 
 
 class TupleSource(DataSource):
-    """The same topic as rows, one Python tuple each: what a source without Arrow does."""
+    """A source without Arrow: it reads the same topic as one Python tuple per row."""
 
     @classmethod
     def name(cls) -> str:
@@ -86,24 +86,24 @@ class TupleReader(DataSourceReader):
             for found in directory.read(Queue(queue.topic, queue.queue_id), start, end, rows_max=8192):
                 for at in found.starts.tolist():
                     message = decode(found.view, at)
-                    said = message.properties
+                    properties = message.properties
                     yield (
                         message.body,
-                        said.get("KEYS"),
-                        said.get("TAGS"),
-                        said.get("UNIQ_KEY"),
+                        properties.get("KEYS"),
+                        properties.get("TAGS"),
+                        properties.get("UNIQ_KEY"),
                         message.topic,
                         message.queue_id,
                         message.queue_offset,
                         datetime.fromtimestamp(message.store_ms / 1000, UTC),
                         datetime.fromtimestamp(message.born_ms / 1000, UTC),
                         message.reconsume_times,
-                        said,
+                        properties,
                     )
 
 
 class DropSource(DataSource):
-    """A sink that takes Arrow batches and drops them: what reaching Python costs."""
+    """A sink that drops its Arrow batches; it measures the cost of reaching Python."""
 
     @classmethod
     def name(cls) -> str:
@@ -124,15 +124,15 @@ class DropWriter(DataSourceArrowWriter):
 
 
 def fill(name_servers: str, topic: str, rows: int) -> None:
-    """Messages of 100 bytes, no two alike, with three properties; in lots, the queues in turn."""
+    """Send distinct messages of 100 bytes with three properties, in batches that alternate between the queues."""
     with Admin(name_servers) as admin:
         admin.create_topic(topic, queues=QUEUES)
     with Producer(name_servers) as producer:
-        for at in range(0, rows, LOT):
-            producer.send_table(topic, _lot(at, min(LOT, rows - at)))
+        for at in range(0, rows, BATCH_ROWS):
+            producer.send_table(topic, _batch_of(at, min(BATCH_ROWS, rows - at)))
 
 
-def _lot(first: int, rows: int) -> pa.Table:
+def _batch_of(first: int, rows: int) -> pa.Table:
     letters = np.random.default_rng(first).integers(33, 127, rows * BODY_BYTES, dtype=np.uint8)
     bodies = pa.Array.from_buffers(pa.binary(BODY_BYTES), rows, [None, pa.py_buffer(letters)])
     numbers = range(first, first + rows)
@@ -153,7 +153,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def quickest(*works: Callable[[], object]) -> list[float]:
-    """The best time of each, the rivals in turn, after one round that is not counted (at smoke scale there is none)."""
+    """Alternate the competitors; return the best time of each. Except at smoke scale, a warm-up round comes first."""
     if not SMOKE:
         for work in works:
             work()
@@ -162,7 +162,7 @@ def quickest(*works: Callable[[], object]) -> list[float]:
 
 
 def drain(frame: DataFrame) -> Callable[[], None]:
-    """Every row materialised, and dropped."""
+    """Materialise every row and drop it."""
     return lambda: frame.write.format("noop").mode("overwrite").save()
 
 
@@ -251,7 +251,7 @@ def writing(lab: Lab) -> list[Row]:
 
 
 def latency(lab: Lab) -> list[Row]:
-    """The time of a micro-batch with one row: Python to Python, against Spark's own rate source to nothing."""
+    """Measure a micro-batch with one row, topic to topic, against Spark's rate source with a sink that drops rows."""
     with Admin(lab.name_servers) as admin:
         admin.create_topic("trickle", queues=1)
         admin.create_topic("trickled", queues=1)
@@ -291,7 +291,7 @@ def _batch_ms(writer: Any, folder: Path, batches: int, send: Callable[[], object
 
 
 def memory(lab: Lab) -> list[Row]:
-    """The largest Python worker while one task reads everything."""
+    """Measure the memory of the largest Python worker while one task reads everything."""
     peak = 0
     frame = lab.topic(SLIM, maxRecordsPerPartition="0", targetRowsPerTask=str(ROWS * 2))
     import threading

@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 from _harness import ROOT, Row, folder_on_disk, is_smoke, report
 from _spark_jars import CONNECTOR_VERSION, NoConnector, kafka_connector
 from broker import broker
-from spark import LOT, QUEUES, Lab, drain, fill, quickest
+from spark import BATCH_ROWS, QUEUES, Lab, drain, fill, quickest
 from sparrow.spark.runtime.session import spark_session
 
 sys.path.append(str(ROOT))
@@ -59,8 +59,8 @@ def theirs(spark: SparkSession, kafka: MessageBroker, columns: tuple[str, ...]) 
 
 
 @contextmanager
-def quick_kafka(folder: Path) -> Iterator[MessageBroker]:
-    """Started once more, with the flags of a server that is to be quick."""
+def tuned_kafka(folder: Path) -> Iterator[MessageBroker]:
+    """Run Kafka with the JVM flags of its own start script."""
     with kafka_server(folder, num_partitions=QUEUES, auto_create_topics_enable="true") as kafka:
         words = tuple(kafka.command)
         java = words.index("java")
@@ -75,31 +75,31 @@ def copy(messages: DataFrame, kafka: MessageBroker) -> None:
     options = {
         "kafka.bootstrap.servers": kafka.address,
         "topic": TOPIC,
-        "kafka.batch.size": str(LOT * RECORD_BYTES),
+        "kafka.batch.size": str(BATCH_ROWS * RECORD_BYTES),
         "kafka.linger.ms": "100",
     }
     messages.write.format("kafka").options(**options).save()
 
 
 def assert_same(left: DataFrame, right: DataFrame) -> None:
-    """Every key and body once on either side, in the same partition."""
+    """Assert that both sides have every key and body once, in the same partition."""
 
     def fingerprint(frame: DataFrame) -> list[tuple[int, ...]]:
         content = f.xxhash64("key", "value").bitwiseAND(0xFFFFFFFF)
         counted = frame.groupBy("partition").agg(f.count("value"), f.sum(content), f.max("offset"))
         return sorted(tuple(row) for row in counted.collect())
 
-    assert fingerprint(left) == fingerprint(right), "Kafka has other messages than we have"
+    assert fingerprint(left) == fingerprint(right), "Kafka and Sparrow must have the same messages"
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-def alone(lab: Lab) -> list[Row]:
+def measure_sparrow(lab: Lab) -> list[Row]:
     return [_rate(what, "Sparrow", quickest(drain(ours(lab, columns)))[0]) for what, columns in SCANS.items()]
 
 
-def against(lab: Lab, kafka: MessageBroker) -> list[Row]:
+def compare(lab: Lab, kafka: MessageBroker) -> list[Row]:
     copy(ours(lab, ("key", "value", "partition")), kafka)
     assert_same(ours(lab, tuple(COLUMNS)), theirs(lab.spark, kafka, tuple(COLUMNS)))
     rows = []
@@ -111,7 +111,7 @@ def against(lab: Lab, kafka: MessageBroker) -> list[Row]:
             _rate(what, name, theirs_s),
             Row(f"{what}: Sparrow / Kafka", theirs_s / ours_s, "ratio", GOALS.get(what)),
         ]
-        _tell(f"{what} done; load of the machine {os.getloadavg()[0]:.1f}")
+        _log(f"{what} done; load of the machine {os.getloadavg()[0]:.1f}")
     return rows
 
 
@@ -119,18 +119,18 @@ def _rate(what: str, whose: str, seconds: float) -> Row:
     return Row(f"{what}: {whose}, rows/s", ROWS / seconds, "1/s")
 
 
-def _tell(what: str) -> None:
+def _log(what: str) -> None:
     print(f"  {what}", file=sys.stderr)
 
 
 def connector() -> list[Path]:
-    """Its jars; none when we are to be alone."""
+    """Return the jars of the connector; none if only Sparrow is measured."""
     if SMOKE:
         return []
     try:
         return kafka_connector()
     except NoConnector as reason:
-        _tell(f"without Kafka, only our own figures: {reason}")
+        _log(f"without Kafka, only our own figures: {reason}")
         return []
 
 
@@ -148,11 +148,11 @@ def main() -> None:
             rows = []
             if jars:
                 try:
-                    with quick_kafka(scratch) as kafka:
-                        rows = against(lab, kafka)
+                    with tuned_kafka(scratch) as kafka:
+                        rows = compare(lab, kafka)
                 except pytest.skip.Exception as reason:  # how the tests report that Kafka is not available
-                    _tell(f"without Kafka, only our own figures: {reason}")
-            rows = rows or alone(lab)
+                    _log(f"without Kafka, only our own figures: {reason}")
+            rows = rows or measure_sparrow(lab)
         finally:
             spark.stop()
     report("spark_kafka", rows)

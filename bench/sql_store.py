@@ -23,7 +23,7 @@ from statistics import median
 import numpy as np
 import uvloop
 
-from _databases import KINDS, Bare, bare, database
+from _databases import KINDS, BareDriver, database, open_bare_driver
 from _harness import Row, is_smoke, report
 from sparrow.model.message import Draft
 from sparrow.model.priority import Priority
@@ -51,7 +51,7 @@ _numbers = iter(range(1 << 40))
 
 
 def drafts(count: int, body_bytes: int = BODY_BYTES) -> list[Draft]:
-    """Bodies that nobody has seen, unique keys that grow as those of a real client do."""
+    """Return drafts with new bodies, and with unique keys that grow like those of a real client."""
     now_ms = time.time_ns() // 1_000_000
     return [
         Draft(
@@ -63,8 +63,8 @@ def drafts(count: int, body_bytes: int = BODY_BYTES) -> list[Draft]:
     ]
 
 
-async def in_turn(rounds: int, *works: Callable[[], Awaitable[float]]) -> list[list[float]]:
-    """What each of them measures, round by round; the first round is to warm up. Who begins changes."""
+async def alternate(rounds: int, *works: Callable[[], Awaitable[float]]) -> list[list[float]]:
+    """Alternate the measurements, in changing order; return the results of each round without the warm-up round."""
     found: list[list[float]] = [[] for _ in works]
     for number in range(rounds + 1):
         for at in range(len(works)):
@@ -76,7 +76,7 @@ async def in_turn(rounds: int, *works: Callable[[], Awaitable[float]]) -> list[l
 
 
 def ratio(values: Sequence[float], base: Sequence[float]) -> float:
-    """The median of what was measured side by side."""
+    """Return the median ratio of adjacent measurements."""
     return median(value / of for value, of in zip(values, base, strict=True))
 
 
@@ -87,9 +87,9 @@ async def rate(count: int, work: Awaitable[object]) -> float:
 
 
 class Bench:
-    """One database."""
+    """The measurements on one database."""
 
-    def __init__(self, kind: str, url: str, store: SqlStore, driver: Bare) -> None:
+    def __init__(self, kind: str, url: str, store: SqlStore, driver: BareDriver) -> None:
         self.kind, self.url, self.store, self.driver = kind, url, store, driver
         self.rows: list[Row] = []
 
@@ -98,7 +98,7 @@ class Bench:
         self.rows.append(row)
 
     async def queue(self, topic: str, priority: Priority = Priority.MIDDLE) -> Queue:
-        """Each priority of a topic has a table of its own."""
+        """Return the queue of a priority, which has its own table; create the topic if it is missing."""
         if topic not in self.store.catalog.topics:
             await self.store.catalog.put_topic(Topic(name=topic, write_queues=1, read_queues=1))
         return Queue(topic, priority)
@@ -135,11 +135,11 @@ class Bench:
             async def bare_rate(size: int = size, turns: int = turns) -> float:
                 return await rate(size * turns, by_driver([self.entries(drafts(size)) for _ in range(turns)]))
 
-            found, base = await in_turn(ROUNDS, store_rate, bare_rate)
+            found, base = await alternate(ROUNDS, store_rate, bare_rate)
             self.row(f"appends in batches of {size}", median(found), "rows/s")
             self.row(f"bare INSERTs of {size} rows", median(base), "rows/s")
             self.row(f"appends in batches of {size} / bare INSERTs", ratio(found, base), "times", goal)
-        assert (await self.store.bounds(ours)).end == placed, "as many by the store as by the driver"
+        assert (await self.store.bounds(ours)).end == placed, "the store must hold every appended row"
 
     async def senders(self) -> None:
         queue = await self.queue("ours", Priority.HIGH)
@@ -157,7 +157,7 @@ class Bench:
 
             return await rate(count * each, work())
 
-        one, many = await in_turn(ROUNDS, lambda: together(1), lambda: together(SENDERS))
+        one, many = await alternate(ROUNDS, lambda: together(1), lambda: together(SENDERS))
         self.row("1 sender of single messages", median(one), "rows/s")
         self.row(f"{SENDERS} senders of single messages", median(many), "rows/s")
         goal = None if self.kind == "SQLite" else 6
@@ -177,7 +177,7 @@ class Bench:
                 for at in range(start, start + count, READ_COUNT):
                     found = await store.read(queue, at, count_max=READ_COUNT, bytes_max=READ_BYTES)
                     assert isinstance(found, Slice)
-                    assert len(found.sizes) == READ_COUNT, "whole batches"
+                    assert len(found.sizes) == READ_COUNT, "every read must return a full batch"
 
             return await rate(count, work())
 
@@ -266,7 +266,7 @@ class Bench:
                 self.store.offsets.commit_nowait(group, queue, offset)
                 await self.store.offsets.flush()
 
-        many, single = await in_turn(ROUNDS, lambda: rate(GROUPS, together()), lambda: rate(GROUPS, one_by_one()))
+        many, single = await alternate(ROUNDS, lambda: rate(GROUPS, together()), lambda: rate(GROUPS, one_by_one()))
         self.row(f"offsets of {GROUPS} groups saved together", median(many), "commits/s")
         self.row("offsets saved one by one", median(single), "commits/s")
         self.row("offsets saved together / one by one", ratio(many, single), "times", 4)
@@ -274,7 +274,7 @@ class Bench:
     # -- large tables -------------------------------------------------------------------------------------------------
 
     async def fill(self, queue: Queue, rows: int) -> None:
-        """By the server itself, and then the lane is told."""
+        """Insert rows by statements on the server, then set the next id of the lane."""
         lane, database = self.store.catalog.lanes[queue], self.store.database
         table = lane.table
         for start in range(0, rows, self.store.settings.partition_rows):
@@ -334,7 +334,7 @@ class Bench:
             ("reads", [reads(queue, rows) for queue, rows in zip(queues, TABLE_ROWS, strict=True)]),
             ("appends", [appends(queue) for queue in queues]),
         ):
-            found = await in_turn(ROUNDS, *works)
+            found = await alternate(ROUNDS, *works)
             for rows, rates in zip(TABLE_ROWS, found, strict=True):
                 self.row(f"{name} of 100 in a table of {rows:,}", median(rates), "rows/s")
             self.row(
@@ -345,11 +345,11 @@ class Bench:
             )
 
 
-async def measured(kind: str, url: str) -> list[Row]:
+async def measure(kind: str, url: str) -> list[Row]:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await SqlStore.open(url))
         other = await stack.enter_async_context(await SqlStore.open(url))
-        bench = Bench(kind, url, store, await stack.enter_async_context(bare(url)))
+        bench = Bench(kind, url, store, await stack.enter_async_context(open_bare_driver(url)))
         await bench.appends()
         await bench.senders()
         await bench.reads(other)
@@ -364,7 +364,7 @@ def main() -> None:
     rows: list[Row] = []
     for kind in chosen:
         with database(kind) as url:
-            rows += uvloop.run(measured(kind, url))
+            rows += uvloop.run(measure(kind, url))
     report("sql_store", rows)
 
 

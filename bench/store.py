@@ -41,16 +41,16 @@ NO_DISK = {"flush_interval_ms": 3_600_000, "checkpoint_interval_ms": 3_600_000, 
 """Nothing is synced while it runs, as nothing is after a plain write."""
 
 
-class Spent(NamedTuple):
+class Cost(NamedTuple):
     wall_s: float
     cpu_s: float
 
 
-def spent(work: Callable[[], object]) -> Spent:
-    """Wall and CPU time, of all threads."""
+def measure_cost(work: Callable[[], object]) -> Cost:
+    """Return wall time, and CPU time of all threads."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
-    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def new_store(path: Path, **settings: object) -> LogStore:
@@ -60,7 +60,7 @@ def new_store(path: Path, **settings: object) -> LogStore:
 
 
 def catch_up(store: LogStore) -> None:
-    """Until keys are filed and queue entries are in their files."""
+    """Wait until keys are indexed and queue entries are written to their files."""
     with store._maintenance_thread.paused():
         store._maintenance.catch_up_key_index()
         store._maintenance.flush_queues()
@@ -101,29 +101,29 @@ def bulk(body_bytes: int, total_bytes: int, rounds: int, goal: float | None) -> 
                 store.append_encoded_nowait(QUEUE, each.data, each.sizes, verify_crc=verify_crc)
         catch_up(store)
 
-    def plain_cost() -> Spent:
+    def plain_cost() -> Cost:
         with folder_on_disk() as folder:
-            return spent(partial(plain, folder / "plain"))
+            return measure_cost(partial(plain, folder / "plain"))
 
-    def our_cost(verify_crc: bool) -> Spent:
+    def our_cost(verify_crc: bool) -> Cost:
         with folder_on_disk() as folder, new_store(folder, **NO_DISK) as store:
-            cost = spent(partial(ours, store, verify_crc))
+            cost = measure_cost(partial(ours, store, verify_crc))
             assert store.bounds_nowait(QUEUE).end == turns * sum(len(each.sizes) for each in batches)
             return cost
 
-    def settled(cost: Callable[[], Spent]) -> Spent:
-        """The second of two runs: a virtual machine gets new memory from its host at a tenth of the speed, and pages
-        that the first has just given back are not new."""
+    def second_run(cost: Callable[[], Cost]) -> Cost:
+        """Return the cost of a second run. In the first one a virtual machine may get new memory from its host, which
+        is ten times slower than memory that was just freed."""
         cost()
         return cost()
 
     walls, cpus, checked, ours_s, plain_s = [], [], [], [], []
     for _ in range(rounds):
-        bare = settled(plain_cost)
-        cost = settled(partial(our_cost, False))
+        bare = second_run(plain_cost)
+        cost = second_run(partial(our_cost, False))
         walls.append(bare.wall_s / cost.wall_s)
         cpus.append(bare.cpu_s / cost.cpu_s)
-        checked.append(bare.wall_s / settled(partial(our_cost, True)).wall_s)
+        checked.append(bare.wall_s / second_run(partial(our_cost, True)).wall_s)
         ours_s.append(cost.wall_s)
         plain_s.append(bare.wall_s)
     name = f"bulk append, {body_bytes} B bodies"
@@ -171,7 +171,7 @@ SLOW_DISK_S = 0.004
 
 
 def slow_disk(count: int) -> list[Row]:
-    """The same with a disk that takes its time: both sides wait as much longer for every sync."""
+    """Simulate a slow disk: every sync takes longer on both sides."""
     with folder_on_disk() as folder, new_store(folder / "store", flush="sync") as store:
         groups, wall_s = synced_groups(store, count, SLOW_DISK_S)
         bare_s = bare_groups(folder / "bare", store.settings.segment_bytes, groups, SLOW_DISK_S)
@@ -201,7 +201,7 @@ def sync_flush(count: int, rounds: int, goal: float | None) -> list[Row]:
 
 
 def synced_groups(store: LogStore, count: int, delay_s: float = 0.0) -> tuple[list[int], float]:
-    """Append under synchronous flush; the bytes of every group that was synced, and the time it took."""
+    """Append with synchronous flush; return the bytes of every synced group, and the time."""
     ends: list[int] = []
     sync = Segment.sync
 
@@ -230,7 +230,7 @@ def synced_groups(store: LogStore, count: int, delay_s: float = 0.0) -> tuple[li
 
 
 def bare_groups(path: Path, size: int, groups: list[int], delay_s: float = 0.0) -> float:
-    """The same bytes in the same groups, by nothing but the system calls."""
+    """Write the same bytes in the same groups with bare system calls."""
     data = bytes(max(groups))
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:

@@ -45,7 +45,8 @@ def pull_frame(opaque: int, offset: int) -> bytes:
 
 
 class Run:
-    """One connection begins and commits, another consumes. A transaction is in flight until its message is there."""
+    """One connection sends half messages and commits, another consumes. A transaction is in flight until its message
+    arrives."""
 
     def __init__(self, port: int, frames: list[bytes]) -> None:
         self._producer, self._consumer = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
@@ -62,14 +63,14 @@ class Run:
             self._begin()
             while self._came < len(self._frames):
                 ready, _, _ = select.select((self._producer, self._consumer), (), (), 30)
-                assert ready, f"{self._came} of {len(self._frames)} came, and then none for 30 s"
+                assert ready, f"{self._came} of {len(self._frames)} messages arrived, and no other for 30 s"
                 if self._producer in ready:
                     self._commit(self._producer.recv(1 << 20))
                 if self._consumer in ready:
                     self._take(self._consumer.recv(1 << 20))
 
     def _begin(self) -> None:
-        """As many as may be in flight."""
+        """Send half messages up to the limit of transactions in flight."""
         stop = min(self._came + IN_FLIGHT, len(self._frames))
         if stop > self._sent:
             self.begun[self._sent : stop] = time.perf_counter()
@@ -109,13 +110,13 @@ def main() -> None:
         cpu = cpu_of(pid)
         work.run()
         cpu = cpu_of(pid) - cpu
-    assert work.in_flight_max == IN_FLIGHT, "what is measured is what is said"
+    assert work.in_flight_max == IN_FLIGHT, "the limit of transactions in flight must be reached"
     took_s = float(work.came[-1] - work.begun[0])
     # Transactions of one connection are committed in the order of their begin, so the nth message belongs to the nth
     # begin.
     latency_ms = (work.came - work.begun) * 1000
     in_flight = float((work.came - work.begun).sum()) / took_s
-    assert in_flight <= IN_FLIGHT, "no more of them were open at a time, on average either"
+    assert in_flight <= IN_FLIGHT, "the average of transactions in flight must not exceed the limit"
     report(
         "transactions",
         [

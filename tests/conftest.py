@@ -77,7 +77,7 @@ DATABASES = ("sqlite", "mariadb", "postgresql")
 def database_servers():
     """Start a real database server when the first test needs it."""
     # Imported late: tests/integration/conftest.py registers this module for assert rewriting first.
-    from tests.support.databases import NoServer, mariadb_server, postgres_server
+    from tests.support.databases import ServerNotInstalled, mariadb_server, postgres_server
 
     starters = {"mariadb": mariadb_server, "postgresql": postgres_server}
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ def database_servers():
             if name not in started:
                 try:
                     started[name] = stack.enter_context(starters[name]())
-                except NoServer as missing:
+                except ServerNotInstalled as missing:
                     if os.environ.get("CI"):  # in CI, a skipped test would hide a gap
                         raise
                     pytest.skip(str(missing))
@@ -111,7 +111,7 @@ def database_url(database: str, database_servers, tmp_path: Path) -> Iterator[st
     server = database_servers(database)
     url = server.new_database()
     yield url
-    server.take_back(url)
+    server.recycle_database(url)
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import KIB, LogSettings
 from sparrow.store.log import LogStore
-from sparrow.store.spi import QueueRecords
 from sparrow.wire import columns
+from sparrow.wire.queue_batches import QueueBatch
 
 QUEUES = [Queue("a", 0), Queue("a", 1), Queue("bb", 0)]
 
@@ -48,17 +48,17 @@ def bodies_of(number: int) -> list[tuple[Queue, list[bytes]]]:
     ]
 
 
-def portions_of(number: int) -> list[QueueRecords]:
-    portions = []
+def queue_records_of(number: int) -> list[QueueBatch]:
+    records = []
     for queue, bodies in bodies_of(number):
         encoded = columns.encode(pa.array(bodies, pa.binary()), topic=queue.topic, queue_id=queue.id)
-        portions.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
-    return portions
+        records.append(QueueBatch(queue, memoryview(encoded.data), encoded.sizes))
+    return records
 
 
-def tell(line: str) -> None:
+def write_line(line: str) -> None:
     data = line.encode() + b"\n"
-    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+    assert os.write(1, data) == len(data), "a short write to a pipe must be atomic"
 
 
 async def append_singles(store: LogStore, rng: random.Random) -> None:
@@ -66,13 +66,13 @@ async def append_singles(store: LogStore, rng: random.Random) -> None:
         await store.append(rng.choice(QUEUES), [Draft(body=b"single" + bytes(rng.randrange(300)))])
 
 
-async def append_groups(store: LogStore) -> None:
+async def append_atomically(store: LogStore) -> None:
     noted = await store.ledger("query")
     number = 0 if noted is None else noted + 1
     while True:
-        assert await store.append_atomically("query", number, portions_of(number))
-        tell(str(number))
-        assert not await store.append_atomically("query", number, portions_of(number))
+        assert await store.append_atomically("query", number, queue_records_of(number))
+        write_line(str(number))
+        assert not await store.append_atomically("query", number, queue_records_of(number))
         number += 1
 
 
@@ -81,8 +81,8 @@ async def main(path: Path, seed: int) -> None:
     for topic in ("a", "bb"):
         if topic not in await store.catalog.list_topics():
             await store.catalog.put_topic(Topic(name=topic))
-    tell("open")
-    await asyncio.gather(append_groups(store), append_singles(store, random.Random(seed)))
+    write_line("open")
+    await asyncio.gather(append_atomically(store), append_singles(store, random.Random(seed)))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ import psycopg  # noqa: F401
 import pymysql  # noqa: F401
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
-from tests.fault.bus_points import arm, die
+from tests.fault.bus_kill_points import arm, die
 
 from sparrow.bus import Headers, Retry, fixed
 from sparrow.bus.aio import EventBus
@@ -48,7 +48,7 @@ from sparrow.model.errors import Unavailable
 TOPIC = "things"
 REAP_S = 0.01
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = Retry(max=15, backoff=fixed(0.05))
+FAST_RETRY = Retry(max=15, backoff=fixed(0.05))
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -62,18 +62,18 @@ class Job(msgspec.Struct, kw_only=True):
     """Fields of `BusSettings`."""
     skips_locked: bool = True
     """False: behave as if the database had no SKIP LOCKED."""
-    sends_fail: float = 0.0
+    send_failure_chance: float = 0.0
     """The probability that a send is refused."""
-    handlers_fail: float = 0.0
-    outlive: float = 0.0
+    handler_failure_chance: float = 0.0
+    outlive_chance: float = 0.0
     """The probability that a handler runs longer than its lease; such workers do not renew leases."""
-    runs: str = ""
+    runs_file: str = ""
     """The path of a file that records each call of a handler."""
     dies_at: str | None = None
     """One of the kill points in `bus_points`."""
     publishes: list[int] | None = None
     """Numbers of the events that the worker publishes before it dies; it does nothing else."""
-    clock_off_s: float = 0.0
+    clock_shift_s: float = 0.0
     service: str | None = None
     """A service of `examples/bus_two_services.py`, "orders" or "billing"; None: a service that writes a row per event.
     """
@@ -95,19 +95,23 @@ def forbid_skip_locked(bus: EventBus) -> None:
 
 async def work(job: Job) -> None:
     """Run a worker until it is killed or asked to end."""
-    if job.clock_off_s:
-        put_clock_off(job.clock_off_s)
+    if job.clock_shift_s:
+        shift_clock(job.clock_shift_s)
     transport = SparrowTransport(job.broker, commit_interval_ms=200)
-    bus = writing_rows(job, transport) if job.service is None else service(job.service, job.database, transport)
-    bus.core.settings = replace(bus.settings, retry=QUICK, **job.settings)
+    bus = (
+        make_row_writing_bus(job, transport)
+        if job.service is None
+        else make_service(job.service, job.database, transport)
+    )
+    bus.core.settings = replace(bus.settings, retry=FAST_RETRY, **job.settings)
     if job.dies_at is not None:
         arm(bus, job.dies_at)
     if job.publishes is not None:
         await publish(bus, job.publishes, job.service)
         die()
-    if job.sends_fail:
-        refuse_some(transport, random.Random(job.seed), job.sends_fail)
-    if job.outlive:
+    if job.send_failure_chance:
+        refuse_some_sends(transport, random.Random(job.seed), job.send_failure_chance)
+    if job.outlive_chance:
         BusMaintenance.heartbeat = no_heartbeat  # type: ignore[method-assign]
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
@@ -118,18 +122,18 @@ async def work(job: Job) -> None:
 async def publish(bus: EventBus, numbers: Sequence[int], service: str | None) -> None:
     for number in numbers:
         if service is not None:
-            await two_services().place_order(bus, two_services().Order(number, number))
+            await load_two_services().place_order(bus, load_two_services().Order(number, number))
         else:
             async with AsyncSession(bus.database.async_engine) as session, session.begin():
                 await bus.publish(TOPIC, {"n": number}, session=session)
 
 
-def service(name: str, database: str, transport: Transport) -> EventBus:
-    made: EventBus = getattr(two_services(), f"{name}_service")(database, transport)
+def make_service(name: str, database: str, transport: Transport) -> EventBus:
+    made: EventBus = getattr(load_two_services(), f"{name}_service")(database, transport)
     return made
 
 
-def writing_rows(job: Job, transport: Transport) -> EventBus:
+def make_row_writing_bus(job: Job, transport: Transport) -> EventBus:
     """Insert a row into `effects` for each event; a handler that runs twice inserts two."""
     bus = EventBus(job.database, transport, app="fault")
     if not job.skips_locked:
@@ -137,29 +141,29 @@ def writing_rows(job: Job, transport: Transport) -> EventBus:
     rng = random.Random(job.seed)
     lease_s = job.settings.get("lease_s", bus.settings.lease_s)
     keeps_others_out = bus.database.kind == "sqlite"  # its open transaction blocks claims of other workers
-    runs = os.open(job.runs, os.O_CREAT | os.O_APPEND | os.O_WRONLY) if job.runs else None
+    runs = os.open(job.runs_file, os.O_CREAT | os.O_APPEND | os.O_WRONLY) if job.runs_file else None
 
     @bus.subscribe(TOPIC)
     async def write_row(value: dict[str, Any], headers: Headers, session: AsyncSession) -> None:
         if runs is not None:
             os.write(runs, f"{value['n']}\n".encode())
         late = rng.random()
-        if late < (job.outlive if keeps_others_out else job.outlive / 2):
+        if late < (job.outlive_chance if keeps_others_out else job.outlive_chance / 2):
             await asyncio.sleep(lease_s * 1.5)
         await session.execute(
             text("INSERT INTO effects (message, n, order_key, grp) VALUES (:id, :n, :key, :grp)"),
             {"id": headers.id, "n": value["n"], "key": value.get("key", ""), "grp": headers["cap-msg-group"]},
         )
-        if job.outlive / 2 <= late < job.outlive and not keeps_others_out:
+        if job.outlive_chance / 2 <= late < job.outlive_chance and not keeps_others_out:
             await asyncio.sleep(lease_s * 1.5)
-        if rng.random() < job.handlers_fail:
-            raise OSError("by lot")
+        if rng.random() < job.handler_failure_chance:
+            raise OSError("injected failure")
 
     return bus
 
 
 @functools.cache
-def two_services() -> Any:
+def load_two_services() -> Any:
     """Import the example as a module."""
     spec = importlib.util.spec_from_file_location("bus_two_services", ROOT / "examples" / "bus_two_services.py")
     assert spec is not None
@@ -169,13 +173,13 @@ def two_services() -> Any:
     return module
 
 
-def refuse_some(transport: SparrowTransport, rng: random.Random, chance: float) -> None:
+def refuse_some_sends(transport: SparrowTransport, rng: random.Random, chance: float) -> None:
     real = transport.send
 
     async def send(envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
         refused = [rng.random() < chance for _ in envelopes]
         outcomes = iter(await real([one for one, no in zip(envelopes, refused, strict=True) if not no]))
-        return [Unavailable("by lot") if no else next(outcomes) for no in refused]
+        return [Unavailable("injected failure") if no else next(outcomes) for no in refused]
 
     transport.send = send  # type: ignore[method-assign]
 
@@ -183,7 +187,7 @@ def refuse_some(transport: SparrowTransport, rng: random.Random, chance: float) 
 async def no_heartbeat(_: BusMaintenance) -> None: ...
 
 
-def put_clock_off(seconds: float) -> None:
+def shift_clock(seconds: float) -> None:
     """Shift the wall clock of this process; the database's clock stays right."""
     real_s, real_ns = time.time, time.time_ns
     time.time = lambda: real_s() + seconds
@@ -256,5 +260,5 @@ def fork(job: Job) -> int:
 
 
 if __name__ == "__main__":
-    two_services()  # before the forks
+    load_two_services()  # before the forks
     main()

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.fault.bus_crew import Crew, crew
+from tests.fault.bus_worker_pool import WorkerPool, running_worker_pool
 
 
 @pytest.fixture(scope="session")
-def bus_crew() -> Iterator[Crew]:
+def worker_pool() -> Iterator[WorkerPool]:
     """Share one crew among all tests: its imports take longer than most workers live."""
-    with crew() as workers:
+    with running_worker_pool() as workers:
         yield workers

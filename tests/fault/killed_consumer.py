@@ -19,7 +19,7 @@ from sparrow.model.message import StoredMessage
 from sparrow.wire.bodies import QueueRef
 
 GROUP, TOPIC = "readers", "T"
-APPETITE = Prefetch(count_max=200, pull_count_max=32)
+PREFETCH = Prefetch(count_max=200, pull_count_max=32)
 WORKERS = 10
 HANDLING_S = 0.001
 COMMIT_INTERVAL_MS = 500
@@ -28,23 +28,23 @@ COMMIT_INTERVAL_MS = 500
 async def main(name_servers: str, path: str) -> None:
     file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
-    def tell(*words: object) -> None:
+    def write_line(*words: object) -> None:
         os.write(file, (" ".join(map(str, words)) + "\n").encode())
 
     def strategy(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
         mine = averagely(group, client_id, queues, client_ids)
         if queues and queues[0].topic == TOPIC:
-            tell("shares", *(queue.queue_id for queue in mine))
+            write_line("shares", *(queue.queue_id for queue in mine))
         return mine
 
     async def handler(message: StoredMessage) -> None:
-        tell("given", message.queue_id, message.queue_offset)
+        write_line("given", message.queue_id, message.queue_offset)
         await asyncio.sleep(HANDLING_S)
 
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     async with Consumer(
-        name_servers, group=GROUP, strategy=strategy, prefetch=APPETITE, commit_interval_ms=COMMIT_INTERVAL_MS
+        name_servers, group=GROUP, strategy=strategy, prefetch=PREFETCH, commit_interval_ms=COMMIT_INTERVAL_MS
     ) as consumer:
         await consumer.subscribe(TOPIC)
         await consumer.start(handler, workers=WORKERS)

@@ -53,9 +53,9 @@ def drafts_of(seed: int, count: int) -> list[Draft]:
     ]
 
 
-def tell(line: str) -> None:
+def write_line(line: str) -> None:
     data = line.encode() + b"\n"
-    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+    assert os.write(1, data) == len(data), "a short write to a pipe must be atomic"
 
 
 async def append_for_ever(store: LogStore, rng: random.Random) -> None:
@@ -63,7 +63,7 @@ async def append_for_ever(store: LogStore, rng: random.Random) -> None:
         queue = Queue(rng.choice(TOPICS), rng.randrange(QUEUES))
         seed, count = rng.getrandbits(48), rng.choice((1, 1, 1, 1, 5))
         appended = await store.append(queue, drafts_of(seed, count))
-        tell(f"{queue.topic} {queue.id} {appended.offset} {count} {seed}")
+        write_line(f"{queue.topic} {queue.id} {appended.offset} {count} {seed}")
         if rng.random() < 0.05:
             await store.offsets.commit("group", queue, appended.offset)
 
@@ -72,13 +72,13 @@ async def create_topics(store: LogStore, rng: random.Random) -> None:
     while True:
         name = f"made-{rng.getrandbits(32):08x}"
         await store.catalog.put_topic(Topic(name=name))
-        tell(name)
+        write_line(name)
 
 
 async def main(path: Path, seed: int, appenders: int, visible_after: str) -> None:
     rng = random.Random(seed)
     store = LogStore(path, settings(visible_after))
-    tell("open")
+    write_line("open")
     for topic in TOPICS:
         if topic not in await store.catalog.list_topics():
             await store.catalog.put_topic(Topic(name=topic))

@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.spark import LOCAL, SMALL
-from tests.support.waiting import wait_until
+from tests.support.spark import LOCAL_MASTER, SMALL_OPTIONS
+from tests.support.wait import wait_until
 
 from sparrow.spark.runtime.session import spark_session
 
@@ -77,7 +77,7 @@ def has_begun(query: StreamingQuery) -> bool:
 
 def main(path: str) -> None:
     orders = msgspec.json.decode(Path(path).read_bytes(), type=Orders)
-    spark = spark_session("exactly-once", master=LOCAL, options=SMALL, quick_start=True)
+    spark = spark_session("exactly-once", master=LOCAL_MASTER, options=SMALL_OPTIONS, quick_start=True)
     for plan in orders.plans:
         query = start(spark, orders.name_servers, plan)
         # Start the queries one after the other: each starts several processes, and Spark waits only ten seconds for a

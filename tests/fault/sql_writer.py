@@ -43,7 +43,7 @@ REPEATS, ROLLBACKS = 0.05, 0.05
 """One transaction in ten is rolled back, half of them because they contain a stored message."""
 
 
-class _OnPurpose(Exception):
+class _IntendedRollback(Exception):
     """Rolls a transaction back."""
 
 
@@ -58,16 +58,16 @@ def drafts_of(seed: int, count: int) -> list[Draft]:
     ]
 
 
-def tell(line: str) -> None:
+def write_line(line: str) -> None:
     data = line.encode() + b"\n"
-    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+    assert os.write(1, data) == len(data), "a short write to a pipe must be atomic"
 
 
 # -- one writer -------------------------------------------------------------------------------------------------------
 
 
 async def write_for_ever(url: str, rng: random.Random) -> None:
-    store = await opened(url)
+    store = await open_store(url)
     while True:
         choice = rng.random()
         try:
@@ -78,10 +78,10 @@ async def write_for_ever(url: str, rng: random.Random) -> None:
             else:
                 await append(store, rng.getrandbits(48), rng.randint(1, BATCH_MAX))
         except (SparrowError, LockConflict):
-            tell("unsure")
+            write_line("unsure")
 
 
-async def opened(url: str) -> SqlStore:
+async def open_store(url: str) -> SqlStore:
     while True:
         try:
             return await SqlStore.open(url)
@@ -91,7 +91,7 @@ async def opened(url: str) -> SqlStore:
 
 async def append(store: SqlStore, seed: int, count: int, word: str = "stored") -> None:
     appended = await store.append(LANE, drafts_of(seed, count))
-    tell(f"{word} {appended.offset} {count} {seed}")
+    write_line(f"{word} {appended.offset} {count} {seed}")
 
 
 async def repeat(store: SqlStore, rng: random.Random) -> None:
@@ -102,7 +102,7 @@ async def repeat(store: SqlStore, rng: random.Random) -> None:
         append(store, rng.getrandbits(48), rng.randint(2, BATCH_MAX)),
         append(store, seed, 1, "again"),
     )
-    tell("rolled")
+    write_line("rolled")
 
 
 async def roll_back(store: SqlStore, rng: random.Random) -> None:
@@ -110,15 +110,15 @@ async def roll_back(store: SqlStore, rng: random.Random) -> None:
     try:
         async with store.database.transaction() as session:
             await insert_with_ids(session, store.database, store.catalog.lane(LANE), entries, 1)
-            raise _OnPurpose
-    except _OnPurpose:
-        tell("rolled")
+            raise _IntendedRollback
+    except _IntendedRollback:
+        write_line("rolled")
 
 
 # -- the parent of all writers ----------------------------------------------------------------------------------------
 
 
-def forked(url: str, seed: int) -> int:
+def fork_writer(url: str, seed: int) -> int:
     child = os.fork()
     if child:
         return child
@@ -136,13 +136,13 @@ def forked(url: str, seed: int) -> int:
 
 def main(url: str, writers: int, seed: int) -> None:
     rng = random.Random(seed)
-    alive = [forked(url, rng.getrandbits(48)) for _ in range(writers)]
+    alive = [fork_writer(url, rng.getrandbits(48)) for _ in range(writers)]
     due = time.monotonic() + KILL_S
     while not select.select([0], [], [], max(0.0, due - time.monotonic()))[0]:
         due = max(due + KILL_S, time.monotonic())
         which = rng.randrange(writers)
         kill(alive[which])
-        alive[which] = forked(url, rng.getrandbits(48))
+        alive[which] = fork_writer(url, rng.getrandbits(48))
     for child in alive:
         kill(child)
 
@@ -150,7 +150,7 @@ def main(url: str, writers: int, seed: int) -> None:
 def kill(child: int) -> None:
     os.kill(child, signal.SIGKILL)  # the kernel reuses no process id before the parent waits for it
     _, status = os.waitpid(child, 0)
-    tell("killed" if os.WIFSIGNALED(status) else f"died {os.waitstatus_to_exitcode(status)}")
+    write_line("killed" if os.WIFSIGNALED(status) else f"died {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from tests.fault import atomic_append_writer
-from tests.fault.contents import served
-from tests.integration.conformance import portion
-from tests.support.drafts import draft
-from tests.support.log_stores import crashed_copy, damage, overwrite, segment_path, small
+from tests.fault.store_contents import read_served
+from tests.integration.conformance import queue_records
+from tests.support.drafts import make_draft
+from tests.support.log_stores import copy_as_crashed, corrupt_log, overwrite, segment_path, small_settings
 
 from sparrow.model.errors import StoreFailed, StoreFull
 from sparrow.model.queue import Queue, QueueBounds
@@ -27,8 +27,8 @@ from sparrow.store.log import LogStore
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import QueueRecords
 from sparrow.wire import record
+from sparrow.wire.queue_batches import QueueBatch
 
 ROOT = Path(__file__).resolve().parents[2]
 Q0, Q1, OTHER = Queue("orders", 0), Queue("orders", 1), Queue("other", 0)
@@ -37,16 +37,16 @@ SEGMENT_BYTES = 4096
 
 
 def opened(path: Path, **changes: object) -> LogStore:
-    return LogStore(path, small(segment_bytes=SEGMENT_BYTES, **changes), disk_ratio=lambda _: 0.1)
+    return LogStore(path, small_settings(segment_bytes=SEGMENT_BYTES, **changes), disk_ratio=lambda _: 0.1)
 
 
-def group() -> list[QueueRecords]:
+def group() -> list[QueueBatch]:
     """Return queue batches over three queues and, with 4 KiB each, over four segments; one exceeds a segment."""
     return [
-        portion(Q0, *(f"a{n}" for n in range(5)), keys="k"),
-        portion(OTHER, *(f"x{n}" + "." * 350 for n in range(25)), tags="T"),
-        portion(Q1, "c", keys="k"),
-        portion(Q0, *(f"b{n}" * 9 for n in range(12))),
+        queue_records(Q0, *(f"a{n}" for n in range(5)), keys="k"),
+        queue_records(OTHER, *(f"x{n}" + "." * 350 for n in range(25)), tags="T"),
+        queue_records(Q1, "c", keys="k"),
+        queue_records(Q0, *(f"b{n}" * 9 for n in range(12))),
     ]
 
 
@@ -62,13 +62,13 @@ async def begun_store(path: Path, **changes: object) -> LogStore:
     store = opened(path, **changes)
     for name in ("orders", "other"):
         await store.catalog.put_topic(Topic(name=name, write_queues=2, read_queues=2))
-    await store.append(Q0, [draft("before")])
-    await store.append(OTHER, [draft("before, too")])
+    await store.append(Q0, [make_draft("before")])
+    await store.append(OTHER, [make_draft("before, too")])
     return store
 
 
 async def contents(store: LogStore) -> dict[Queue, list[bytes]]:
-    found = await served(store, QUEUES)
+    found = await read_served(store, QUEUES)
     return {
         queue: [record.decode(data).body for place, data in sorted(found.items()) if place.queue == queue]
         for queue in QUEUES
@@ -106,7 +106,7 @@ async def assert_never_was(path: Path, *, written: int | None = None, goes_on: b
         assert await store.find_by_key("orders", "k") == []
         assert store.damage == []
         if written is not None:
-            assert store.written == written, "cut where it began"
+            assert store.written == written, "the log must be cut at the start of the append"
         if not goes_on:
             return
         assert await store.append_atomically("query", 0, group()) is True
@@ -134,7 +134,7 @@ async def interrupted(tmp_path: Path) -> tuple[Path, int, list[tuple[int, int]]]
     with store._maintenance_thread.paused():  # queues and index may reach the disk before the end of the log
         store._maintenance.flush_queues()
         store._maintenance.catch_up_key_index()
-    path = crashed_copy(store, tmp_path / "crashed")
+    path = copy_as_crashed(store, tmp_path / "crashed")
     store.close_blocking()
     return path, begun, records
 
@@ -184,8 +184,8 @@ async def test_an_atomic_append_that_lost_a_record_before_its_flush_is_removed(i
     for start, _ in (records[0], records[3], records[-2], records[-1]):
         copy = tmp_path / "copy"
         shutil.copytree(path, copy)
-        damage(copy, start + 50, SEGMENT_BYTES, b"\xff" * 30)
-        damage(copy, start + 89, SEGMENT_BYTES, b"\xff")
+        corrupt_log(copy, start + 50, SEGMENT_BYTES, b"\xff" * 30)
+        corrupt_log(copy, start + 89, SEGMENT_BYTES, b"\xff")
         await assert_never_was(copy, written=begun)
         shutil.rmtree(copy)
 
@@ -195,10 +195,10 @@ async def test_damage_in_a_flushed_atomic_append_loses_only_the_damaged_record(t
     begun = store.written
     await store.append_atomically("query", 0, group())
     records = list(records_in(store, begun, store.written))
-    await store.append(Q1, [draft("behind")])
+    await store.append(Q1, [make_draft("behind")])
     store.close_blocking()  # with a checkpoint after the atomic append
     for start, _ in (records[3], records[-1]):
-        damage(tmp_path / "store", start + 89, SEGMENT_BYTES)
+        corrupt_log(tmp_path / "store", start + 89, SEGMENT_BYTES)
     (tmp_path / "store" / "sparrow.state").unlink()
     shutil.rmtree(tmp_path / "store" / "consumequeue")  # forces a full scan
     store = opened(tmp_path / "store")
@@ -217,7 +217,7 @@ async def test_a_log_that_lost_its_end_inside_a_flushed_atomic_append_is_truncat
     store.close_blocking()
     cut_log(tmp_path / "store", records[-3][0])
     last = segment_path(tmp_path / "store", records[-3][0] - records[-3][0] % SEGMENT_BYTES)
-    assert int(last.name) > begun, "reading starts amid the group"
+    assert int(last.name) > begun, "reading must start inside the atomic append"
     os.truncate(last, records[-3][0] % SEGMENT_BYTES)
     store = opened(tmp_path / "store")
     try:
@@ -232,7 +232,7 @@ async def test_a_scan_may_start_inside_a_complete_atomic_append(tmp_path):
     store = await begun_store(tmp_path / "store")
     begun = store.written
     await store.append_atomically("query", 0, group())
-    await store.append(Q0, [draft("behind")])
+    await store.append(Q0, [make_draft("behind")])
     store.close_blocking()
     for base in range(0, begun + SEGMENT_BYTES, SEGMENT_BYTES):
         segment_path(tmp_path / "store", base).unlink()
@@ -255,10 +255,10 @@ async def test_a_topic_deleted_after_an_incomplete_atomic_append_is_restored_wit
     begun = store.written
     await store.append_atomically("query", 0, group())
     await store.catalog.delete_topic("other")
-    path = crashed_copy(store, tmp_path / "crashed")
+    path = copy_as_crashed(store, tmp_path / "crashed")
     store.close_blocking()
     shutil.copy(tmp_path / "sparrow.checkpoint", path)  # as if the kill had come before the next record
-    damage(path, begun + 89, SEGMENT_BYTES)
+    corrupt_log(path, begun + 89, SEGMENT_BYTES)
     await assert_never_was(path, written=begun)
 
 
@@ -269,7 +269,7 @@ async def test_truncation_inside_an_atomic_append_removes_the_whole_append(tmp_p
         begun = store.written
         await store.append_atomically("query", 0, group())
         end = store.written
-        await store.append(Q1, [draft("behind")])
+        await store.append(Q1, [make_draft("behind")])
         records = list(records_in(store, begun, end))
         store.truncate(records[inside][0])
         assert (await contents(store), store.written) == (BEFORE, begun)
@@ -324,7 +324,7 @@ async def test_a_store_that_fails_inside_an_atomic_append_refuses_writes_until_a
     monkeypatch.undo()
     assert await contents(store) == BEFORE
     with pytest.raises(StoreFailed):
-        await store.append(Q0, [draft("more")])
+        await store.append(Q0, [make_draft("more")])
     assert await store.record_at(begun) is None
     with store._maintenance_thread.paused():
         store._maintenance.checkpoint()
@@ -343,28 +343,28 @@ async def test_the_ledger_outlives_the_segments_of_its_records_until_it_expires(
     def opened_later(*, days: float) -> LogStore:
         nonlocal now_ms
         now_ms += int(days * day_ms)
-        settings = small(segment_bytes=SEGMENT_BYTES, retention_hours=1, ledger_retention_days=10)
+        settings = small_settings(segment_bytes=SEGMENT_BYTES, retention_hours=1, ledger_retention_days=10)
         return LogStore(tmp_path / "store", settings, now_ms=lambda: now_ms, disk_ratio=lambda _: 0.1)
 
     async def filled_and_trimmed(store: LogStore) -> None:
         for _ in range(4):
-            await store.append(Q0, [draft(bytes(1500))])
+            await store.append(Q0, [make_draft(bytes(1500))])
         nonlocal now_ms
         now_ms += 2 * 3_600_000
         for _ in range(4):
-            await store.append(Q0, [draft(bytes(1500))])
+            await store.append(Q0, [make_draft(bytes(1500))])
         assert await store.trim() > 0
 
     store = opened_later(days=0)
     await store.catalog.put_topic(Topic(name="orders"))
-    await store.append_atomically("idle", 4, [portion(Q0, "x")])
-    await store.append_atomically("busy", 1, [portion(Q0, "x")])
+    await store.append_atomically("idle", 4, [queue_records(Q0, "x")])
+    await store.append_atomically("busy", 1, [queue_records(Q0, "x")])
     await filled_and_trimmed(store)
     store.close_blocking()
     (tmp_path / "store" / "sparrow.state").unlink()
     store = opened_later(days=9)
     assert (await store.ledger("idle"), await store.ledger("busy")) == (4, 1)
-    await store.append_atomically("busy", 2, [portion(Q0, "x")])
+    await store.append_atomically("busy", 2, [queue_records(Q0, "x")])
     await filled_and_trimmed(store)
     assert await store.ledger("idle") == 4
     store.close_blocking()
@@ -387,7 +387,7 @@ async def test_an_atomic_append_becomes_visible_as_a_whole_when_the_visibility_p
         store.replicated_to(begun)
         assert await contents(store) == BEFORE
         store.replicated_to(store.written - 1)
-        assert await contents(store) == BEFORE, "all of it, or nothing"
+        assert await contents(store) == BEFORE, "an atomic append must be visible completely or not at all"
         store.replicated_to(store.written)
         assert await contents(store) == BODIES
     finally:
@@ -415,7 +415,7 @@ def run_and_kill(path: Path, rng: random.Random) -> int:
         died = child.poll()
         child.kill()
         rest, complaint = child.communicate()
-        assert died is None, f"the writer ended by itself:\n{complaint.decode()}"
+        assert died is None, f"the writer ended unexpectedly:\n{complaint.decode()}"
     finally:
         child.kill()
         child.wait()
@@ -430,9 +430,9 @@ async def assert_whole(path: Path, told: int) -> int:
         assert store.damage == []
         noted = await store.ledger("query")
         number = -1 if noted is None else noted
-        assert number >= told, "what was acknowledged is there"
+        assert number >= told, "every acknowledged append must be visible"
         found: dict[Queue, list[bytes]] = {queue: [] for queue in atomic_append_writer.QUEUES}
-        for place, data in sorted((await served(store, atomic_append_writer.QUEUES)).items()):
+        for place, data in sorted((await read_served(store, atomic_append_writer.QUEUES)).items()):
             found[place.queue].append(record.decode(data).body)
         wanted: dict[Queue, list[bytes]] = {queue: [] for queue in atomic_append_writer.QUEUES}
         for each in range(number + 1):
@@ -464,5 +464,5 @@ def test_a_killed_writer_leaves_only_complete_atomic_appends(tmp_path: Path, sca
         except BaseException as cause:
             cause.add_note(f"round {number}; to do it again: SPARROW_SEED={seed}")
             raise
-    assert told > 0, "the writers got something done"
+    assert told > 0, "the writers must have appended something"
     print(f"{rounds} kills, {told + 1} groups in the last store (SPARROW_SEED={seed})")

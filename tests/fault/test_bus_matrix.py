@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tests.fault.bus_crew import (
-    BATCH,
-    CALM_LEASE_S,
-    Crew,
-    Place,
-    deliver_twice,
-    handled_out_of_order,
-    placed,
-    sent_messages,
-    sent_out_of_order,
-    shares,
-    until,
-)
 from tests.fault.bus_worker import Job
+from tests.fault.bus_worker_pool import (
+    BATCH,
+    LONG_LEASE_S,
+    BusSetup,
+    WorkerPool,
+    bus_setup,
+    count_handled_out_of_order,
+    count_sent_out_of_order,
+    deliver_twice,
+    poll_until,
+    read_sent_messages,
+    split_evenly,
+)
 
 from sparrow.testing import RunningPlatform
 
@@ -52,101 +52,111 @@ def database(tables_name: str) -> str:
 
 
 @pytest.fixture
-def place(tables_name: str, database_url: str, platform: RunningPlatform, bus_crew: Crew) -> Iterator[Place]:
-    with placed(tables_name, database_url, platform.name_servers, bus_crew) as place:
-        yield place
+def setup(
+    tables_name: str, database_url: str, platform: RunningPlatform, worker_pool: WorkerPool
+) -> Iterator[BusSetup]:
+    with bus_setup(tables_name, database_url, platform.name_servers, worker_pool) as setup:
+        yield setup
 
 
 # -- relays -----------------------------------------------------------------------------------------------------------
 
 
-def test_live_relays_send_each_message_once(place: Place, scale: Scale) -> None:
+def test_live_relays_send_each_message_once(setup: BusSetup, scale: Scale) -> None:
     count = 4_000 if scale == "full" else 400
     for number in range(WORKERS):
-        place.crew.hire(place.job(number, settings=ONLY_RELAY | {"lease_s": CALM_LEASE_S}))
+        setup.workers.start_worker(setup.job(number, settings=ONLY_RELAY | {"lease_s": LONG_LEASE_S}))
     for first in range(0, count, 100):
-        place.tables.publish(first, 100)
-    until(lambda: place.tables.open_count() == 0, within_s=DONE_S)
-    sent = sent_messages(place.tables.broker)
-    place.say(sent=len(sent), duplicates=len(sent) - count)
+        setup.tables.publish(first, 100)
+    poll_until(lambda: setup.tables.open_count() == 0, within_s=DONE_S)
+    sent = read_sent_messages(setup.tables.broker)
+    setup.print_numbers(sent=len(sent), duplicates=len(sent) - count)
     assert sorted(one.value["n"] for one in sent) == list(range(count))
     assert len({one.id for one in sent}) == count
-    assert place.tables.successed("published") == count
+    assert setup.tables.succeeded_count("published") == count
 
 
-def test_killed_relays_lose_nothing_and_repeat_at_most_one_batch_each(place: Place, scale: Scale) -> None:
+def test_killed_relays_lose_nothing_and_repeat_at_most_one_batch_each(setup: BusSetup, scale: Scale) -> None:
     count, kills = (8_000, 12) if scale == "full" else (800, 4)
-    rng = random.Random(place.seed)
+    rng = random.Random(setup.seed)
     # Long enough for a slow machine: a relay that is only slow may repeat a batch too, but this test is about dead
     # relays.
     how = ONLY_RELAY | {"lease_s": 2.0}
-    living = [place.crew.hire(place.job(number, settings=how)) for number in range(WORKERS)]
+    living = [setup.workers.start_worker(setup.job(number, settings=how)) for number in range(WORKERS)]
     published = 0
-    for number, share in enumerate(shares(count, kills)):
-        place.tables.publish(published, share)
+    for number, share in enumerate(split_evenly(count, kills)):
+        setup.tables.publish(published, share)
         published += share
         left = rng.randrange(1, share)
-        until(lambda left=left: place.tables.unsent_count() <= left, within_s=DONE_S, look_s=AMID_S)
-        place.crew.end(living.pop(rng.randrange(len(living))))
-        living.append(place.crew.hire(place.job(WORKERS + number, settings=how)))
-    until(lambda: place.tables.open_count() == 0, within_s=DONE_S)
-    sent = sent_messages(place.tables.broker)
+        poll_until(lambda left=left: setup.tables.unsent_count() <= left, within_s=DONE_S, interval_s=AMID_S)
+        setup.workers.stop_worker(living.pop(rng.randrange(len(living))))
+        living.append(setup.workers.start_worker(setup.job(WORKERS + number, settings=how)))
+    poll_until(lambda: setup.tables.open_count() == 0, within_s=DONE_S)
+    sent = read_sent_messages(setup.tables.broker)
     numbers = {one.value["n"] for one in sent}
     duplicates = len(sent) - len(numbers)
-    place.say(kills=kills, lost=count - len(numbers), duplicates=duplicates, bound=kills * BATCH)
+    setup.print_numbers(kills=kills, lost=count - len(numbers), duplicates=duplicates, bound=kills * BATCH)
     assert numbers == set(range(count))
-    assert len({one.id for one in sent}) == count, "a repeat has the id of the first"
+    assert len({one.id for one in sent}) == count, "a repeated message must have the id of the first"
     assert duplicates <= kills * BATCH
-    assert place.tables.successed("published") == count
+    assert setup.tables.succeeded_count("published") == count
 
 
 # -- executors --------------------------------------------------------------------------------------------------------
 
 
-def test_killed_and_late_executors_apply_each_effect_once(place: Place, scale: Scale, tmp_path: Path) -> None:
+def test_killed_and_late_executors_apply_each_effect_once(setup: BusSetup, scale: Scale, tmp_path: Path) -> None:
     count, kills, late = (1_500, 10, 0.02) if scale == "full" else (150, 3, 0.1)
-    rng = random.Random(place.seed)
+    rng = random.Random(setup.seed)
     runs = tmp_path / "runs"
 
     def job(number: int) -> Job:
-        return place.job(number, settings=ONLY_EXECUTOR, outlive=late, runs=str(runs))
+        return setup.job(number, settings=ONLY_EXECUTOR, outlive_chance=late, runs_file=str(runs))
 
-    living = [place.crew.hire(job(number)) for number in range(WORKERS)]
+    living = [setup.workers.start_worker(job(number)) for number in range(WORKERS)]
     sent = 0
-    for number, share in enumerate(shares(count, kills)):
-        deliver_twice(place.tables.broker, sent, share)
+    for number, share in enumerate(split_evenly(count, kills)):
+        deliver_twice(setup.tables.broker, sent, share)
         sent += share
         wanted = sent - rng.randrange(1, share)
-        until(lambda wanted=wanted: place.tables.effect_count() >= wanted, within_s=DONE_S)
-        place.crew.end(living.pop(rng.randrange(len(living))))
-        living.append(place.crew.hire(job(WORKERS + number)))
-    until(lambda: place.tables.successed("received") == count and place.tables.open_count() == 0, within_s=DONE_S)
-    delivered = sent_messages(place.tables.broker)
-    effects = place.tables.effects()
+        poll_until(lambda wanted=wanted: setup.tables.effect_count() >= wanted, within_s=DONE_S)
+        setup.workers.stop_worker(living.pop(rng.randrange(len(living))))
+        living.append(setup.workers.start_worker(job(WORKERS + number)))
+    poll_until(
+        lambda: setup.tables.succeeded_count("received") == count and setup.tables.open_count() == 0, within_s=DONE_S
+    )
+    delivered = read_sent_messages(setup.tables.broker)
+    effects = setup.tables.effects()
     handled = len(runs.read_text().splitlines())
-    place.say(kills=kills, delivered=len(delivered), effects=len(effects), handler_runs=handled)
+    setup.print_numbers(kills=kills, delivered=len(delivered), effects=len(effects), handler_runs=handled)
     assert len(delivered) == 2 * count
     assert Counter(effect.n for effect in effects) == Counter(range(count))
-    assert place.tables.count("1 = 1", "received") == count
+    assert setup.tables.count("1 = 1", "received") == count
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def test_messages_with_one_key_keep_their_order(place: Place, scale: Scale) -> None:
+def test_messages_with_one_key_keep_their_order(setup: BusSetup, scale: Scale) -> None:
     count, keys = (1_500, 50) if scale == "full" else (200, 20)
     for number in range(WORKERS):
-        place.crew.hire(place.job(number, sends_fail=0.05, handlers_fail=0.05, settings={"lease_s": CALM_LEASE_S}))
+        setup.workers.start_worker(
+            setup.job(number, send_failure_chance=0.05, handler_failure_chance=0.05, settings={"lease_s": LONG_LEASE_S})
+        )
     for first in range(0, count, 50):
-        place.tables.publish(first, 50, keys=keys)
-    until(lambda: place.tables.successed("received") == count and place.tables.open_count() == 0, within_s=DONE_S)
-    sent = sent_messages(place.tables.broker)
+        setup.tables.publish(first, 50, keys=keys)
+    poll_until(
+        lambda: setup.tables.succeeded_count("received") == count and setup.tables.open_count() == 0, within_s=DONE_S
+    )
+    sent = read_sent_messages(setup.tables.broker)
     queues = defaultdict(set)
     for one in sent:
         queues[one.value["key"]].add(one.queue)
-    effects = place.tables.effects()
-    sent_wrong, handled_wrong = sent_out_of_order(sent), handled_out_of_order(effects)
-    place.say(sends=len(sent), effects=len(effects), sent_out_of_order=sent_wrong, handled_out_of_order=handled_wrong)
+    effects = setup.tables.effects()
+    sent_wrong, handled_wrong = count_sent_out_of_order(sent), count_handled_out_of_order(effects)
+    setup.print_numbers(
+        sends=len(sent), effects=len(effects), sent_out_of_order=sent_wrong, handled_out_of_order=handled_wrong
+    )
     assert {len(each) for each in queues.values()} == {1}
     assert Counter(effect.n for effect in effects) == Counter(range(count))
     assert (sent_wrong, handled_wrong) == (0, 0)

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import pytest
 from sqlalchemy import Connection, select
-from tests.fault.bus_crew import CRASHES_MAX, LEASE_S, PATIENCE_S, POLL_MAX_S, Crew, until
-from tests.fault.bus_points import POINTS, PUBLISHING
-from tests.fault.bus_worker import Job, two_services
+from tests.fault.bus_kill_points import POINTS, PUBLISHER_POINTS
+from tests.fault.bus_worker import Job, load_two_services
+from tests.fault.bus_worker_pool import CRASHES_MAX, LEASE_S, POLL_MAX_S, TIMEOUT_S, WorkerPool, poll_until
 
 from sparrow.bus.aio import EventBus
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
@@ -25,13 +25,13 @@ SERVICES = ("orders", "billing")
 SETTINGS = {"lease_s": LEASE_S, "poll_max_s": POLL_MAX_S, "crashes_max": CRASHES_MAX}
 
 
-class Town:
+class TwoServices:
     """The two services with their databases; the buses of this process only publish."""
 
-    def __init__(self, urls: dict[str, str], broker: str, workers: Crew, loop: LoopThread) -> None:
+    def __init__(self, urls: dict[str, str], broker: str, workers: WorkerPool, loop: LoopThread) -> None:
         self.placed: list[int] = []
         self._urls, self._broker, self.crew, self._loop = urls, broker, workers, loop
-        self._example = two_services()
+        self._example = load_two_services()
         self._buses: dict[str, EventBus] = {}
         for name, url in urls.items():
             bus = getattr(self._example, f"{name}_service")(url, SparrowTransport(broker))
@@ -48,19 +48,19 @@ class Town:
     def publisher_dies(self, point: str, count: int) -> None:
         """Kill the publisher while it places orders; the commits before the kill decide which orders exist."""
         numbers = self._numbers(count)
-        assert self.crew.status(self.hire("orders", dies_at=point, publishes=numbers)) == -signal.SIGKILL
+        assert self.crew.exit_status(self.start_worker("orders", dies_at=point, publishes=numbers)) == -signal.SIGKILL
         self.placed += numbers if point == "committed" else []
 
     def _numbers(self, count: int) -> list[int]:
         first = max(self.placed, default=0) + 1
         return list(range(first, first + count))
 
-    def hire(self, service: str, **job: Any) -> int:
-        return self.crew.hire(
+    def start_worker(self, service: str, **job: Any) -> int:
+        return self.crew.start_worker(
             Job(database=self._urls[service], broker=self._broker, service=service, settings=SETTINGS, **job)
         )
 
-    def books(self) -> Any:
+    def read_effects(self) -> Any:
         return self._loop.run(self._example.read_books(self._buses["orders"], self._buses["billing"]))
 
     def open_count(self) -> int:
@@ -73,7 +73,7 @@ class Town:
         return Counter(self._loop.run(database.run(lambda db: list(db.execute(select(column)).scalars()))))
 
     def is_done(self) -> bool:
-        books = self.books()
+        books = self.read_effects()
         return books.orders == len(self.placed) and books.is_settled and self.open_count() == 0
 
     def close(self) -> None:
@@ -86,44 +86,47 @@ def _open(db: Connection, bus: EventBus) -> int:
 
 
 @pytest.fixture(params=[("sqlite", "sqlite"), ("mariadb", "postgresql")], ids="-".join)
-def town(
-    request: pytest.FixtureRequest, database_servers, platform: RunningPlatform, bus_crew: Crew, tmp_path: Path
-) -> Iterator[Town]:
+def services(
+    request: pytest.FixtureRequest, database_servers, platform: RunningPlatform, worker_pool: WorkerPool, tmp_path: Path
+) -> Iterator[TwoServices]:
     urls = {
         service: f"sqlite:///{tmp_path}/{service}.db" if name == "sqlite" else database_servers(name).new_database()
         for service, name in zip(SERVICES, request.param, strict=True)
     }
     loop = LoopThread("town")
-    town = Town(urls, platform.name_servers, bus_crew, loop)
+    services = TwoServices(urls, platform.name_servers, worker_pool, loop)
     try:
-        yield town
+        yield services
     finally:
-        bus_crew.dismiss()
-        town.close()
+        worker_pool.kill_all()
+        services.close()
         loop.stop()
 
 
 def test_services_killed_at_every_step_lose_no_order_and_pay_none_twice(
-    town: Town, scale: Literal["smoke", "full"]
+    services: TwoServices, scale: Literal["smoke", "full"]
 ) -> None:
     each, rounds = (3, 1) if scale == "smoke" else (30, 5)
     deaths = 0
     for _ in range(rounds):
         for victim, other in (SERVICES, SERVICES[::-1]):
-            companion = town.hire(other)
+            companion = services.start_worker(other)
             # The service that publishes inside its handler can also die there.
             for point in POINTS if victim == "orders" else (*POINTS, "written"):
-                town.place_orders(each)
-                assert town.crew.status(town.hire(victim, dies_at=point)) == -signal.SIGKILL, (victim, point)
+                services.place_orders(each)
+                assert services.crew.exit_status(services.start_worker(victim, dies_at=point)) == -signal.SIGKILL, (
+                    victim,
+                    point,
+                )
                 deaths += 1
-            town.crew.end(companion)
-        for point in PUBLISHING:
-            town.publisher_dies(point, each)
+            services.crew.stop_worker(companion)
+        for point in PUBLISHER_POINTS:
+            services.publisher_dies(point, each)
             deaths += 1
     for service in SERVICES:
-        town.hire(service)
-    until(town.is_done, within_s=PATIENCE_S)
-    books = town.books()
+        services.start_worker(service)
+    poll_until(services.is_done, within_s=TIMEOUT_S)
+    books = services.read_effects()
     print(f"{deaths} deaths, {books.orders} orders, {books.payments} payments")
     books.check()
-    assert town.payments() == Counter(town.placed)
+    assert services.payments() == Counter(services.placed)

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.fault.contents import SMALL, Place, assert_right, assert_same, folder_in_memory, opened, served
+from tests.fault.store_contents import (
+    SMALL_SETTINGS,
+    Place,
+    assert_records_match_places,
+    assert_same_records,
+    folder_in_memory,
+    open_store,
+    read_served,
+)
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
@@ -23,7 +31,7 @@ from sparrow.store.log import LogStore
 from sparrow.wire import record
 
 QUEUES = [Queue(topic, n) for topic in ("orders", "bills") for n in range(2)]
-SEGMENT = SMALL.segment_bytes
+SEGMENT = SMALL_SETTINGS.segment_bytes
 MESSAGES = 600
 
 
@@ -59,13 +67,13 @@ async def fill(store: LogStore) -> dict[Place, bytes]:
         await store.append(QUEUES[number % 4], [Draft(body=f"message {number}".encode(), properties=properties)])
         if number == MESSAGES // 2:
             await store.offsets.commit("group", QUEUES[0], number)
-    return await served(store, QUEUES)
+    return await read_served(store, QUEUES)
 
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Left]:
     with folder_in_memory() as folder:
-        store = opened(folder / "store")
+        store = open_store(folder / "store")
         contents = asyncio.run(fill(store))
         store.close_blocking()
         assert len(list((folder / "store" / "commitlog").iterdir())) >= 4
@@ -80,22 +88,22 @@ def left(made: Left, tmp_path: Path) -> Left:
 
 async def look(left: Left, expected: dict[Place, bytes]) -> LogStore:
     """Open the store; assert that it serves the expected records, accepts appends, and keeps both at the next start."""
-    store = opened(left.path)
-    found = await served(store, QUEUES)
-    assert_same(found, expected)
-    assert_right(found)
+    store = open_store(left.path)
+    found = await read_served(store, QUEUES)
+    assert_same_records(found, expected)
+    assert_records_match_places(found)
     topics = await store.catalog.list_topics()
     for queue in QUEUES:
         if queue.topic not in topics:
             await store.catalog.put_topic(Topic(name=queue.topic))
         appended = await store.append(queue, [Draft(body=b"new", properties=b"KEYS\x01new\x02")])
         seen = [place.offset for place in found if place.queue == queue]
-        assert appended.offset > max(seen, default=-1), "an offset that was served is given out again"
-    now = await served(store, QUEUES)
+        assert appended.offset > max(seen, default=-1), "an offset that was served is assigned again"
+    now = await read_served(store, QUEUES)
     store.close_blocking()
-    again = opened(left.path)
+    again = open_store(left.path)
     try:
-        assert_same(await served(again, QUEUES), now)
+        assert_same_records(await read_served(again, QUEUES), now)
     finally:
         again.close_blocking()
     return store
@@ -146,10 +154,10 @@ async def test_an_emptied_segment_loses_only_its_own_messages(
 
 async def test_a_missing_oldest_segment_is_like_retention(left: Left) -> None:
     left.segments()[0].unlink()
-    store = opened(left.path)
+    store = open_store(left.path)
     try:
-        found = await served(store, QUEUES)
-        assert_same(found, left.outside(0, SEGMENT))
+        found = await read_served(store, QUEUES)
+        assert_same_records(found, left.outside(0, SEGMENT))
         assert (await store.bounds(QUEUES[0])).first == min(place.offset for place in found if place.queue == QUEUES[0])
     finally:
         store.close_blocking()
@@ -200,25 +208,25 @@ async def test_a_page_of_zeros_in_the_last_segment_loses_only_the_overwritten_re
 
 async def test_a_damaged_newest_record_is_not_served_when_newer_records_follow_the_checkpoint(tmp_path: Path) -> None:
     """The consume queues point to a record that is damaged, and the log continues after it."""
-    store = opened(tmp_path / "living")
+    store = open_store(tmp_path / "living")
     await store.catalog.put_topic(Topic(name="orders"))
     queue = Queue("orders", 0)
     for number in range(10):
         await store.append(queue, [Draft(body=b"before %d" % number)])
     store._maintenance.checkpoint()
-    victim = (await served(store, [queue]))[Place(queue, 9)]
+    victim = (await read_served(store, [queue]))[Place(queue, 9)]
     for number in range(10):
         await store.append(queue, [Draft(body=b"behind %d" % number)])
-    expected = await served(store, [queue])
+    expected = await read_served(store, [queue])
     shutil.copytree(tmp_path / "living", tmp_path / "left")
     store.close_blocking()
     with open(tmp_path / "left" / "commitlog" / f"{0:020d}", "r+b") as file:
         file.seek(physical_offset_of(victim) + record.FIXED_HEADER_BYTES)
         file.write(b"BROKEN")
     del expected[Place(queue, 9)]
-    store = opened(tmp_path / "left")
+    store = open_store(tmp_path / "left")
     try:
-        assert_same(await served(store, [queue]), expected)
+        assert_same_records(await read_served(store, [queue]), expected)
     finally:
         store.close_blocking()
 
@@ -256,13 +264,13 @@ async def test_a_damaged_queue_file_breaks_nothing(left: Left, damage: Callable[
     wrong. Damage in an older file shows at the read: messages may then be missing until the queues are rebuilt.
     """
     damage(left.queue_files(QUEUES[0])[which])
-    store = opened(left.path)
+    store = open_store(left.path)
     try:
-        found = await served(store, QUEUES)
-        assert_right(found)
+        found = await read_served(store, QUEUES)
+        assert_records_match_places(found)
         missing = left.contents.keys() - found.keys()
         assert all(left.contents[place] == data for place, data in found.items())
-        assert not any(place.queue != QUEUES[0] for place in missing), "another queue is hurt"
+        assert not any(place.queue != QUEUES[0] for place in missing), "another queue is damaged"
         if which == -1:
             assert not missing
     finally:
@@ -287,26 +295,26 @@ async def test_a_lost_queue_is_rebuilt(left: Left) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_damaged_index_returns_no_wrong_message(left: Left, damage: Callable[[Path], None]) -> None:
     damage(left.index_files()[-1])
-    store = opened(left.path)
+    store = open_store(left.path)
     try:
         found = await found_by_key(store, left.contents)
         if damage in (halved, emptied, removed, zeroed):
-            assert found == len(left.contents), "an index that is plainly not whole is built again"
+            assert found == len(left.contents), "an incomplete index must be rebuilt"
         await store.append(QUEUES[0], [Draft(body=b"new", properties=b"KEYS\x01new\x02")])
-        assert len(await store.find_by_key("orders", "new")) == 1, "new messages are found"
+        assert len(await store.find_by_key("orders", "new")) == 1, "new messages must be found"
     finally:
         store.close_blocking()
     await look(left, await contents_now(left))
 
 
 async def contents_now(left: Left) -> dict[Place, bytes]:
-    with opened(left.path) as store:
-        return await served(store, QUEUES)
+    with open_store(left.path) as store:
+        return await read_served(store, QUEUES)
 
 
 async def test_a_lost_index_is_rebuilt(left: Left) -> None:
     shutil.rmtree(left.path / "index")
-    with opened(left.path) as store:
+    with open_store(left.path) as store:
         assert await found_by_key(store, left.contents) == len(left.contents)
     await look(left, left.contents)
 
@@ -321,7 +329,7 @@ async def test_a_damaged_small_file_loses_no_message(
 ) -> None:
     damage(left.path / name)
     with caplog.at_level(logging.WARNING):
-        store = opened(left.path)
+        store = open_store(left.path)
     try:
         assert {"orders", "bills"} <= (await store.catalog.list_topics()).keys()
         assert await store.offsets.committed("group", QUEUES[0]) == MESSAGES // 2
@@ -337,7 +345,7 @@ async def test_a_checkpoint_beyond_the_end_of_the_log_is_ignored(left: Left) -> 
     kept = (left.path / "sparrow.checkpoint").read_bytes()
     for segment in left.segments()[3:]:
         segment.unlink()
-    opened(left.path).close_blocking()
+    open_store(left.path).close_blocking()
     (left.path / "sparrow.checkpoint").write_bytes(kept)
     await look(left, left.outside(3 * SEGMENT, 1 << 62))
 
@@ -365,7 +373,7 @@ async def test_foreign_files_are_left_alone(left: Left) -> None:
     await look(left, left.contents)
     for name in strangers:
         if name != "sparrow.checkpoint.new":
-            assert (left.path / name).read_bytes() == garbage(100), f"{name} is not ours to touch"
+            assert (left.path / name).read_bytes() == garbage(100), f"the store must not change {name}"
 
 
 async def test_a_foreign_queue_holds_no_messages(left: Left) -> None:
@@ -374,6 +382,6 @@ async def test_a_foreign_queue_holds_no_messages(left: Left) -> None:
     folder = left.path / "consumequeue" / "strange" / "7"
     folder.mkdir(parents=True)
     shutil.copy(left.queue_files(QUEUES[0])[0], folder)
-    with opened(left.path) as store:
-        assert await served(store, [stranger]) == {}
+    with open_store(left.path) as store:
+        assert await read_served(store, [stranger]) == {}
     await look(left, left.contents)

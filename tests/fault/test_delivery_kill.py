@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.support.platforms import channel_to, named, pull, send, subscribe
-from tests.support.processes import BrokerProcess, broker_process
-from tests.support.waiting import eventually
+from tests.support.platforms import encode_properties, open_channel, pull, send, subscribe
+from tests.support.server_processes import BrokerProcess, broker_process
+from tests.support.wait import eventually
 
 from sparrow.model.errors import Unavailable
 from sparrow.model.message import StoredMessage
@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 
 @dataclass
-class Told:
+class SentMessage:
     """The acknowledged requests of all brokers so far."""
 
     due_ms: dict[bytes, int] = field(default_factory=dict)
@@ -62,20 +62,20 @@ class Told:
         return due_ms + SLACK_MS
 
 
-async def delays(channel: Channel, told: Told, rng: random.Random) -> None:
+async def delays(channel: Channel, told: SentMessage, rng: random.Random) -> None:
     while True:
         body = told.name("delayed")
         if rng.random() < 0.3:
             begun = now_ms()
-            await send(channel, LATE, body, rng.randrange(4), named(DELAY="1"))
+            await send(channel, LATE, body, rng.randrange(4), encode_properties(DELAY="1"))
             told.due_ms[body], told.due_ms_at_latest[body] = begun + 1_000, now_ms() + 1_000
         else:
             due_ms = now_ms() + rng.randrange(20, 2_000)
-            await send(channel, LATE, body, rng.randrange(4), named(TIMER_DELIVER_MS=str(due_ms)))
+            await send(channel, LATE, body, rng.randrange(4), encode_properties(TIMER_DELIVER_MS=str(due_ms)))
             told.due_ms[body], told.due_ms_at_latest[body] = due_ms, max(due_ms, now_ms())
 
 
-async def retries(channel: Channel, told: Told, _: random.Random) -> None:
+async def retries(channel: Channel, told: SentMessage, _: random.Random) -> None:
     while True:
         body = told.name("retried")
         sent = await send(channel, TRIED, body)
@@ -86,10 +86,10 @@ async def retries(channel: Channel, told: Told, _: random.Random) -> None:
         told.due_ms[body], told.due_ms_at_latest[body] = begun + 1_000, now_ms() + 1_000
 
 
-async def transactions(channel: Channel, told: Told, rng: random.Random) -> None:
+async def transactions(channel: Channel, told: SentMessage, rng: random.Random) -> None:
     while True:
         body = told.name("paid")
-        sent = await send(channel, PAID, body, 0, named(TRAN_MSG="true", PGROUP="p"), sys_flag=4)
+        sent = await send(channel, PAID, body, 0, encode_properties(TRAN_MSG="true", PGROUP="p"), sys_flag=4)
         chance = rng.random()
         if chance < 0.2:
             continue  # its producer never ends the transaction
@@ -103,12 +103,12 @@ async def transactions(channel: Channel, told: Told, rng: random.Random) -> None
             told.committed.add(body)
 
 
-async def load(address: Address, told: Told, rng: random.Random) -> None:
+async def load(address: Address, told: SentMessage, rng: random.Random) -> None:
     """Send until the broker is down."""
 
     async def one(work, number: int) -> None:
         try:
-            async with channel_to(address) as channel:
+            async with open_channel(address) as channel:
                 await subscribe(channel, "g", **{TRIED: "*"})
                 await work(channel, told, random.Random(rng.random() + number))
         except Unavailable:
@@ -127,17 +127,17 @@ async def everything(channel: Channel, topic: str, queues: int) -> list[StoredMe
     return messages
 
 
-def assert_right(told: Told, messages: list[StoredMessage]) -> int:
+def assert_right(told: SentMessage, messages: list[StoredMessage]) -> int:
     """Assert the promises of this module; return the number of messages delivered more than once."""
     arrived: dict[bytes, int] = {}
     for message in messages:
         arrived.setdefault(message.body, message.store_ms)
-        assert message.store_ms >= told.due_ms.get(message.body, 0), f"{message.body!r} came early"
+        assert message.store_ms >= told.due_ms.get(message.body, 0), f"{message.body!r} was delivered early"
     lost = told.due_ms.keys() - arrived.keys()
-    assert not lost, f"{len(lost)} lost, {min(lost)!r} for one"
+    assert not lost, f"{len(lost)} messages are lost, for example {min(lost)!r}"
     for body, due_ms in told.due_ms_at_latest.items():
         late_ms = arrived[body] - told.may_come_until(due_ms)
-        assert late_ms <= 0, f"{body!r} came {late_ms} ms later than it may"
+        assert late_ms <= 0, f"{body!r} was delivered {late_ms} ms too late"
     return sum(count > 1 for count in Counter(message.body for message in messages).values())
 
 
@@ -147,18 +147,18 @@ async def test_a_kill_loses_nothing_delivers_nothing_early_and_shows_no_unfinish
 ) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     print(f"SPARROW_SEED={seed}")
-    rng, told = random.Random(seed), Told()
+    rng, told = random.Random(seed), SentMessage()
     async with broker_process("killed", tmp_path / "store", "") as broker:
         for _ in range(50 if scale == "full" else 3):
             await round_of(broker, told, rng)
-        async with channel_to(address_of(broker)) as channel:
+        async with open_channel(address_of(broker)) as channel:
             last_ms = max(told.due_ms_at_latest.values())
             await eventually(lambda: now_ms() > last_ms + SLACK_MS, within_s=10)
             delivered = await everything(channel, LATE, 4) + await everything(channel, RETRY, 1)
             twice = assert_right(told, delivered)
             paid = [message.body for message in await everything(channel, PAID, 1)]
-    assert told.committed <= set(paid), "committed, and lost"
-    assert set(paid) <= told.perhaps_committed, "seen, and never committed"
+    assert told.committed <= set(paid), "a committed message is lost"
+    assert set(paid) <= told.perhaps_committed, "a message was delivered that was never committed"
     seen = len(set(paid))
     print(f"{len(told.due_ms)} delayed or retried, {twice} twice; {seen} paid, {len(paid) - seen} twice")
 
@@ -167,10 +167,10 @@ def address_of(broker: BrokerProcess) -> Address:
     return Address("127.0.0.1", broker._port)
 
 
-async def round_of(broker: BrokerProcess, told: Told, rng: random.Random) -> None:
+async def round_of(broker: BrokerProcess, told: SentMessage, rng: random.Random) -> None:
     work = asyncio.create_task(load(address_of(broker), told, rng))
     done, _ = await asyncio.wait([work], timeout=rng.uniform(0.05, 1.5))
-    assert not done, f"the load ended by itself: {work.exception()}"
+    assert not done, f"the load ended unexpectedly: {work.exception()}"
     down_ms = now_ms()
     await broker.kill()
     await work

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pytest
-from tests.fault.contents import (
-    Laid,
+from tests.fault.store_contents import (
+    AppendedRecord,
     Place,
-    assert_right,
-    assert_same,
-    claimed,
+    assert_records_match_places,
+    assert_same_records,
     folder_in_memory,
-    opened,
-    served,
+    open_store,
+    read_served,
+    stated_place,
 )
 
 from sparrow.model.message import Draft, Host
@@ -54,7 +54,7 @@ class Log(NamedTuple):
 
     path: Path
     views: Views
-    records: list[Laid]
+    records: list[AppendedRecord]
 
     @property
     def last_segment(self) -> str:
@@ -97,10 +97,10 @@ async def fill(store: LogStore, appends: int, *, checkpoint_at: int | None) -> N
     store._state.flush_offsets()  # otherwise closing would append a record unknown to the test
 
 
-async def records_in(store: LogStore) -> list[Laid]:
+async def records_in(store: LogStore) -> list[AppendedRecord]:
     found = [
-        Laid(place, record.decode(data, expand=False).physical_offset, data)
-        for place, data in (await served(store, QUEUES)).items()
+        AppendedRecord(place, record.decode(data, expand=False).physical_offset, data)
+        for place, data in (await read_served(store, QUEUES)).items()
     ]
     return sorted(found, key=lambda laid: laid.physical_offset)
 
@@ -114,9 +114,9 @@ def lose_views(path: Path) -> None:
 
 def made(folder: Path, views: Views, appends: int, tail: int) -> Log:
     living, left = folder / "living", folder / "left"
-    store = opened(living)
+    store = open_store(living)
 
-    async def make() -> list[Laid]:
+    async def make() -> list[AppendedRecord]:
         await fill(store, appends, checkpoint_at=appends - tail if views == "abandoned" else None)
         return await records_in(store)
 
@@ -130,7 +130,9 @@ def made(folder: Path, views: Views, appends: int, tail: int) -> Log:
     if views == "rebuilt":
         lose_views(left)
     shutil.rmtree(living)
-    assert len(os.listdir(left / "commitlog")) >= 2, "a log of several segments, with blank records between them"
+    assert len(os.listdir(left / "commitlog")) >= 2, (
+        "the log must have several segments, with blank records between them"
+    )
     return Log(left, views, records)
 
 
@@ -167,10 +169,10 @@ def hurt_copy(log: Log, hurt: Callable[[Path], None]) -> Path:
     return copy
 
 
-def tail_of(log: Log, count: int) -> list[Laid]:
+def tail_of(log: Log, count: int) -> list[AppendedRecord]:
     base = int(log.last_segment)
     tail = log.records[-count:]
-    assert tail[0].physical_offset >= base, "the tail lies in the last segment"
+    assert tail[0].physical_offset >= base, "the tail must be in the last segment"
     return tail
 
 
@@ -184,9 +186,9 @@ async def assert_goes_on(store: LogStore, found: dict[Place, bytes]) -> dict[Pla
         appended = await store.append(queue, [Draft(body=b"after"), Draft(body=b"the damage")])
         place = Place(queue, appended.offset)
         seen = [other.offset for other in found if other.queue == queue]
-        assert place.offset > max(seen, default=-1), f"{place} was served before and is given out again"
+        assert place.offset > max(seen, default=-1), f"{place} was served before and is assigned again"
         added |= {place: b"after", Place(queue, place.offset + 1): b"the damage"}
-    now = await served(store, QUEUES)
+    now = await read_served(store, QUEUES)
     for place, body in added.items():
         assert record.decode(now[place]).body == body
     for place, data in found.items():
@@ -197,9 +199,9 @@ async def assert_goes_on(store: LogStore, found: dict[Place, bytes]) -> dict[Pla
 
 async def assert_stays(path: Path, found: dict[Place, bytes]) -> None:
     """Assert that the next start serves the same records."""
-    store = opened(path)
+    store = open_store(path)
     try:
-        again = await served(store, QUEUES)
+        again = await read_served(store, QUEUES)
         assert {place: data for place, data in again.items() if place in found} == found
     finally:
         store.close_blocking()
@@ -207,9 +209,9 @@ async def assert_stays(path: Path, found: dict[Place, bytes]) -> None:
 
 async def look(path: Path, expect: Callable[[dict[Place, bytes]], None], queues: list[Queue], *, at: int) -> None:
     """Open the store and check its served records; at every eighth position also check appends and a restart."""
-    store = opened(path)
+    store = open_store(path)
     try:
-        found = await served(store, queues)
+        found = await read_served(store, queues)
         expect(found)
         if at % 8 == 0:
             found = await assert_goes_on(store, {place: data for place, data in found.items() if place.queue in QUEUES})
@@ -238,8 +240,8 @@ def test_a_log_truncated_at_any_byte_keeps_every_record_before_the_cut(log: Log,
                 expected: dict[Place, bytes] = expected,
                 except_at: list[Place] = [torn.place] if is_torn_text else [],
             ) -> None:
-                assert_same(found, expected, except_at=except_at)
-                assert_right(found)
+                assert_same_records(found, expected, except_at=except_at)
+                assert_records_match_places(found)
 
             path = hurt_copy(log, lambda segment, cut=cut: os.truncate(segment, cut - base))  # type: ignore[misc]
             try:
@@ -249,7 +251,7 @@ def test_a_log_truncated_at_any_byte_keeps_every_record_before_the_cut(log: Log,
                 raise
 
 
-def survives(laid: Laid, cut: int) -> bool:
+def survives(laid: AppendedRecord, cut: int) -> bool:
     """Return whether a record is intact: a truncated end comes back as zeros, which may equal the original bytes."""
     kept = laid.data[: max(0, cut - laid.physical_offset)]
     return kept.ljust(len(laid.data), b"\0") == laid.data
@@ -304,12 +306,12 @@ def test_a_changed_byte_loses_at_most_its_own_record(log: Log, tail_records: int
                     changed = bytearray(laid.data)
                     changed[at] ^= mask
                     name = field_at(laid.data, at)
-                    place = claimed(bytes(changed))
+                    place = stated_place(bytes(changed))
                     queues = QUEUES if place is None or place.queue in QUEUES else [*QUEUES, place.queue]
 
                     def expect(
                         found: dict[Place, bytes],
-                        laid: Laid = laid,
+                        laid: AppendedRecord = laid,
                         changed: bytes = bytes(changed),
                         name: str = name,
                         place: Place | None = place,
@@ -317,21 +319,23 @@ def test_a_changed_byte_loses_at_most_its_own_record(log: Log, tail_records: int
                         mask: int = mask,
                     ) -> None:
                         moved = {laid.place, place} if log.views != "closed" and place else {laid.place}
-                        assert_same(found, expected, except_at=moved)
-                        assert_right(found)
+                        assert_same_records(found, expected, except_at=moved)
+                        assert_records_match_places(found)
                         mine = [each for each in moved if found.get(each) == changed]
-                        assert len(mine) <= 1, "one record is served twice"
+                        assert len(mine) <= 1, "a record is served twice"
                         for each in moved - set(mine) - {laid.place}:
-                            assert found.get(each) in (None, expected.get(each)), f"{each} is served wrong"
+                            assert found.get(each) in (None, expected.get(each)), f"{each} is served with other bytes"
                         if laid.place.queue != STATE_QUEUE:  # a lost state record may have been appended again there
-                            assert found.get(laid.place) in (None, changed), "neither the record nor what became of it"
+                            assert found.get(laid.place) in (None, changed), (
+                                "the served bytes are neither the record nor its damaged form"
+                            )
                         is_hurt = name in PROTECTED and not (name == "crc" and is_harmless_crc(laid.data, at, mask))
                         assert not (mine and is_hurt), "a broken record is served"
                         if mine:
                             body = record.decode(changed, expand=False).body
                             assert body == record.decode(laid.data, expand=False).body
 
-                    def change(segment: Path, at: int = at, mask: int = mask, laid: Laid = laid) -> None:
+                    def change(segment: Path, at: int = at, mask: int = mask, laid: AppendedRecord = laid) -> None:
                         with open(segment, "r+b") as file:
                             file.seek(laid.physical_offset - base + at)
                             file.write(bytes([laid.data[at] ^ mask]))

@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.support.processes import BrokerProcess, broker_process
-from tests.support.waiting import eventually
+from tests.support.server_processes import BrokerProcess, broker_process
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model import Message, StoredMessage
@@ -165,7 +165,7 @@ async def test_a_kill_neither_loses_nor_reorders_the_messages_of_a_key(tmp_path:
     assert not history.too_early, (seed, history.too_early[:10])
     assert all(len(queues) == 1 for queues in history.queues.values()), (seed, history.queues)
     handed_on = sum(len(readers) - 1 for readers in history.readers.values())
-    assert handed_on > 0, "no queue ever went from one member to another"
+    assert handed_on > 0, "no queue moved from one member to another"
     print(
         f"{sum(told.values()):,} sent under {len(told)} keys over {rounds} kills, all in order; "
         f"{history.repeats:,} came again, {history.in_two_hands} began while another member had their queue; "

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 from tests.fault import killed_consumer
-from tests.fault.killed_consumer import APPETITE, GROUP, TOPIC, WORKERS
-from tests.support.consuming import Stand, standing
-from tests.support.processes import ENVIRONMENT
-from tests.support.waiting import eventually
+from tests.fault.killed_consumer import GROUP, PREFETCH, TOPIC, WORKERS
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.server_processes import ENVIRONMENT
+from tests.support.wait import eventually
 
 QUEUES = 8
 TRICKLE = 20
-GIVEN_AND_NOT_COMMITTED = APPETITE.count_max + APPETITE.pull_count_max + WORKERS
+GIVEN_AND_NOT_COMMITTED = PREFETCH.count_max + PREFETCH.pull_count_max + WORKERS
 """The most repeats of one queue: messages in progress at a pull's commit, messages of that pull, and messages
 finished out of order.
 """
@@ -79,8 +79,8 @@ class Child:
 class Group:
     """All children, dead or alive, and the sent messages."""
 
-    def __init__(self, stand: Stand, folder: Path) -> None:
-        self._stand, self._folder = stand, folder
+    def __init__(self, driver: PlatformDriver, folder: Path) -> None:
+        self._driver, self._folder = driver, folder
         self.children: list[Child] = []
         self.sent = 0
         """The number of messages in each queue."""
@@ -90,7 +90,7 @@ class Group:
         return [child for child in self.children if child.is_alive]
 
     async def add(self) -> None:
-        child = Child(self._stand.name_servers, self._folder / f"child-{len(self.children)}")
+        child = Child(self._driver.name_servers, self._folder / f"child-{len(self.children)}")
         await child.start()
         self.children.append(child)
 
@@ -104,7 +104,7 @@ class Group:
 
     async def send(self, each: int) -> None:
         for queue_id in range(QUEUES):
-            await self._stand.put(TOPIC, [f"{number}" for number in range(each)], queue_id)
+            await self._driver.send(TOPIC, [f"{number}" for number in range(each)], queue_id)
         self.sent += each
 
     def look(self) -> None:
@@ -136,7 +136,7 @@ class Group:
         return len({queue_id for queue_id, offset in self.everything_given() if offset >= before}) == QUEUES
 
     async def committed(self) -> list[int]:
-        return [await self._stand.committed(GROUP, TOPIC, queue_id) or 0 for queue_id in range(QUEUES)]
+        return [await self._driver.committed_offset(GROUP, TOPIC, queue_id) or 0 for queue_id in range(QUEUES)]
 
 
 async def some_kill(group: Group) -> None:
@@ -156,9 +156,9 @@ async def some_join(group: Group) -> None:
 async def test_a_rebalance_loses_no_message_and_repeats_only_uncommitted_ones(tmp_path, scale):
     events = [some_kill, some_leave, some_join] * (1 if scale == "smoke" else 3)
     each = (10_000 if scale == "smoke" else 100_000) // QUEUES // len(events)
-    async with standing(tmp_path / "platform") as stand, AsyncExitStack() as stack:
-        await stand.topic(TOPIC, QUEUES)
-        group = Group(stand, tmp_path)
+    async with running_platform_driver(tmp_path / "platform") as driver, AsyncExitStack() as stack:
+        await driver.create_topic(TOPIC, QUEUES)
+        group = Group(driver, tmp_path)
         for _ in range(3):
             await group.add()
         stack.push_async_callback(ended, group)
@@ -175,10 +175,12 @@ async def test_a_rebalance_loses_no_message_and_repeats_only_uncommitted_ones(tm
             await eventually(group.is_settled, within_s=60)
             for child, mark in zip_longest(group.children, marks, fillvalue=0):
                 early = [place for place in child.given[mark:] if place[1] < committed[place[0]]]
-                assert not early, f"{name}: {len(early)} committed messages came again, the first is {min(early)}"
+                assert not early, (
+                    f"{name}: {len(early)} committed messages were delivered again, the first is {min(early)}"
+                )
             twice[name] = twice.get(name, 0) + group.repeats - repeats_before
         for queue_id in range(QUEUES):
-            await stand.commits(group.sent, GROUP, TOPIC, queue_id)
+            await driver.wait_for_commit(group.sent, GROUP, TOPIC, queue_id)
         group.look()
         given = list(group.everything_given())
         assert set(given) == {(queue_id, offset) for queue_id in range(QUEUES) for offset in range(group.sent)}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault import killed_writer
-from tests.fault.contents import Place, assert_right, served
+from tests.fault.store_contents import Place, assert_records_match_places, read_served
 
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
@@ -25,7 +25,7 @@ QUEUES = [Queue(topic, n) for topic in killed_writer.TOPICS for n in range(kille
 
 
 @dataclass
-class Told:
+class Acknowledged:
     """All appends that any child reported as acknowledged."""
 
     bodies: dict[Place, bytes] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class Told:
         topic, (queue_id, offset, count, seed) = words[0], map(int, words[1:])
         for n, draft in enumerate(killed_writer.drafts_of(seed, count)):
             place = Place(Queue(topic, queue_id), offset + n)
-            assert place not in self.bodies, f"{place} was given out twice"
+            assert place not in self.bodies, f"{place} was assigned twice"
             self.bodies[place] = bytes(draft.body)
 
 
-def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Told) -> int:
+def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Acknowledged) -> int:
     """Start a writer, kill it at a random moment, and read its output; return the number of acknowledged appends."""
     visible_after = rng.choice(("written", "durable"))
     command = [sys.executable, str(Path(killed_writer.__file__)), str(path)]
@@ -68,7 +68,7 @@ def run_and_kill(path: Path, rng: random.Random, *, in_opening: bool, told: Told
         died = child.poll()
         child.kill()
         rest, complaint = child.communicate()
-        assert died is None, f"the writer ended by itself:\n{complaint.decode()}"
+        assert died is None, f"the writer ended unexpectedly:\n{complaint.decode()}"
         said += rest
     finally:
         child.kill()
@@ -91,20 +91,20 @@ def wait_for_lock(child: subprocess.Popen[bytes], path: Path) -> None:
             pass
 
 
-async def assert_nothing_lost(path: Path, told: Told) -> None:
+async def assert_nothing_lost(path: Path, told: Acknowledged) -> None:
     store = LogStore(path, killed_writer.settings("written"))
     try:
-        assert store.damage == [], "a kill damages nothing that was whole"
+        assert store.damage == [], "a kill must not damage complete records"
         assert told.topics <= (await store.catalog.list_topics()).keys()
-        found = await served(store, QUEUES)
-        assert_right(found)
+        found = await read_served(store, QUEUES)
+        assert_records_match_places(found)
         lost = [place for place in told.bodies if place not in found]
         assert not lost, f"{len(lost)} acknowledged messages are lost, the first is {min(lost)}"
         for place, body in told.bodies.items():
             assert record.decode(found[place]).body == body, f"{place} holds another message"
         for queue in QUEUES:
             bounds = await store.bounds(queue)
-            assert bounds == (0, sum(place.queue == queue for place in found)), f"{queue} has a hole"
+            assert bounds == (0, sum(place.queue == queue for place in found)), f"{queue} has a gap"
         for place, data in random.Random(0).sample(sorted(found.items()), min(20, len(found))):
             key = record.decode(data).properties["KEYS"]
             assert data in await store.find_by_key(place.queue.topic, key), f"{place} is not found by its key"
@@ -123,7 +123,7 @@ def test_a_killed_writer_loses_no_acknowledged_message(tmp_path: Path, scale: st
     for number in range(rounds):
         try:
             if number % ROUNDS_A_STORE == 0:  # each check reads the whole store: keep it small
-                path, told = tmp_path / str(number), Told()
+                path, told = tmp_path / str(number), Acknowledged()
             acknowledged += run_and_kill(path, rng, in_opening=number % 4 == 3, told=told)
             # Sometimes the next writer opens the store as the kill left it, without a check in between.
             if number % 3 or (number + 1) % ROUNDS_A_STORE == 0:
@@ -131,5 +131,5 @@ def test_a_killed_writer_loses_no_acknowledged_message(tmp_path: Path, scale: st
         except BaseException as cause:
             cause.add_note(f"round {number}; to do it again: SPARROW_SEED={seed}")
             raise
-    assert acknowledged > 100 * rounds // 2, "the writers got something done before they were killed"
+    assert acknowledged > 100 * rounds // 2, "the writers must have appended something before they were killed"
     print(f"{rounds} kills, {acknowledged} appends acknowledged, none lost (SPARROW_SEED={seed})")

@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fault.spark_driver import Orders, Plan
-from tests.fault.spark_runs import COMMITS, Checkpoint, Driver, kill
+from tests.fault.spark_driver_process import COMMITS, Checkpoint, Driver, kill
 from tests.support.databases import mariadb_server
-from tests.support.processes import BrokerProcess
-from tests.support.waiting import eventually
+from tests.support.server_processes import BrokerProcess
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, ClientSession, Consumer, Producer
 from sparrow.client.aio.produce import staging
@@ -53,7 +53,7 @@ BATCHES_MIN = 3
 """Minimum number of batches of each query: with fewer, kills would prove little."""
 
 
-class Blow(StrEnum):
+class Fault(StrEnum):
     """The process to kill."""
 
     DRIVER = "driver"
@@ -69,17 +69,17 @@ class Blow(StrEnum):
     SQL_BROKER = "broker on a database"
 
 
-BROKER_OF = {Blow.LOG_BROKER: LOG, Blow.SQL_BROKER: SQL}
-SMOKE = (Blow.PUBLISHED, Blow.WORKER)
+BROKER_OF = {Fault.LOG_BROKER: LOG, Fault.SQL_BROKER: SQL}
+SMOKE = (Fault.PUBLISHED, Fault.WORKER)
 """The kills at smoke scale, besides the kill of one broker."""
 
 
-def blows(rng: random.Random, scale: str) -> list[Blow]:
+def draw_faults(rng: random.Random, scale: str) -> list[Fault]:
     """Return each kind at least once (at smoke scale: the main kinds), in random order."""
     if scale == "smoke":
         chosen = [*SMOKE, rng.choice(list(BROKER_OF))]
     else:
-        chosen = [*Blow, *rng.choices(list(Blow), k=20 - len(Blow))]
+        chosen = [*Fault, *rng.choices(list(Fault), k=20 - len(Fault))]
     rng.shuffle(chosen)
     return chosen
 
@@ -98,7 +98,7 @@ class Broker(BrokerProcess):
 
 
 @dataclass
-class Stage:
+class SparkSetup:
     """Brokers, queries and the producers of their input."""
 
     name_servers: str
@@ -108,7 +108,7 @@ class Stage:
     session: ClientSession
     rng: random.Random
     is_fed: bool = True
-    blows: Counter[Blow] = field(default_factory=Counter)
+    faults: Counter[Fault] = field(default_factory=Counter)
     replayed: int = 0
     """Batches that Spark had begun and not recorded when its driver died."""
     refused: int = 0
@@ -122,7 +122,7 @@ class Stage:
         """Wait for a condition; the driver must stay alive meanwhile."""
         deadline = time.monotonic() + PATIENCE_S
         while not claim():
-            assert time.monotonic() < deadline, f"it did not come true within {PATIENCE_S} s:\n{self.driver.said}"
+            assert time.monotonic() < deadline, f"the condition was not met within {PATIENCE_S} s:\n{self.driver.said}"
             await self.check_driver()
             await asyncio.sleep(LOOK_S)
 
@@ -131,7 +131,7 @@ class Stage:
         if self.driver.is_running:
             return
         said = self.driver.said
-        assert SPARK_GAVE_UP in said, f"the driver left by itself:\n{said}"
+        assert SPARK_GAVE_UP in said, f"the driver ended unexpectedly:\n{said}"
         self.given_up += 1
         assert self.given_up < GIVEN_UP_MAX, "the machine is too busy for Spark"
         await self.start_again()
@@ -154,7 +154,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(folder: Path, rng: random.Random, scale: str) -> AsyncIterator[Stage]:
+async def running_setup(folder: Path, rng: random.Random, scale: str) -> AsyncIterator[SparkSetup]:
     async with AsyncExitStack() as stack:
         url = f"sqlite:///{folder}/sparrow.db"
         if scale == "full":
@@ -181,7 +181,7 @@ async def staged(folder: Path, rng: random.Random, scale: str) -> AsyncIterator[
         stack.push_async_callback(driver.stop)
         # The session uses broker addresses without routes; its maintenance would close such connections.
         session = await stack.enter_async_context(ClientSession(name_servers, maintenance_interval_ms=3_600_000))
-        yield Stage(name_servers, brokers, plans, driver, session, rng)
+        yield SparkSetup(name_servers, brokers, plans, driver, session, rng)
 
 
 def planned(folder: Path, scale: str) -> list[Plan]:
@@ -196,11 +196,11 @@ def planned(folder: Path, scale: str) -> list[Plan]:
     return found
 
 
-async def feed(stage: Stage, topic: str, broker: str) -> None:
+async def feed(setup: SparkSetup, topic: str, broker: str) -> None:
     """Send messages and count each stored one: a send repeated without an answer may store two messages."""
     number = 0
-    async with Producer(stage.name_servers, timeout_ms=1_000) as producer:
-        while stage.is_fed:
+    async with Producer(setup.name_servers, timeout_ms=1_000) as producer:
+        while setup.is_fed:
             queue_id = number // KEYS_A_QUEUE % QUEUES
             key = f"{queue_id}-{number % KEYS_A_QUEUE}"
             number += 1
@@ -215,103 +215,107 @@ async def feed(stage: Stage, topic: str, broker: str) -> None:
 # -- kills ------------------------------------------------------------------------------------------------------------
 
 
-async def strike(stage: Stage, blow: Blow) -> None:
-    stage.blows[blow] += 1
-    match blow:
-        case Blow.WORKER:
-            await some_moment(stage, stage.plans)
-            await stage.until(stage.driver.workers)
-            kill(stage.rng.choice(stage.driver.workers()))
-        case Blow.LOG_BROKER | Blow.SQL_BROKER:
-            broker = stage.brokers[BROKER_OF[blow]]
-            await some_moment(stage, [plan for plan in stage.plans if plan.broker == broker.name])
+async def inject_fault(setup: SparkSetup, fault: Fault) -> None:
+    setup.faults[fault] += 1
+    match fault:
+        case Fault.WORKER:
+            await wait_random_moment(setup, setup.plans)
+            await setup.until(setup.driver.workers)
+            kill(setup.rng.choice(setup.driver.workers()))
+        case Fault.LOG_BROKER | Fault.SQL_BROKER:
+            broker = setup.brokers[BROKER_OF[fault]]
+            await wait_random_moment(setup, [plan for plan in setup.plans if plan.broker == broker.name])
             await broker.kill()
-            await asyncio.sleep(stage.rng.choice((0, 0.3, 2)))
+            await asyncio.sleep(setup.rng.choice((0, 0.3, 2)))
             await broker.start()
-        case Blow.DRIVER | Blow.ORPHANS:
-            await some_moment(stage, stage.plans)
-            await stage.driver.kill(orphans=blow == Blow.ORPHANS)
-            await stage.start_again()
-        case Blow.COMMITTER:
-            await stage.until(lambda: stage.driver.workers(COMMITS))
-            await some_moment(stage, stage.plans)
-            for pid in stage.driver.workers(COMMITS):
+        case Fault.DRIVER | Fault.ORPHANS:
+            await wait_random_moment(setup, setup.plans)
+            await setup.driver.kill(orphans=fault == Fault.ORPHANS)
+            await setup.start_again()
+        case Fault.COMMITTER:
+            await setup.until(lambda: setup.driver.workers(COMMITS))
+            await wait_random_moment(setup, setup.plans)
+            for pid in setup.driver.workers(COMMITS):
                 kill(pid)
-            await failed_or_went_on(stage)
-        case Blow.PUBLISHED:
-            await kill_when_published(stage)
-            await stage.start_again()
+            await failed_or_went_on(setup)
+        case Fault.PUBLISHED:
+            await kill_when_published(setup)
+            await setup.start_again()
 
 
-async def failed_or_went_on(stage: Stage) -> None:
-    before = {plan.name: Checkpoint(plan).planned for plan in stage.plans}
+async def failed_or_went_on(setup: SparkSetup) -> None:
+    before = {plan.name: Checkpoint(plan).planned for plan in setup.plans}
 
     def is_clear() -> bool:
-        if not stage.driver.is_running:
+        if not setup.driver.is_running:
             return True
-        return all(Checkpoint(plan).planned > before[plan.name] for plan in stage.plans)
+        return all(Checkpoint(plan).planned > before[plan.name] for plan in setup.plans)
 
     await eventually(is_clear, within_s=PATIENCE_S)
-    if not stage.driver.is_running:
-        stage.failed += 1
-        await stage.start_again()
+    if not setup.driver.is_running:
+        setup.failed += 1
+        await setup.start_again()
 
 
-async def some_moment(stage: Stage, plans: Sequence[Plan]) -> None:
+async def wait_random_moment(setup: SparkSetup, plans: Sequence[Plan]) -> None:
     """Wait for a random moment of a new batch, or of a batch that a driver repeats soon after its start."""
-    checkpoint = Checkpoint(stage.rng.choice(plans))
-    if stage.rng.random() < 0.3:
-        await stage.until(stage.driver.workers)
+    checkpoint = Checkpoint(setup.rng.choice(plans))
+    if setup.rng.random() < 0.3:
+        await setup.until(setup.driver.workers)
     else:
         before = checkpoint.planned
-        await stage.until(lambda: checkpoint.planned > before)
-    await asyncio.sleep(stage.rng.uniform(0, min(1.2 * checkpoint.took_s, DELAY_MAX_S)))
+        await setup.until(lambda: checkpoint.planned > before)
+    await asyncio.sleep(setup.rng.uniform(0, min(1.2 * checkpoint.took_s, DELAY_MAX_S)))
 
 
-async def kill_when_published(stage: Stage) -> None:
+async def kill_when_published(setup: SparkSetup) -> None:
     """Kill the driver at the worst moment. If Spark has already recorded the batch, wait for the next batch."""
-    plan = stage.rng.choice([plan for plan in stage.plans if plan.delivery == "exactlyOnce"])
+    plan = setup.rng.choice([plan for plan in setup.plans if plan.delivery == "exactlyOnce"])
     checkpoint = Checkpoint(plan)
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        assert time.monotonic() < deadline, "Spark never left us the time"
-        await stage.check_driver()
-        published = await stage.ledger(plan)
+        assert time.monotonic() < deadline, "no batch was found between publishing and its commit record"
+        await setup.check_driver()
+        published = await setup.ledger(plan)
         if published > checkpoint.committed:
-            await stage.driver.kill()
+            await setup.driver.kill()
             if published > checkpoint.committed:
                 return
-            await stage.start_again()
+            await setup.start_again()
 
 
 # -- final checks -----------------------------------------------------------------------------------------------------
 
 
-async def contents(stage: Stage, topic: str) -> list[dict[str, Any]]:
+async def contents(setup: SparkSetup, topic: str) -> list[dict[str, Any]]:
     """Return the messages in queue order."""
     columns = ("body", "keys", "queue_id", "queue_offset")
-    async with Consumer(stage.name_servers, group="readers") as consumer:
+    async with Consumer(setup.name_servers, group="readers") as consumer:
         rows = (await consumer.read_table(topic, columns=columns)).to_pylist()
     return sorted(rows, key=lambda row: (row["queue_id"], row["queue_offset"]))
 
 
-async def ends(stage: Stage, topic: str) -> dict[int, int]:
+async def ends(setup: SparkSetup, topic: str) -> dict[int, int]:
     """Return the end offsets of non-empty queues, in the form of checkpoints."""
-    return {row["queue_id"]: row["queue_offset"] + 1 for row in await contents(stage, topic)}
+    return {row["queue_id"]: row["queue_offset"] + 1 for row in await contents(setup, topic)}
 
 
-async def assert_exactly_once(stage: Stage, plan: Plan) -> int:
+async def assert_exactly_once(setup: SparkSetup, plan: Plan) -> int:
     """Assert that input and output are equal; return the number of messages."""
-    key_of = {f"{row['queue_id']}:{row['queue_offset']}": row["keys"] for row in await contents(stage, plan.source)}
-    found = await contents(stage, plan.target)
+    key_of = {f"{row['queue_id']}:{row['queue_offset']}": row["keys"] for row in await contents(setup, plan.source)}
+    found = await contents(setup, plan.target)
     times = Counter(row["body"].decode() for row in found)
     missing, doubled = key_of.keys() - times.keys(), [body for body, count in times.items() if count > 1]
-    assert not missing, f"{plan.name}: {len(missing)} of {len(key_of)} are missing, such as {sorted(missing)[:5]}"
-    assert not doubled, f"{plan.name}: {len(doubled)} of {len(key_of)} came twice, such as {sorted(doubled)[:5]}"
-    assert times.keys() == key_of.keys(), f"{plan.name}: {sorted(times.keys() - key_of.keys())[:5]} came from nowhere"
-    route = await stage.session.route(plan.target, is_fresh=True)
+    assert not missing, (
+        f"{plan.name}: {len(missing)} of {len(key_of)} messages are missing, for example {sorted(missing)[:5]}"
+    )
+    assert not doubled, (
+        f"{plan.name}: {len(doubled)} of {len(key_of)} messages were written twice, for example {sorted(doubled)[:5]}"
+    )
+    assert times.keys() == key_of.keys(), f"{plan.name}: {sorted(times.keys() - key_of.keys())[:5]} were never sent"
+    route = await setup.session.route(plan.target, is_fresh=True)
     homes = {queue.broker_name for queue in route.write_queues}
-    assert homes == {plan.broker}, f"{plan.name}: its topic was made on {homes} while {plan.broker} was away"
+    assert homes == {plan.broker}, f"{plan.name}: its topic was created on {homes} while {plan.broker} was down"
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in found:
         body = row["body"].decode()
@@ -320,7 +324,7 @@ async def assert_exactly_once(stage: Stage, plan: Plan) -> int:
     for key, its in places.items():
         assert len({queue_id for queue_id, _ in its}) == 1, f"{plan.name}: key {key} is in several queues"
         offsets = [offset for _, offset in its]
-        assert offsets == sorted(offsets), f"{plan.name}: messages of key {key} are not in their order"
+        assert offsets == sorted(offsets), f"{plan.name}: messages of key {key} are out of order"
     return len(found)
 
 
@@ -333,25 +337,27 @@ async def test_each_message_is_written_exactly_once_under_kills_of_any_process(t
     print(f"SPARROW_SEED={seed}")
     rng = random.Random(seed)
     begun = time.monotonic()
-    async with staged(tmp_path, rng, scale) as stage:
-        sources = {plan.source: plan.broker for plan in stage.plans}
+    async with running_setup(tmp_path, rng, scale) as setup:
+        sources = {plan.source: plan.broker for plan in setup.plans}
         async with asyncio.TaskGroup() as feeding:
             for topic, broker in sources.items():
-                feeding.create_task(feed(stage, topic, broker))
-            await stage.driver.start()
-            for blow in blows(rng, scale):
-                await strike(stage, blow)
-                print(f"{time.monotonic() - begun:6.1f} s: killed {blow}", flush=True)
-            await stage.until(lambda: all(Checkpoint(plan).committed + 1 >= BATCHES_MIN for plan in stage.plans))
-            stage.is_fed = False
-        wanted = {topic: await ends(stage, topic) for topic in sources}
-        await stage.until(lambda: all(Checkpoint(plan).read_until() == wanted[plan.source] for plan in stage.plans))
-        await stage.driver.stop()  # with all processes of earlier drivers: from here on no process writes
-        rows = {plan.name: await assert_exactly_once(stage, plan) for plan in stage.plans}
-        batches = {plan.name: Checkpoint(plan).committed + 1 for plan in stage.plans}
+                feeding.create_task(feed(setup, topic, broker))
+            await setup.driver.start()
+            for fault in draw_faults(rng, scale):
+                await inject_fault(setup, fault)
+                print(f"{time.monotonic() - begun:6.1f} s: killed {fault}", flush=True)
+            await setup.until(lambda: all(Checkpoint(plan).committed + 1 >= BATCHES_MIN for plan in setup.plans))
+            setup.is_fed = False
+        wanted = {topic: await ends(setup, topic) for topic in sources}
+        await setup.until(lambda: all(Checkpoint(plan).read_until() == wanted[plan.source] for plan in setup.plans))
+        await setup.driver.stop()  # with all processes of earlier drivers: from here on no process writes
+        rows = {plan.name: await assert_exactly_once(setup, plan) for plan in setup.plans}
+        batches = {plan.name: Checkpoint(plan).committed + 1 for plan in setup.plans}
         print(
-            f"{stage.blows.total()} kills ({', '.join(f'{count} {blow}' for blow, count in stage.blows.items())}), "
-            f"{stage.driver.runs} runs ({stage.failed} failed), {stage.replayed} batches replayed, "
-            f"{stage.refused} of them refused, {time.monotonic() - begun:.0f} s\nbatches: {batches}\nrows: {rows}"
+            f"{setup.faults.total()} kills ({', '.join(f'{count} {fault}' for fault, count in setup.faults.items())}), "
+            f"{setup.driver.runs} runs ({setup.failed} failed), {setup.replayed} batches replayed, "
+            f"{setup.refused} of them refused, {time.monotonic() - begun:.0f} s\nbatches: {batches}\nrows: {rows}"
         )
-        assert stage.refused >= stage.blows[Blow.PUBLISHED], "the worst moment was met"
+        assert setup.refused >= setup.faults[Fault.PUBLISHED], (
+            "a batch published before a kill must be refused when it is repeated"
+        )

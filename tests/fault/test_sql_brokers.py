@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.support.databases import mariadb_server
-from tests.support.platforms import channel_to, named, pull, send_header
-from tests.support.processes import BrokerProcess
-from tests.support.sql_brokers import NAME
-from tests.support.waiting import eventually
+from tests.support.platforms import encode_properties, open_channel, pull, send_header
+from tests.support.server_processes import BrokerProcess
+from tests.support.sql_brokers import BROKER_NAME
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.errors import SparrowError
@@ -93,7 +93,7 @@ class Broker(BrokerProcess):
     """One of the brokers; it is restarted within a second after a kill."""
 
     def __init__(self, folder: Path, name_servers: str, url: str) -> None:
-        super().__init__(NAME, folder, name_servers, store=url)
+        super().__init__(BROKER_NAME, folder, name_servers, store=url)
         self._environment |= {"SPARROW_SQL__LEASE_MS": str(LEASE_MS)}
         self.is_up = False
 
@@ -133,10 +133,10 @@ async def produce_at(history: History, name: str, broker: Broker) -> None:
     number = 0
     while not history.is_over:
         with contextlib.suppress(SparrowError):
-            async with channel_to(broker.address) as channel:
+            async with open_channel(broker.address) as channel:
                 while not history.is_over:
                     body = f"{name} {number}".encode()
-                    words = named(
+                    words = encode_properties(
                         __PID=name, __SEQ=str(number), UNIQ_KEY=body.hex(), PRIORITY=WORDS[number % LANE_COUNT]
                     )
                     header = send_header(TOPIC, number % PARTS, words)
@@ -154,7 +154,7 @@ async def produce_at(history: History, name: str, broker: Broker) -> None:
 
 
 @asynccontextmanager
-async def consuming(history: History, name_servers: str) -> AsyncIterator[None]:
+async def running_consumer(history: History, name_servers: str) -> AsyncIterator[None]:
     async def handle(message: StoredMessage) -> None:
         history.seen[GROUP].append((Place(message.queue_id, message.queue_offset), message.body))
 
@@ -176,7 +176,7 @@ class Reader:
         while True:
             broker = self._brokers[self._at % BROKERS]
             with contextlib.suppress(SparrowError):
-                async with channel_to(broker.address) as channel:
+                async with open_channel(broker.address) as channel:
                     await asyncio.gather(*(self._read(channel, queue_id) for queue_id in range(QUEUES)))
             self._at += 1
             await asyncio.sleep(0.02)
@@ -188,7 +188,7 @@ class Reader:
             )
             places = [Place(message.queue_id, message.queue_offset) for message in answer.messages]
             expected = range(self.positions[queue_id], self.positions[queue_id] + len(places))
-            assert places == [Place(queue_id, offset) for offset in expected], "a queue has a hole, or goes back"
+            assert places == [Place(queue_id, offset) for offset in expected], "a queue has a gap or goes backwards"
             self._history.seen[self.group] += zip(places, answer.bodies, strict=True)
             if not places:
                 continue
@@ -205,7 +205,7 @@ async def watch_progress(history: History, brokers: Sequence[Broker], groups: Se
     while True:
         broker = rng.choice([broker for broker in brokers if broker.is_up])
         with contextlib.suppress(SparrowError):
-            async with channel_to(broker.address) as channel:
+            async with open_channel(broker.address) as channel:
                 for group in groups:
                     for queue_id in range(QUEUES):
                         await assert_progress(history, channel, group, queue_id)
@@ -220,7 +220,7 @@ async def assert_progress(history: History, channel: Channel, group: str, queue_
         return  # the broker cannot answer at the moment
     found = headers.read(OffsetResponse, answer.ext).offset if answer.code == ResponseCode.SUCCESS else 0
     who = f"{group} in queue {queue_id}"
-    assert found >= least, f"{who} was at {least} for sure, and is at {found} says {channel.address}"
+    assert found >= least, f"{who} had committed {least}, but {channel.address} answers {found}"
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
@@ -230,22 +230,22 @@ def assert_right(history: History, log: dict[Place, bytes]) -> None:
     """Compare the topic's messages with the acknowledgements and observations of all clients."""
     for body, (_, place) in history.acknowledged.items():
         assert place is not None
-        assert log.get(place) == body, f"at {place} lies {log.get(place)!r}, and {body!r} was said to"
+        assert log.get(place) == body, f"{place} holds {log.get(place)!r}, but {body!r} was acknowledged there"
     for group, seen in history.seen.items():
         missing = history.acknowledged.keys() - {body for _, body in seen}
-        assert not missing, f"{group} never got {len(missing)} messages, {min(missing)!r} for one"
+        assert not missing, f"{group} did not receive {len(missing)} messages, for example {min(missing)!r}"
         wrong = [(place, body) for place, body in seen if log.get(place) != body]
-        assert not wrong, f"{group} saw what is not there: {wrong[:3]}"
+        assert not wrong, f"{group} received messages that are not stored: {wrong[:3]}"
         assert_first_sights_in_order(group, seen)
     twice = [body for body, count in Counter(log.values()).items() if count > 1 and body.startswith(b"direct")]
-    assert not twice, f"stored twice, though it was known which are repeats: {twice[:3]}"
+    assert not twice, f"messages with a producer id were stored twice: {twice[:3]}"
     per_producer: dict[tuple[bytes, int], list[int]] = defaultdict(list)
     for place, body in sorted(log.items()):
         if body in history.acknowledged:
             per_producer[body.rpartition(b" ")[0], place.queue_id].append(history.acknowledged[body][0])
     for (name, queue_id), numbers in per_producer.items():
         firsts = list(dict.fromkeys(numbers))
-        assert firsts == sorted(firsts), f"what {name!r} sent one after the other is out of order in queue {queue_id}"
+        assert firsts == sorted(firsts), f"sequential messages of {name!r} are out of order in queue {queue_id}"
 
 
 def assert_first_sights_in_order(group: str, seen: Sequence[tuple[Place, bytes]]) -> None:
@@ -254,7 +254,9 @@ def assert_first_sights_in_order(group: str, seen: Sequence[tuple[Place, bytes]]
     for place, _ in seen:
         if place not in known:
             known.add(place)
-            assert place.offset > highest.get(place.queue_id, -1), f"{group} first saw {place} after a later one"
+            assert place.offset > highest.get(place.queue_id, -1), (
+                f"{group} first received {place} after a later message"
+            )
             highest[place.queue_id] = place.offset
 
 
@@ -268,7 +270,7 @@ def gaps_after(blows: Sequence[float], history: History, names: Sequence[str]) -
     return found
 
 
-async def everything(channel: Channel) -> dict[Place, bytes]:
+async def read_everything(channel: Channel) -> dict[Place, bytes]:
     found: dict[Place, bytes] = {}
     for queue_id in range(QUEUES):
         header = headers.QueueRequest(TOPIC, queue_id)
@@ -276,7 +278,7 @@ async def everything(channel: Channel) -> dict[Place, bytes]:
         end, offset = headers.read(OffsetResponse, answer.ext).offset, 0
         while offset < end:
             messages = (await pull(channel, TOPIC, queue_id, offset, count=1_000)).messages
-            assert messages, f"queue {queue_id} has nothing at {offset}, and should end at {end}"
+            assert messages, f"queue {queue_id} has no message at {offset}, but ends at {end}"
             found |= {Place(queue_id, message.queue_offset): message.body for message in messages}
             offset += len(messages)
     return found
@@ -305,11 +307,11 @@ async def number_0(name_servers: str) -> str | None:
     """Return the leader's address from the name server."""
     async with Admin(name_servers) as admin:
         for cluster in (await admin.clusters()).values():
-            return cluster.masters.get(NAME)
+            return cluster.masters.get(BROKER_NAME)
     return None
 
 
-class Stage(NamedTuple):
+class Cluster(NamedTuple):
     """Three brokers, a name server, and their clients."""
 
     name_servers: str
@@ -322,7 +324,7 @@ class Stage(NamedTuple):
 
 
 @asynccontextmanager
-async def staged(folder: Path) -> AsyncIterator[Stage]:
+async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
         url = stack.enter_context(mariadb_server()).new_database()
         name_server = NameServer(NameServerSettings(port=0), kv_path=folder / "naming.json")
@@ -336,9 +338,9 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
         async with Admin(name_servers) as admin:
             await admin.create_topic(TOPIC, PARTS)
         for broker in brokers:
-            async with channel_to(broker.address) as channel:
+            async with open_channel(broker.address) as channel:
                 await knows_the_topic(channel)
-        yield Stage(name_servers, brokers, History())
+        yield Cluster(name_servers, brokers, History())
 
 
 async def knows_the_topic(channel: Channel) -> None:
@@ -349,9 +351,9 @@ async def knows_the_topic(channel: Channel) -> None:
             await asyncio.sleep(0.02)
 
 
-async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, gap_s: float) -> None:
+async def under_load(cluster: Cluster, hurting: Callable[[], Awaitable[None]], *, gap_s: float) -> None:
     """Run clients while brokers are killed and afterwards; check the history."""
-    history, brokers = stage.history, stage.brokers
+    history, brokers = cluster.history, cluster.brokers
     readers = [Reader(history, brokers, at) for at in range(BROKERS)]
     by_name = [f"named-{at}" for at in range(2)]
     direct = [f"direct-{at}" for at in range(BROKERS)]
@@ -370,18 +372,18 @@ async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, ga
         with contextlib.suppress(AssertionError):  # the checks below report missing messages
             await eventually(is_seen, within_s=40)
 
-    async with consuming(history, stage.name_servers), consuming(history, stage.name_servers):
+    async with running_consumer(history, cluster.name_servers), running_consumer(history, cluster.name_servers):
         await running_all(
             [
-                *(produce_by_name_server(history, name, stage.name_servers) for name in by_name),
+                *(produce_by_name_server(history, name, cluster.name_servers) for name in by_name),
                 *(produce_at(history, name, broker) for name, broker in zip(direct, brokers, strict=True)),
                 *(reader.run() for reader in readers),
                 watch_progress(history, brokers, [reader.group for reader in readers]),
             ],
             hurt_and_settle,
         )
-    async with channel_to(brokers[0].address) as channel:
-        log = await everything(channel)
+    async with open_channel(brokers[0].address) as channel:
+        log = await read_everything(channel)
     delivered = history.seen[GROUP]
     gaps, direct_gaps = gaps_after(history.blows, history, by_name), gaps_after(history.blows, history, direct)
     print(
@@ -391,8 +393,8 @@ async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, ga
         f" gaps {' '.join(f'{gap:.2f}' for gap in gaps)}"
     )
     assert_right(history, log)
-    assert len(history.acknowledged) > 200, "too little was sent for this to mean anything"
-    assert max(gaps) < gap_s, f"nobody was stored to for {max(gaps):.2f} s, {gap_s} s are allowed"
+    assert len(history.acknowledged) > 200, "too few messages were sent for a meaningful result"
+    assert max(gaps) < gap_s, f"nothing was stored for {max(gaps):.2f} s, {gap_s} s are allowed"
 
 
 def seeded() -> random.Random:
@@ -407,40 +409,40 @@ async def test_brokers_killed_in_turn_lose_no_acknowledged_message_and_no_commit
 ) -> None:
     rng = seeded()
     seconds, kills_min = (120, 20) if scale == "full" else (10, 3)
-    async with staged(tmp_path) as stage:
+    async with running_cluster(tmp_path) as cluster:
 
         async def kill_in_turn() -> None:
             begun, turn = time.monotonic(), 0
             while time.monotonic() - begun < seconds or turn < kills_min:
                 await asyncio.sleep(rng.uniform(1.5, 3))
-                target = stage.brokers[turn % BROKERS]
+                target = cluster.brokers[turn % BROKERS]
                 if turn % 2 == 0:  # every other time the leader, out of turn
-                    target = await stage.leader(target)
+                    target = await cluster.leader(target)
                 turn += 1
                 await target.kill()
-                stage.history.blows.append(time.monotonic())
+                cluster.history.blows.append(time.monotonic())
                 await asyncio.sleep(rng.choice((0, 0.3, 2.5)))
                 await target.start()
 
-        await under_load(stage, kill_in_turn, gap_s=GAP_S)
+        await under_load(cluster, kill_in_turn, gap_s=GAP_S)
 
 
 @pytest.mark.timeout(1_800)
 async def test_a_leader_that_freezes_and_resumes_changes_nothing(tmp_path: Path, scale: str) -> None:
     """It still considers itself the leader and holds commits that are older than those of other brokers."""
     rng = seeded()
-    async with staged(tmp_path) as stage:
+    async with running_cluster(tmp_path) as cluster:
 
         async def freeze_leaders() -> None:
             for turn in range(20 if scale == "full" else 2):
                 await asyncio.sleep(rng.uniform(1.5, 3))
-                target = await stage.leader(stage.brokers[turn % BROKERS])
+                target = await cluster.leader(cluster.brokers[turn % BROKERS])
                 target.is_up = False
                 target.signal(signal.SIGSTOP)
-                stage.history.blows.append(time.monotonic())
+                cluster.history.blows.append(time.monotonic())
                 await asyncio.sleep(rng.uniform(1.5, 4) * LEASE_MS / 1000)
                 target.signal(signal.SIGCONT)
                 target.is_up = True
 
         # Connections to it do not break: senders notice it by timeout only.
-        await under_load(stage, freeze_leaders, gap_s=GAP_S + SEND_MS / 1000)
+        await under_load(cluster, freeze_leaders, gap_s=GAP_S + SEND_MS / 1000)

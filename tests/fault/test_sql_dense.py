@@ -21,8 +21,8 @@ import pytest
 from tests.fault import sql_writer
 from tests.fault.sql_writer import LANE, drafts_of
 from tests.support.databases import Server, mariadb_server, postgres_server
-from tests.support.drafts import messages
-from tests.support.processes import ROOT
+from tests.support.drafts import decode_messages
+from tests.support.server_processes import ROOT
 
 from sparrow.model.errors import Unavailable
 from sparrow.model.topic import Topic
@@ -40,7 +40,7 @@ def digest(body: bytes) -> bytes:
 
 
 @dataclass
-class Told:
+class Acknowledged:
     """The output of the writers."""
 
     stored: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Told:
 
 
 @contextmanager
-def writing(url: str, writers: int, seed: int, told: Told, complaints: Path) -> Iterator[None]:
+def writing(url: str, writers: int, seed: int, told: Acknowledged, complaints: Path) -> Iterator[None]:
     """Run writers that are killed one after the other. On exit, all are dead and all output has been read."""
     command = [sys.executable, str(Path(sql_writer.__file__)), url, str(writers), str(seed)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -97,9 +97,9 @@ async def follow(store: SqlStore, seen: list[bytes], is_over: asyncio.Event) -> 
                 return
             await asyncio.sleep(0)  # no pause: read rows before they are on disk
             continue
-        assert isinstance(found, Slice), f"after {len(seen)} messages the reader was sent elsewhere: {found}"
-        for message in messages(found):
-            assert message.queue_offset == len(seen), "the next one is the next one"
+        assert isinstance(found, Slice), f"the reader was moved after {len(seen)} messages: {found}"
+        for message in decode_messages(found):
+            assert message.queue_offset == len(seen), "offsets must be consecutive"
             seen.append(digest(message.body))
         assert found.next_offset == len(seen)
 
@@ -112,19 +112,19 @@ async def whole(store: SqlStore) -> list[bytes]:
     return found
 
 
-async def check(url: str, told: Told, seen: list[bytes]) -> None:
+async def check(url: str, told: Acknowledged, seen: list[bytes]) -> None:
     async with await SqlStore.open(url) as store:
         lane = store.catalog.lane(LANE)
         ((count, last),) = await store.database.fetch(f'SELECT COUNT(*), MAX(id) FROM "{lane.table}"')
         ((next_id,),) = await store.database.fetch(f"SELECT next_id FROM hermes_lane WHERE lane = {lane.number}")
-        assert count == last == next_id - 1, "no hole"
+        assert count == last == next_id - 1, "offsets must have no gap"
         there = await whole(store)
     assert len(there) == count
-    assert seen == there, "what was shown is what is there"
-    assert len(set(there)) == len(there), "nothing is there twice"
+    assert seen == there, "the followed messages must be the stored ones"
+    assert len(set(there)) == len(there), "no message may be stored twice"
     for offset, (size, seed) in told.stored.items():
         wanted = [digest(bytes(draft.body)) for draft in drafts_of(seed, size)]
-        assert there[offset : offset + size] == wanted, f"the batch acknowledged at offset {offset} is not there"
+        assert there[offset : offset + size] == wanted, f"the batch acknowledged at offset {offset} is missing"
     assert not told.counts["given out twice"]
 
 
@@ -145,7 +145,7 @@ async def test_ids_have_no_gap_and_no_acknowledged_message_is_lost_under_kills(
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     seconds, writers, kills = SIZES[scale]
     database_url = f"sqlite:///{tmp_path}/sparrow.db" if server is None else server.new_database()
-    told, seen, is_over = Told(), [], asyncio.Event()
+    told, seen, is_over = Acknowledged(), [], asyncio.Event()
     try:
         async with await SqlStore.open(database_url) as store:
             await store.catalog.put_topic(Topic(name=LANE.topic, write_queues=1))
@@ -165,7 +165,7 @@ async def test_ids_have_no_gap_and_no_acknowledged_message_is_lost_under_kills(
             await asyncio.wait_for(reading, 60)
         await check(database_url, told, seen)
         assert not told.counts["died"], (tmp_path / "complaints").read_text()
-        assert told.has_enough, "the writers got something done before they were killed"
+        assert told.has_enough, "the writers must have appended something before they were killed"
     except BaseException as cause:
         cause.add_note(f"to do it again: SPARROW_SEED={seed}; {dict(told.counts)}, {len(seen)} messages read")
         raise

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pyarrow as pa
 import pytest
-from tests.support.drafts import bodies, draft, messages
-from tests.support.waiting import eventually
+from tests.support.drafts import decode_bodies, decode_messages, make_draft
+from tests.support.wait import eventually
 
 from sparrow import clock
 from sparrow.model.errors import IllegalName, Refused, TooLarge, UnknownTopic
@@ -19,9 +19,10 @@ from sparrow.model.message import Draft
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Group, Topic
-from sparrow.store.spi import AppendResult, AtEnd, Moved, QueueRecords, Slice, Store
+from sparrow.store.spi import AppendResult, AtEnd, Moved, Slice, Store
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
+from sparrow.wire.queue_batches import QueueBatch
 
 OpenStore = Callable[[], Awaitable[Store]]
 Q0, Q1 = Queue("orders", 0), Queue("orders", 1)
@@ -34,7 +35,7 @@ def topic(name: str, *, parts: int = 1, **more: object) -> Topic:
     return Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG, **more)
 
 
-def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueRecords:
+def queue_records(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueBatch:
     """Return encoded messages for a queue."""
     encoded = columns.encode(
         pa.array([body.encode() if isinstance(body, str) else body for body in sent], pa.binary()),
@@ -44,23 +45,23 @@ def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") ->
         keys=pa.array([keys] * len(sent), pa.string()),
         born_ms=7,
     )
-    return QueueRecords(queue, memoryview(encoded.data), encoded.sizes)
+    return QueueBatch(queue, memoryview(encoded.data), encoded.sizes)
 
 
 async def send(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
     """Append, and wait until the messages are visible; the delay depends on the flush policy."""
     appended = await store.append(queue, drafts)
-    await visible(store, queue, appended.offset + len(drafts))
+    await wait_until_visible(store, queue, appended.offset + len(drafts))
     return appended
 
 
-async def visible(store: Store, queue: Queue, end: int) -> None:
+async def wait_until_visible(store: Store, queue: Queue, end: int) -> None:
     async with asyncio.timeout(10):
         while (await store.bounds(queue)).end < end:
             await asyncio.sleep(0.001)
 
 
-async def send_later(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
+async def send_with_unique_time(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
     """Append with a store time that no earlier or later message has."""
     begun_ms = clock.now_ms()
     await eventually(lambda: clock.now_ms() > begun_ms)
@@ -77,8 +78,8 @@ async def read_all(store: Store, queue: Queue, offset: int = 0, **limits: object
         if isinstance(result, AtEnd):
             return found
         assert isinstance(result, Slice), result
-        assert result.next_offset > offset, "a read that finds something gets on"
-        found += bodies(result)
+        assert result.next_offset > offset, "a read that returns records must make progress"
+        found += decode_bodies(result)
         offset = result.next_offset
 
 
@@ -128,16 +129,16 @@ class StoreConformance:
 
     async def test_offsets_are_dense_and_start_at_0_in_each_queue(self, store):
         for n in range(5):
-            assert (await send(store, Q0, draft(f"a{n}"))).offset == n
-            assert (await send(store, Q1, draft(f"b{n}"))).offset == n
+            assert (await send(store, Q0, make_draft(f"a{n}"))).offset == n
+            assert (await send(store, Q1, make_draft(f"b{n}"))).offset == n
         assert await store.bounds(Q0) == await store.bounds(Q1) == QueueBounds(0, 5)
         assert await read_all(store, Q0) == [b"a0", b"a1", b"a2", b"a3", b"a4"]
 
     async def test_a_batch_gets_consecutive_offsets_and_returns_its_physical_offsets(self, store):
-        await send(store, Q0, draft("before"))
-        appended = await send(store, Q0, *(draft(f"{n}") for n in range(10)))
+        await send(store, Q0, make_draft("before"))
+        appended = await send(store, Q0, *(make_draft(f"{n}") for n in range(10)))
         assert (appended.queue, appended.offset, len(appended.physical_offsets)) == (Q0, 1, 10)
-        found = messages(await store.read(Q0, 1))
+        found = decode_messages(await store.read(Q0, 1))
         assert [message.queue_offset for message in found] == list(range(1, 11))
         assert [message.physical_offset for message in found] == list(appended.physical_offsets)
         assert sorted(set(appended.physical_offsets)) == list(appended.physical_offsets)
@@ -156,7 +157,7 @@ class StoreConformance:
         )
         before_ms = clock.now_ms()
         appended = await send(store, Q1, sent)
-        (message,) = messages(await store.read(Q1, 0))
+        (message,) = decode_messages(await store.read(Q1, 0))
         assert (message.topic, message.queue_id, message.queue_offset) == ("orders", 1, 0)
         assert (message.body, message.flag, message.reconsume_times) == (sent.body, 7, 3)
         assert message.properties == {"TAGS": "TagA", "KEYS": "k1 k2", "name": "麻雀"}
@@ -165,12 +166,12 @@ class StoreConformance:
 
     async def test_store_times_never_decrease_along_a_queue(self, store):
         for n in range(20):
-            await send(store, Q0, draft(f"{n}"))
-        times = [message.store_ms for message in messages(await store.read(Q0, 0))]
+            await send(store, Q0, make_draft(f"{n}"))
+        times = [message.store_ms for message in decode_messages(await store.read(Q0, 0))]
         assert times == sorted(times)
 
     async def test_a_body_may_be_empty(self, store):
-        await send(store, Q0, draft(b""))
+        await send(store, Q0, make_draft(b""))
         assert await read_all(store, Q0) == [b""]
 
     async def test_a_body_may_be_a_view_of_another_buffer(self, store):
@@ -179,32 +180,32 @@ class StoreConformance:
 
     async def test_an_append_to_an_unknown_topic_is_refused(self, store):
         with pytest.raises(UnknownTopic):
-            await store.append(Queue("nowhere", 0), [draft("x")])
+            await store.append(Queue("nowhere", 0), [make_draft("x")])
         assert await store.bounds(Queue("nowhere", 0)) == QueueBounds(0, 0)
 
     @pytest.mark.parametrize("queue_id", [-1, 1 << 31])
     async def test_an_invalid_queue_id_is_refused(self, store, queue_id):
         with pytest.raises(Refused):
-            await store.append(Queue("orders", queue_id), [draft("x")])
+            await store.append(Queue("orders", queue_id), [make_draft("x")])
 
     async def test_an_empty_batch_is_refused(self, store):
         with pytest.raises(Refused):
             await store.append(Q0, [])
-        assert (await send(store, Q0, draft("first"))).offset == 0
+        assert (await send(store, Q0, make_draft("first"))).offset == 0
 
     async def test_a_batch_with_one_message_too_large_is_refused_completely(self, store):
         with pytest.raises(TooLarge):
-            await store.append(Q0, [draft("good"), draft(bytes(17 << 20)), draft("good")])
+            await store.append(Q0, [make_draft("good"), make_draft(bytes(17 << 20)), make_draft("good")])
         with pytest.raises(TooLarge):
-            await store.append(Q0, [draft("good"), Draft(body=b"", properties=b"a\x01" + b"x" * 32767)])
+            await store.append(Q0, [make_draft("good"), Draft(body=b"", properties=b"a\x01" + b"x" * 32767)])
         assert await store.bounds(Q0) == QueueBounds(0, 0)
-        assert (await send(store, Q0, draft("next"))).offset == 0
+        assert (await send(store, Q0, make_draft("next"))).offset == 0
         assert await read_all(store, Q0) == [b"next"]
 
     async def test_a_batch_with_properties_that_are_not_text_is_refused_completely(self, store):
         with pytest.raises(Refused):
-            await store.append(Q0, [draft("good"), Draft(body=b"", properties=b"a\x01\xff\xfe\x02")])
-        assert (await send(store, Q0, draft("next"))).offset == 0
+            await store.append(Q0, [make_draft("good"), Draft(body=b"", properties=b"a\x01\xff\xfe\x02")])
+        assert (await send(store, Q0, make_draft("next"))).offset == 0
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -215,30 +216,34 @@ class StoreConformance:
             assert await store.read(queue, -1) == Moved(0, QueueBounds(0, 0))
 
     async def test_a_read_at_the_end_of_a_queue_returns_at_end(self, store):
-        await send(store, Q0, draft("0"), draft("1"))
+        await send(store, Q0, make_draft("0"), make_draft("1"))
         assert await store.read(Q0, 2) == AtEnd(QueueBounds(0, 2))
 
     @pytest.mark.parametrize(("asked", "to"), [(-1, 0), (-(1 << 40), 0), (3, 2), (1 << 60, 2)])
     async def test_an_offset_outside_the_queue_is_moved_to_the_nearest_bound(self, store, asked, to):
-        await send(store, Q0, draft("0"), draft("1"))
+        await send(store, Q0, make_draft("0"), make_draft("1"))
         assert await store.read(Q0, asked) == Moved(to, QueueBounds(0, 2))
 
     async def test_a_slice_contains_the_next_offset_and_the_queue_bounds(self, store):
-        await send(store, Q0, *(draft(f"{n}") for n in range(10)))
+        await send(store, Q0, *(make_draft(f"{n}") for n in range(10)))
         found = await store.read(Q0, 3, count_max=4)
-        assert (bodies(found), found.next_offset, found.bounds) == ([b"3", b"4", b"5", b"6"], 7, QueueBounds(0, 10))
-        assert bodies(await store.read(Q0, 9)) == [b"9"]
+        assert (decode_bodies(found), found.next_offset, found.bounds) == (
+            [b"3", b"4", b"5", b"6"],
+            7,
+            QueueBounds(0, 10),
+        )
+        assert decode_bodies(await store.read(Q0, 9)) == [b"9"]
 
     @pytest.mark.parametrize("count_max", [1, 3, 7, 100, 1000])
     async def test_a_queue_is_read_completely_with_any_count_max(self, store, count_max):
         sent = [f"{n}" for n in range(40)]
         for at in range(0, 40, 8):
-            await send(store, Q0, *map(draft, sent[at : at + 8]))
-            await send(store, Q1, draft("between"))
+            await send(store, Q0, *map(make_draft, sent[at : at + 8]))
+            await send(store, Q1, make_draft("between"))
         assert await read_all(store, Q0, count_max=count_max) == [body.encode() for body in sent]
 
     async def test_a_slice_respects_bytes_max_but_has_at_least_one_record(self, store):
-        await send(store, Q0, *(draft(bytes(100)) for _ in range(6)))
+        await send(store, Q0, *(make_draft(bytes(100)) for _ in range(6)))
         size = (await store.read(Q0, 0, count_max=1)).sizes[0]
         assert list((await store.read(Q0, 0, bytes_max=3 * size)).sizes) == [size] * 3
         assert list((await store.read(Q0, 0, bytes_max=3 * size - 1)).sizes) == [size] * 2
@@ -249,63 +254,63 @@ class StoreConformance:
     async def test_large_reads_of_mixed_sizes_are_complete_and_well_filled(self, store, reopen, is_large_first):
         lots = [[b"x" * 2_000]] * 70 + [[b"%d" % (20 * lot + n) for n in range(20)] for lot in range(75)]
         for lot in lots if is_large_first else lots[::-1]:
-            await send(store, Q0, *map(draft, lot))
+            await send(store, Q0, *map(make_draft, lot))
         sent = [body for lot in (lots if is_large_first else lots[::-1]) for body in lot]
         async for reader in now_and_reopened(store, reopen):
             offset, answers = 0, []
             while isinstance(found := await reader.read(Q0, offset, count_max=65_536, bytes_max=64 << 10), Slice):
                 assert sum(found.sizes) <= 64 << 10
-                answers.append(bodies(found))
+                answers.append(decode_bodies(found))
                 offset = found.next_offset
             assert [body for answer in answers for body in answer] == sent
             assert len(answers) < 12
 
     async def test_bytes_max_holds_in_large_reads(self, store):
         for _ in range(10):
-            await send(store, Q0, *(draft(b"x") for _ in range(30)))
+            await send(store, Q0, *(make_draft(b"x") for _ in range(30)))
         size = (await store.read(Q0, 0, count_max=1)).sizes[0]
         found = await store.read(Q0, 0, count_max=300, bytes_max=17 * size + 5)
         assert (len(found.sizes), found.next_offset) == (17, 17)
 
     async def test_a_read_with_tags_returns_matching_messages_and_skips_the_others(self, store):
-        await send(store, Q0, *(draft(f"{n}", tags="ABC"[n % 3]) for n in range(9)))
-        await send(store, Q0, draft("no tag"))
+        await send(store, Q0, *(make_draft(f"{n}", tags="ABC"[n % 3]) for n in range(9)))
+        await send(store, Q0, make_draft("no tag"))
         wanted = frozenset({tags_code("B")})
         found = await store.read(Q0, 0, tags_codes=wanted)
-        assert (bodies(found), found.next_offset) == ([b"1", b"4", b"7"], 10)
+        assert (decode_bodies(found), found.next_offset) == ([b"1", b"4", b"7"], 10)
         assert await read_all(store, Q0, tags_codes=wanted, count_max=1) == [b"1", b"4", b"7"]
         both = frozenset({tags_code("A"), tags_code("C")})
         assert await read_all(store, Q0, tags_codes=both) == [b"0", b"2", b"3", b"5", b"6", b"8"]
         assert await read_all(store, Q0, tags_codes=frozenset({0})) == [b"no tag"]
 
     async def test_a_read_with_tags_without_matches_reaches_the_end(self, store):
-        await send(store, Q0, *(draft(f"{n}", tags="A") for n in range(9)))
+        await send(store, Q0, *(make_draft(f"{n}", tags="A") for n in range(9)))
         found = await store.read(Q0, 2, tags_codes=frozenset({tags_code("B")}))
         assert isinstance(found, Slice)
-        assert (bodies(found), found.next_offset, found.bounds) == ([], 9, QueueBounds(0, 9))
+        assert (decode_bodies(found), found.next_offset, found.bounds) == ([], 9, QueueBounds(0, 9))
 
     async def test_repeated_reads_return_the_same_bytes(self, store, reopen):
-        await send(store, Q0, *(draft(f"{n}", keys="k", tags="t") for n in range(10)))
+        await send(store, Q0, *(make_draft(f"{n}", keys="k", tags="t") for n in range(10)))
         before = (await store.read(Q0, 0)).tobytes()
         for n in range(30):
-            await send(store, Q0, draft(f"later {n}"))
-            await send(store, Q1, draft(bytes(1000)))
+            await send(store, Q0, make_draft(f"later {n}"))
+            await send(store, Q1, make_draft(bytes(1000)))
         assert (await store.read(Q0, 0, count_max=10)).tobytes() == before
         store = await reopen()
         assert (await store.read(Q0, 0, count_max=10)).tobytes() == before
 
     async def test_a_slice_does_not_change_during_later_appends(self, store):
-        await send(store, Q0, draft("first"))
+        await send(store, Q0, make_draft("first"))
         found = await store.read(Q0, 0)
         before = found.tobytes()
         for _ in range(20):
-            await send(store, Q0, draft(bytes(1000)))
+            await send(store, Q0, make_draft(bytes(1000)))
         assert found.tobytes() == before
 
     # -- by time ------------------------------------------------------------------------------------------------------
 
     async def test_offsets_are_found_by_time(self, store):
-        sent = [await send_later(store, Q0, draft(f"{n}"), draft("twin")) for n in range(4)]
+        sent = [await send_with_unique_time(store, Q0, make_draft(f"{n}"), make_draft("twin")) for n in range(4)]
         times = [appended.store_ms for appended in sent]
         for n, at_ms in enumerate(times):
             assert await store.offset_at(Q0, at_ms) == 2 * n
@@ -314,7 +319,7 @@ class StoreConformance:
             assert await store.offset_at(Q0, at_ms + 1, upper=True) == 2 * n + 1
 
     async def test_a_time_outside_the_queue_gives_its_bounds(self, store):
-        sent = await send(store, Q0, *(draft(f"{n}") for n in range(3)))
+        sent = await send(store, Q0, *(make_draft(f"{n}") for n in range(3)))
         assert await store.offset_at(Q0, sent.store_ms - 1) == 0
         assert await store.offset_at(Q0, 0) == 0
         assert await store.offset_at(Q0, sent.store_ms + 1) == 3
@@ -335,8 +340,8 @@ class StoreConformance:
         return [record.decode(data).body for data in await store.find_by_key(topic, key, **bounds)]
 
     async def test_messages_are_found_by_each_of_their_keys_and_by_their_unique_id(self, store):
-        await send(store, Q0, draft("0", keys="order pay", unique="0A01"), draft("1", keys="pay"))
-        await send(store, Q1, draft("2", keys="order"), draft("3"))
+        await send(store, Q0, make_draft("0", keys="order pay", unique="0A01"), make_draft("1", keys="pay"))
+        await send(store, Q1, make_draft("2", keys="order"), make_draft("3"))
         assert await self.found(store, "order") == [b"0", b"2"]
         assert await self.found(store, "pay") == [b"0", b"1"]
         assert await self.found(store, "0A01") == [b"0"]
@@ -344,31 +349,31 @@ class StoreConformance:
             assert await self.found(store, nothing) == []
 
     async def test_a_message_with_a_repeated_key_is_found_once(self, store):
-        await send(store, Q0, draft("0", keys="k k", unique="k"))
+        await send(store, Q0, make_draft("0", keys="k k", unique="k"))
         assert await self.found(store, "k") == [b"0"]
 
     async def test_keys_of_another_topic_are_not_found(self, store):
-        await send(store, Q0, draft("mine", keys="k"))
-        await send(store, OTHER, draft("theirs", keys="k"))
+        await send(store, Q0, make_draft("mine", keys="k"))
+        await send(store, OTHER, make_draft("theirs", keys="k"))
         assert await self.found(store, "k") == [b"mine"]
         assert await self.found(store, "k", topic="other") == [b"theirs"]
         assert await self.found(store, "k", topic="nowhere") == []
 
     async def test_keys_with_the_same_hash_are_distinguished(self, store):
         assert tags_code("TopicTest#Aa") == tags_code("TopicTest#BB")
-        await send(store, Q0, *(draft(f"{key}{n}", keys=key) for n in range(3) for key in ("Aa", "BB")))
+        await send(store, Q0, *(make_draft(f"{key}{n}", keys=key) for n in range(3) for key in ("Aa", "BB")))
         assert await self.found(store, "Aa") == [b"Aa0", b"Aa1", b"Aa2"]
         assert await self.found(store, "BB") == [b"BB0", b"BB1", b"BB2"]
         assert await self.found(store, "Aa", limit=2) == [b"Aa1", b"Aa2"]
 
     async def test_a_key_query_returns_the_newest_matches_oldest_first(self, store):
         for at in range(0, 40, 5):
-            await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(at, at + 5)))
+            await send(store, Q0, *(make_draft(f"{n}", keys="k") for n in range(at, at + 5)))
         assert await self.found(store, "k", limit=3) == [b"37", b"38", b"39"]
         assert await self.found(store, "k", limit=100) == [f"{n}".encode() for n in range(40)]
 
     async def test_a_key_query_respects_its_time_range_to_the_millisecond(self, store):
-        times = [(await send_later(store, Q0, draft(f"{n}", keys="k"))).store_ms for n in range(4)]
+        times = [(await send_with_unique_time(store, Q0, make_draft(f"{n}", keys="k"))).store_ms for n in range(4)]
         assert await self.found(store, "k", begin_ms=times[1], end_ms=times[2]) == [b"1", b"2"]
         assert await self.found(store, "k", begin_ms=times[1] + 1, end_ms=times[3] - 1) == [b"2"]
         assert await self.found(store, "k", begin_ms=times[2]) == [b"2", b"3"]
@@ -378,7 +383,7 @@ class StoreConformance:
         assert await self.found(store, "k", limit=1, end_ms=times[2]) == [b"2"]
 
     async def test_a_record_is_found_only_at_its_physical_offset(self, store):
-        appended = await send(store, Q0, *(draft(f"{n}") for n in range(3)))
+        appended = await send(store, Q0, *(make_draft(f"{n}") for n in range(3)))
         for n, at in enumerate(appended.physical_offsets):
             assert record.decode(await store.record_at(at)).body == f"{n}".encode()
         places = set(appended.physical_offsets)
@@ -413,12 +418,12 @@ class StoreConformance:
     async def test_retry_topics_and_long_names_are_legal(self, empty):
         for name in ("%RETRY%group", "%DLQ%g-1_x|y", "%RETRY%" + "x" * 120, "x" * self.name_max):
             await empty.catalog.put_topic(topic(name))
-            await send(empty, Queue(name, 0), draft("x"))
+            await send(empty, Queue(name, 0), make_draft("x"))
             assert await read_all(empty, Queue(name, 0)) == [b"x"]
 
     async def test_deleting_a_topic_deletes_its_messages_and_committed_offsets(self, store, reopen):
-        appended = await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(5)))
-        await send(store, OTHER, draft("stays", keys="k"))
+        appended = await send(store, Q0, *(make_draft(f"{n}", keys="k") for n in range(5)))
+        await send(store, OTHER, make_draft("stays", keys="k"))
         await store.offsets.commit("g", Q0, 3)
         await store.offsets.commit("g", OTHER, 1)
         await store.catalog.delete_topic("orders")
@@ -430,27 +435,27 @@ class StoreConformance:
             assert await found.offsets.committed("g", Q0) is None
             assert await found.offset_at(Q0, appended.store_ms) == 0
             with pytest.raises(UnknownTopic):
-                await found.append(Q0, [draft("x")])
+                await found.append(Q0, [make_draft("x")])
             assert await read_all(found, OTHER) == [b"stays"]
             assert await found.offsets.committed("g", OTHER) == 1
 
     async def test_messages_of_a_deleted_topic_are_not_found_by_key(self, store, reopen):
-        await send(store, Q0, draft("old", keys="k", unique="u"))
+        await send(store, Q0, make_draft("old", keys="k", unique="u"))
         await store.catalog.delete_topic("orders")
         async for found in now_and_reopened(store, reopen):
             assert await self.found(found, "k") == await self.found(found, "u") == []
         await found.catalog.put_topic(Topic(name="orders"))
-        await send(found, Q0, draft("new", keys="k"))
+        await send(found, Q0, make_draft("new", keys="k"))
         assert await self.found(found, "k") == [b"new"]
 
     async def test_a_recreated_topic_starts_at_0(self, store, reopen):
-        await send(store, Q0, *(draft(f"old {n}") for n in range(5)))
+        await send(store, Q0, *(make_draft(f"old {n}") for n in range(5)))
         await store.offsets.commit("g", Q0, 3)
         await store.catalog.delete_topic("orders")
         await store.catalog.put_topic(topic("orders", parts=2))
         assert await store.offsets.committed("g", Q0) is None
-        assert (await send(store, Q0, draft("new 0"))).offset == 0
-        await send(store, Q0, draft("new 1"))
+        assert (await send(store, Q0, make_draft("new 0"))).offset == 0
+        await send(store, Q0, make_draft("new 1"))
         async for found in now_and_reopened(store, reopen):
             assert await found.bounds(Q0) == QueueBounds(0, 2)
             assert await read_all(found, Q0) == [b"new 0", b"new 1"]
@@ -548,18 +553,18 @@ class StoreConformance:
     # -- atomic appends -----------------------------------------------------------------------------------------------
 
     async def test_an_atomic_append_covers_queues_of_several_topics_in_order(self, store, reopen):
-        await send(store, Q0, draft("before"))
+        await send(store, Q0, make_draft("before"))
         group = [
-            portion(Q0, "a", "b"),
-            portion(OTHER, "x"),
-            portion(Q1, "c"),
-            portion(Q0, "d"),
-            portion(OTHER, "y", "z"),
+            queue_records(Q0, "a", "b"),
+            queue_records(OTHER, "x"),
+            queue_records(Q1, "c"),
+            queue_records(Q0, "d"),
+            queue_records(OTHER, "y", "z"),
         ]
         assert await store.append_atomically("query", 0, group) is True
         for queue, end in ((Q0, 4), (Q1, 1), (OTHER, 3)):
-            await visible(store, queue, end)
-        await send(store, Q0, draft("after"))
+            await wait_until_visible(store, queue, end)
+        await send(store, Q0, make_draft("after"))
         async for found in now_and_reopened(store, reopen):
             assert await read_all(found, Q0) == [b"before", b"a", b"b", b"d", b"after"]
             assert await read_all(found, Q1) == [b"c"]
@@ -567,10 +572,12 @@ class StoreConformance:
 
     async def test_messages_of_an_atomic_append_are_readable_like_others(self, store, reopen):
         before_ms = clock.now_ms()
-        await store.append_atomically("query", 0, [portion(Q0, "a", "b", tags="T", keys="k1 k2"), portion(Q0, "c")])
-        await visible(store, Q0, 3)
+        await store.append_atomically(
+            "query", 0, [queue_records(Q0, "a", "b", tags="T", keys="k1 k2"), queue_records(Q0, "c")]
+        )
+        await wait_until_visible(store, Q0, 3)
         async for found in now_and_reopened(store, reopen):
-            first, second, third = messages(await found.read(Q0, 0))
+            first, second, third = decode_messages(await found.read(Q0, 0))
             assert (first.topic, first.queue_id, first.queue_offset) == ("orders", 0, 0)
             assert (second.body, second.tags, second.keys, second.born_ms) == (b"b", "T", ["k1", "k2"], 7)
             assert before_ms <= first.store_ms <= third.store_ms <= clock.now_ms()
@@ -580,43 +587,48 @@ class StoreConformance:
 
     async def test_an_atomic_append_is_done_once_per_scope_and_number(self, store, reopen):
         assert await store.ledger("query") is None
-        assert await store.append_atomically("query", 3, [portion(Q0, "three")]) is True
-        await visible(store, Q0, 1)
+        assert await store.append_atomically("query", 3, [queue_records(Q0, "three")]) is True
+        await wait_until_visible(store, Q0, 1)
         async for found in now_and_reopened(store, reopen):
             for number in (3, 2, 0):
                 assert (
-                    await found.append_atomically("query", number, [portion(Q0, "again"), portion(Q1, "again")])
+                    await found.append_atomically(
+                        "query", number, [queue_records(Q0, "again"), queue_records(Q1, "again")]
+                    )
                     is False
                 )
             assert await found.ledger("query") == 3
             assert await found.bounds(Q0) == QueueBounds(0, 1)
             assert await found.bounds(Q1) == QueueBounds(0, 0)
         store = found
-        assert await store.append_atomically("query", 7, [portion(Q0, "seven")]) is True
-        assert await store.append_atomically("other", 3, [portion(Q0, "other's")]) is True
-        await visible(store, Q0, 3)
+        assert await store.append_atomically("query", 7, [queue_records(Q0, "seven")]) is True
+        assert await store.append_atomically("other", 3, [queue_records(Q0, "other's")]) is True
+        await wait_until_visible(store, Q0, 3)
         assert await read_all(store, Q0) == [b"three", b"seven", b"other's"]
         assert (await store.ledger("query"), await store.ledger("other"), await store.ledger("no")) == (7, 3, None)
 
     async def test_an_empty_atomic_append_is_recorded_in_the_ledger(self, store, reopen):
         assert await store.append_atomically("query", 0, []) is True
-        assert await store.append_atomically("query", 1, [portion(Q0)]) is True
+        assert await store.append_atomically("query", 1, [queue_records(Q0)]) is True
         async for found in now_and_reopened(store, reopen):
             assert await found.append_atomically("query", 1, []) is False
             assert await found.ledger("query") == 1
             assert await found.bounds(Q0) == QueueBounds(0, 0)
 
     async def test_a_refused_atomic_append_stores_nothing(self, store):
-        good = portion(Q0, "good")
-        unsound = bytearray(portion(Q1, "body that will not match").data)
+        good = queue_records(Q0, "good")
+        unsound = bytearray(queue_records(Q1, "body that will not match").data)
         unsound[90] ^= 1
         for error, bad in (
-            (UnknownTopic, portion(Queue("nowhere", 0), "x")),
-            (Refused, portion(Queue("orders", 1 << 30), "x")._replace(queue=Queue("orders", -1))),
-            (Refused, portion(OTHER, "of another topic")._replace(queue=Q1)),
-            (Refused, portion(Q1, "x", "y")._replace(sizes=portion(Q1, "x").sizes)),
-            (Refused, QueueRecords(Q1, memoryview(bytes(unsound)), portion(Q1, "body that will not match").sizes)),
-            (TooLarge, portion(Q1, "fine", bytes(17 << 20))),
+            (UnknownTopic, queue_records(Queue("nowhere", 0), "x")),
+            (Refused, queue_records(Queue("orders", 1 << 30), "x")._replace(queue=Queue("orders", -1))),
+            (Refused, queue_records(OTHER, "of another topic")._replace(queue=Q1)),
+            (Refused, queue_records(Q1, "x", "y")._replace(sizes=queue_records(Q1, "x").sizes)),
+            (
+                Refused,
+                QueueBatch(Q1, memoryview(bytes(unsound)), queue_records(Q1, "body that will not match").sizes),
+            ),
+            (TooLarge, queue_records(Q1, "fine", bytes(17 << 20))),
         ):
             with pytest.raises(error):
                 await store.append_atomically("query", 0, [good, bad])
@@ -626,45 +638,45 @@ class StoreConformance:
         assert await store.ledger("query") is None
         assert await store.bounds(Q0) == await store.bounds(Q1) == QueueBounds(0, 0)
         assert await store.append_atomically("query", 0, [good]) is True
-        await visible(store, Q0, 1)
+        await wait_until_visible(store, Q0, 1)
 
     async def test_a_large_atomic_append_is_stored_completely(self, store, reopen):
         """It exceeds a segment of the small log and one SQL statement, and so does one of its queue batches."""
         sent = {queue: [f"{queue}.{n}." + "x" * (n % 90) for n in range(1, 1200)] for queue in (Q0, Q1, OTHER)}
-        group = [portion(queue, *sent[queue][at : at + 1000]) for at in (0, 1000) for queue in sent]
+        group = [queue_records(queue, *sent[queue][at : at + 1000]) for at in (0, 1000) for queue in sent]
         assert await store.append_atomically("query", 0, group) is True
         for queue in sent:
-            await visible(store, queue, 1199)
+            await wait_until_visible(store, queue, 1199)
         async for found in now_and_reopened(store, reopen):
             for queue, wanted in sent.items():
                 assert await read_all(found, queue, count_max=500) == [body.encode() for body in wanted]
-                assert (await send(found, queue, draft("next"))).offset >= 1199
+                assert (await send(found, queue, make_draft("next"))).offset >= 1199
             break
 
     async def test_concurrent_repeats_of_an_atomic_append_are_done_once(self, store):
-        group = [portion(OTHER, "x"), portion(Q0, "a", "b"), portion(Q1, "c")]
+        group = [queue_records(OTHER, "x"), queue_records(Q0, "a", "b"), queue_records(Q1, "c")]
         done = await asyncio.gather(*(store.append_atomically("query", 0, group) for _ in range(8)))
         assert sorted(done) == [False] * 7 + [True]
         for queue, end in ((Q0, 2), (OTHER, 1)):
-            await visible(store, queue, end)
+            await wait_until_visible(store, queue, end)
         assert await store.bounds(Q0) == QueueBounds(0, 2)
         assert await store.bounds(OTHER) == QueueBounds(0, 1)
 
     async def test_atomic_and_ordinary_appends_do_not_interleave_or_block_each_other(self, store, reopen):
         async def ordinary(queue: Queue) -> None:
             for n in range(30):
-                await store.append(queue, [draft(f"{n}")])
+                await store.append(queue, [make_draft(f"{n}")])
 
         async def groups(scope: str, *queues: Queue) -> None:
             for number in range(15):
-                group = [portion(queue, *(f"{scope}{number}.{n}" for n in range(4))) for queue in queues]
+                group = [queue_records(queue, *(f"{scope}{number}.{n}" for n in range(4))) for queue in queues]
                 assert await store.append_atomically(scope, number, group)
 
         await asyncio.gather(
             ordinary(Q0), ordinary(Q1), groups("f", Q0, Q1, OTHER), groups("g", OTHER, Q1, Q0), groups("h", Q1, Q0)
         )
         for queue, end in ((Q0, 30 + 180), (Q1, 30 + 180), (OTHER, 120)):
-            await visible(store, queue, end)
+            await wait_until_visible(store, queue, end)
         async for found in now_and_reopened(store, reopen):
             for queue in (Q0, Q1, OTHER):
                 bodies_found = [body.decode() for body in await read_all(found, queue)]
@@ -692,18 +704,23 @@ class StoreConformance:
 
         looking = asyncio.create_task(look())
         for number in range(20):
-            await store.append_atomically("query", number, [portion(Q0, *"abcdefgh"), portion(OTHER, *"abcdefgh")])
-        await visible(store, OTHER, 160)
+            await store.append_atomically(
+                "query", number, [queue_records(Q0, *"abcdefgh"), queue_records(OTHER, *"abcdefgh")]
+            )
+        await wait_until_visible(store, OTHER, 160)
         is_done.set()
         await looking
-        assert all(end % 8 == 0 for end, _ in seen), "never a part of a group"
-        assert all(noted >= end // 8 - 1 for end, noted in seen), "what is seen is noted"
+        assert all(end % 8 == 0 for end, _ in seen), "an atomic append must never be visible in part"
+        assert all(noted >= end // 8 - 1 for end, noted in seen), "visible appends must be in the ledger"
 
     # -- close and reopen ---------------------------------------------------------------------------------------------
 
     async def test_messages_indexes_and_offsets_survive_a_reopen(self, store, reopen):
-        appended = [await send_later(store, Q0, draft(f"{n}", keys=f"k{n % 3}", tags="AB"[n % 2])) for n in range(9)]
-        await send(store, Q1, draft("one"))
+        appended = [
+            await send_with_unique_time(store, Q0, make_draft(f"{n}", keys=f"k{n % 3}", tags="AB"[n % 2]))
+            for n in range(9)
+        ]
+        await send(store, Q1, make_draft("one"))
         await store.offsets.commit("g", Q0, 4)
         store = await reopen()
         assert await store.bounds(Q0) == QueueBounds(0, 9)
@@ -713,11 +730,11 @@ class StoreConformance:
         assert await self.found(store, "k1") == [b"1", b"4", b"7"]
         assert await store.offset_at(Q0, appended[6].store_ms) == 6
         assert record.decode(await store.record_at(appended[5].physical_offsets[0])).body == b"5"
-        assert (await send(store, Q0, draft("9"))).offset == 9
+        assert (await send(store, Q0, make_draft("9"))).offset == 9
         assert await read_all(store, Q0, 8) == [b"8", b"9"]
 
     async def test_reopening_many_times_changes_nothing(self, store, reopen):
-        await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(5)))
+        await send(store, Q0, *(make_draft(f"{n}", keys="k") for n in range(5)))
         before = (await store.read(Q0, 0)).tobytes()
         for _ in range(3):
             store = await reopen()
@@ -730,6 +747,6 @@ class StoreConformance:
         assert not await store.catalog.list_groups()
 
     async def test_closing_twice_is_harmless(self, store):
-        await send(store, Q0, draft("x"))
+        await send(store, Q0, make_draft("x"))
         await store.close()
         await store.close()

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.platforms import channel_to, running_broker, running_platform, subscribe
-from tests.support.waiting import eventually
+from tests.support.platforms import open_channel, running_broker, running_platform, subscribe
+from tests.support.wait import eventually
 
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
@@ -173,7 +173,7 @@ async def test_progress_reports_the_lag(platform: Platform, admin: Admin, produc
 
 async def test_members_are_the_online_consumers(platform: Platform, admin: Admin) -> None:
     assert await admin.members("billing") == []
-    async with channel_to(platform.address) as channel:
+    async with open_channel(platform.address) as channel:
         await subscribe(channel, "billing", orders="*")
         (member,) = await admin.members("billing")
     assert member.client_id.startswith("client@")
@@ -207,11 +207,11 @@ async def test_reset_notifies_online_members(platform: Platform, admin: Admin, p
     await producer.send_batch([Message("orders", b"x")] * 5)
     await commit(platform, "billing", 0, 5)
     told: list[RemotingCommand] = []
-    async with channel_to(platform.address, lambda command, _: told.append(command)) as channel:
+    async with open_channel(platform.address, lambda command, _: told.append(command)) as channel:
         await subscribe(channel, "billing", orders="*")
         assert await admin.reset_offsets("billing", "orders", 0) == {queue(0): 0}
         await eventually(lambda: RequestCode.RESET_CONSUMER_CLIENT_OFFSET in [command.code for command in told])
-    assert await committed(platform, "billing", 0) == 5, "members commit for themselves"
+    assert await committed(platform, "billing", 0) == 5, "live members must commit their own offsets"
 
 
 async def test_reset_without_force_never_moves_a_group_forward(

@@ -8,9 +8,18 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.platforms import channel_to, named, pull, pull_header, running_broker, send, send_header, try_send
-from tests.support.waiting import eventually
-from tests.support.wires import wire_to
+from tests.support.platforms import (
+    encode_properties,
+    open_channel,
+    pull,
+    pull_header,
+    running_broker,
+    send,
+    send_header,
+    try_send,
+)
+from tests.support.raw_connection import open_raw_connection
+from tests.support.wait import eventually
 
 from sparrow.broker import dispatch
 from sparrow.model.topic import Topic
@@ -35,7 +44,7 @@ async def server(tmp_path, caplog):
 
 
 async def still_serves(server):
-    async with channel_to(server.address) as fresh:
+    async with open_channel(server.address) as fresh:
         sent = await send(fresh, "StillServing", b"alive")
         found = await pull(fresh, "StillServing", sent.queue_id, sent.queue_offset)
         assert found.bodies == [b"alive"]
@@ -51,9 +60,9 @@ def mistakes(caplog) -> list[str]:
 
 @pytest.fixture
 async def channel(server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         yield channel
-        assert channel.is_open, "the connection was to survive"
+        assert channel.is_open, "the connection must stay open"
 
 
 def frame_of(header: bytes, body: bytes = b"", serialization: int = 0) -> bytes:
@@ -87,19 +96,21 @@ async def test_the_remark_names_a_missing_required_field(server, kind):
     code, header = (310, send_header("T")) if kind == "send" else (11, pull_header("T"))
     required = [field.encode_name for field in msgspec.structs.fields(header) if field.required]
     assert len(required) >= 8
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         for missing in required:
             ext = headers.write(header)
             del ext[missing]
-            assert repr(missing) in refusal(await wire.ask(RemotingCommand(code, ext=ext)), ResponseCode.SYSTEM_ERROR)
+            assert repr(missing) in refusal(
+                await wire.request(RemotingCommand(code, ext=ext)), ResponseCode.SYSTEM_ERROR
+            )
 
 
 @pytest.mark.parametrize("serialization", Serialization)
 async def test_every_handler_answers_a_request_without_fields(server, serialization):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         for code in sorted(headers.REQUEST_HEADERS):
             for ext in (None, {}, {"x": "y"}):
-                answer = await wire.ask(RemotingCommand(int(code), 1, ext=ext, serialization=serialization))
+                answer = await wire.request(RemotingCommand(int(code), 1, ext=ext, serialization=serialization))
                 assert answer.opaque == 1
                 assert answer.code in (0, 1, 3, 16, 17, 22, 26, 29, 206, 208), f"{code}: {answer.code} {answer.remark}"
                 assert answer.code == 0 or answer.remark
@@ -107,19 +118,19 @@ async def test_every_handler_answers_a_request_without_fields(server, serializat
 
 @pytest.mark.parametrize("serialization", Serialization)
 async def test_the_remark_names_a_field_with_a_malformed_number(server, serialization):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         for value in ("", "abc", "1.5", "99999999999", "-99999999999", "0x10", " 1", "null", "true", "١"):
             ext = headers.write(send_header("T")) | {"e": value}
-            answer = await wire.ask(RemotingCommand(310, ext=ext, serialization=serialization))
+            answer = await wire.request(RemotingCommand(310, ext=ext, serialization=serialization))
             assert "'e'" in refusal(answer, ResponseCode.SYSTEM_ERROR)
 
 
 @pytest.mark.parametrize("ext", [[], "text", 5, {"a": {"b": 1}}, {"a": [1]}, {"e": {}}, None, {"a": None}, True])
 async def test_ext_fields_that_are_no_map_of_strings_are_refused(server, ext):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         wire.write(json_frame(extFields=ext))
         refusal((await wire.read())[0], ResponseCode.SYSTEM_ERROR)
-        assert (await wire.ask(RemotingCommand(7777))).code == 3
+        assert (await wire.request(RemotingCommand(7777))).code == 3
 
 
 @pytest.mark.parametrize("queue_id", [4, 100, 0x7FFF_FFFF])
@@ -162,7 +173,7 @@ async def test_too_large_bodies_are_refused(channel, extra):
 
 @pytest.mark.parametrize("chars", [32_767, 32_768, 65_536, 1 << 20])
 async def test_too_large_properties_are_refused(channel, chars):
-    properties = named(a="x").replace("x", "x" * (chars - 3))
+    properties = encode_properties(a="x").replace("x", "x" * (chars - 3))
     refusal(await try_send(channel, "T", b"x", 0, properties), ResponseCode.MESSAGE_ILLEGAL)
     assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
@@ -219,10 +230,10 @@ async def test_malformed_json_bodies_are_answered(channel, code):
 
 
 async def test_responses_without_a_request_are_ignored(server):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         wire.write(*(RemotingCommand(0, opaque, RESPONSE_FLAG, body=b"?") for opaque in range(-2, 100)))
         wire.write(RemotingCommand(310, 5, RESPONSE_FLAG | 2, ext=headers.write(send_header("T"))))
-        assert (await wire.ask(RemotingCommand(7777, 9))).opaque == 9
+        assert (await wire.request(RemotingCommand(7777, 9))).opaque == 9
 
 
 # -- malformed frames, which close the connection ---------------------------------------------------------------------
@@ -266,8 +277,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN.keys())
 async def test_a_malformed_frame_closes_only_its_own_connection(server, channel, said):
-    async with wire_to(server.address) as wire:
-        assert (await wire.ask(RemotingCommand(7777, 1))).code == 3
+    async with open_raw_connection(server.address) as wire:
+        assert (await wire.request(RemotingCommand(7777, 1))).code == 3
         wire.write(RemotingCommand(7777, 2), said, GOOD)
         # Requests before it may still be answered; requests after it are not executed.
         await drained(wire)
@@ -286,14 +297,14 @@ async def drained(wire) -> bytes:
 @pytest.mark.parametrize("good", [GOOD, GOOD_BINARY], ids=["json", "binary"])
 async def test_a_frame_truncated_at_any_byte_is_not_executed(server, channel, good):
     for cut in range(len(good)):
-        async with wire_to(server.address) as wire:
+        async with open_raw_connection(server.address) as wire:
             wire.write(good[:cut])
     await eventually(lambda: len(server._listener.channels) == 1)
     assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_a_frame_split_at_any_byte_is_executed(server, channel):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         for cut in range(1, len(GOOD)):
             wire.write(GOOD[:cut])
             await asyncio.sleep(0)
@@ -304,7 +315,7 @@ async def test_a_frame_split_at_any_byte_is_executed(server, channel):
 
 
 async def test_an_incomplete_large_frame_buffers_only_the_received_bytes(server):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         wire.write((15 << 20).to_bytes(4, "big") + b"\0\0\0\x10" + bytes(100_000))
         await eventually(lambda: server._listener.channels)
         (peer,) = server._listener.channels
@@ -315,7 +326,7 @@ async def test_an_incomplete_large_frame_buffers_only_the_received_bytes(server)
 async def test_garbage_closes_only_its_own_connections(server, channel):
     chance = random.Random(20)
     for _ in range(100):
-        async with wire_to(server.address) as wire:
+        async with open_raw_connection(server.address) as wire:
             wire.write(chance.randbytes(chance.randrange(1, 5_000)))
     await eventually(lambda: len(server._listener.channels) == 1)
 
@@ -327,7 +338,7 @@ def frames() -> dict[str, bytes]:
     """Return one valid frame of each kind, with both header serializations."""
     beat = HeartbeatData("c@1", [], [ConsumerData("g", subscription_data_set=[SubscriptionData("T", sub_version=1)])])
     lock = LockQueues("g", "c@1", mq_set=[QueueRef("T", "sparrow", 0)])
-    said = named(TAGS="a", KEYS="k", UNIQ_KEY="AB12", DELAY="0", WAIT="true")
+    said = encode_properties(TAGS="a", KEYS="k", UNIQ_KEY="AB12", DELAY="0", WAIT="true")
     kinds: dict[str, tuple[int, headers.Header, bytes]] = {
         "send": (310, send_header("T", 0, said), b"hello"),
         "send in long": (10, send_header("T", 0, said, v2=False), b"hello"),
@@ -381,7 +392,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(frame=mutated())
 async def test_mutated_frames_do_not_affect_other_connections(server, caplog, frame):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         wire.write(frame, RemotingCommand(7777, 99))
         wire.writer.write_eof()
         await drained(wire)
@@ -437,10 +448,10 @@ def odd_requests(draw: st.DrawFn) -> RemotingCommand:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
 @given(requests=st.lists(odd_requests(), min_size=1, max_size=5))
 async def test_requests_with_odd_fields_are_each_answered_once(server, caplog, requests):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         for request in requests:
-            answer = await wire.ask(request)
+            answer = await wire.request(request)
             assert (answer.opaque, answer.is_response) == (1, True)
             assert answer.code == 0 or answer.remark
-        assert (await wire.ask(RemotingCommand(7777, 2))).opaque == 2
+        assert (await wire.request(RemotingCommand(7777, 2))).opaque == 2
     assert not mistakes(caplog), requests

@@ -28,7 +28,7 @@ def test_a_bench_reports_its_figures(bench: Path, tmp_path: Path) -> None:
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     entries = json.loads(result.read_text())
-    assert entries, "a bench has something to say"
+    assert entries, "a bench must report figures"
     for entry in entries:
         assert entry.keys() == {"name", "value", "unit", "goal", "met"}
         assert isinstance(entry["name"], str)
@@ -37,5 +37,7 @@ def test_a_bench_reports_its_figures(bench: Path, tmp_path: Path) -> None:
         assert entry["goal"] is None or isinstance(entry["goal"], int | float)
         assert entry["met"] in (None, True, False)
         assert (entry["met"] is None) == (entry["goal"] is None)
-        assert entry["name"] in ran.stdout, "what is written is printed too"
-    assert len({(entry["name"], entry["unit"]) for entry in entries}) == len(entries), "no two figures have one name"
+        assert entry["name"] in ran.stdout, "every written figure must be printed"
+    assert len({(entry["name"], entry["unit"]) for entry in entries}) == len(entries), (
+        "figures must have different names"
+    )

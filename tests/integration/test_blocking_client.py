@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from tests.support.processes import server_process
-from tests.support.waiting import wait_until
+from tests.support.server_processes import server_process
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin, Consumer, Message, Producer, SendResult, SendStatus, aio, blocking
 from sparrow.client.blocking import fetch_buffer
@@ -387,7 +387,7 @@ def in_child(producer: Producer, name_servers: str, answer: Connection) -> None:
         answer.send((said, own.send(Message(TOPIC, b"from the child")).is_ok))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="this platform has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_client_used_in_a_forked_child_raises_with_the_remedy(platform: RunningPlatform, producer: Producer) -> None:
     fork = multiprocessing.get_context("fork")

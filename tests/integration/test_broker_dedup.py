@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.support.platforms import channel_to, log_delay_of, named, pull, running_broker, send, try_send
+from tests.support.platforms import encode_properties, log_delay_of, open_channel, pull, running_broker, send, try_send
 
 from sparrow.broker.produce.dedup import (
     INDEX_SEARCH_WINDOW_MS,
@@ -18,11 +18,11 @@ PRODUCER = "7F00000112345678ABCDEF01"
 
 
 def ticket(number: int, producer: str = PRODUCER) -> str:
-    return named(__PID=producer, __SEQ=str(number), UNIQ_KEY=f"{producer}{number:08X}")
+    return encode_properties(__PID=producer, __SEQ=str(number), UNIQ_KEY=f"{producer}{number:08X}")
 
 
 async def test_a_repeated_send_returns_the_first_result_and_stores_nothing(tmp_path):
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         first = await send(channel, "T", b"once", 1, ticket(1))
         again = await send(channel, "T", b"once", 2, ticket(1))  # a retry may choose another queue
         other = await send(channel, "T", b"twice", 1, ticket(2))
@@ -33,7 +33,7 @@ async def test_a_repeated_send_returns_the_first_result_and_stores_nothing(tmp_p
 
 
 async def test_concurrent_repeats_of_a_send_are_stored_once(tmp_path):
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         answers = await asyncio.gather(*(send(channel, "T", b"once", 1, ticket(7)) for _ in range(20)))
         assert len({answer.message_id for answer in answers}) == 1
@@ -41,9 +41,9 @@ async def test_concurrent_repeats_of_a_send_are_stored_once(tmp_path):
 
 
 async def test_a_repeated_send_is_recognised_after_a_restart(tmp_path):
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         first = await send(channel, "T", b"once", 0, ticket(1))
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         again = await send(channel, "T", b"once", 0, ticket(1))
         assert again.queue_offset == first.queue_offset
         await send(channel, "T", b"new", 0, ticket(2))
@@ -51,16 +51,16 @@ async def test_a_repeated_send_is_recognised_after_a_restart(tmp_path):
 
 
 async def test_the_same_sequence_number_of_another_producer_is_a_new_send(tmp_path):
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"one", 0, ticket(1))
         await send(channel, "T", b"two", 0, ticket(1, producer="7F00000112345678ABCDEF02"))
         assert (await pull(channel, "T")).bodies == [b"one", b"two"]
 
 
 async def test_a_send_with_a_producer_id_and_no_sequence_number_is_refused(tmp_path):
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"makes the topic")
-        refused = await try_send(channel, "T", b"x", 0, named(__PID=PRODUCER))
+        refused = await try_send(channel, "T", b"x", 0, encode_properties(__PID=PRODUCER))
         assert (refused.code, "__SEQ" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
 
@@ -78,13 +78,13 @@ def test_the_number_of_remembered_sends_per_producer_is_bounded():
 
 
 async def test_a_repeated_send_of_a_delayed_message_is_recognised_after_a_restart(tmp_path):
-    words = ticket(1) + named(TIMER_DELAY_SEC="3600")
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    words = ticket(1) + encode_properties(TIMER_DELAY_SEC="3600")
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         first = await send(channel, "T", b"later", 0, words)
         again = await send(channel, "T", b"later", 0, words)
         assert again.queue_offset == first.queue_offset
         assert first.recall_handle
-        assert again.recall_handle is None, "when the first is due is not known any more"
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        assert again.recall_handle is None, "the due time of the first is no longer known"
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         assert (await send(channel, "T", b"later", 0, words)).queue_offset == first.queue_offset
         assert log_delay_of(server.broker).count == 1

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.asking import LOG, Asking, Clock, asking
+from tests.support.broker_client import LOG, BrokerClient, Clock, running_broker_client
 from tests.support.platforms import log_delay_of
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.broker.delay.delay_queues import DELAY_QUEUES, TIMER_QUEUE_INDEX
 from sparrow.broker.delay.log import DELIVERED_MARK, LogDelayScheduler
@@ -29,7 +29,7 @@ YEAR_MS = 365 * 86_400_000
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store" / "clean.tar.xz"
 
 
-async def stored(store: LogStore, queue: Queue = T) -> list[StoredMessage]:
+async def read_messages(store: LogStore, queue: Queue = T) -> list[StoredMessage]:
     """Return all messages of the queue."""
     messages: list[StoredMessage] = []
     offset = store.bounds_nowait(queue).first
@@ -39,42 +39,42 @@ async def stored(store: LogStore, queue: Queue = T) -> list[StoredMessage]:
     return messages
 
 
-async def bodies_in(store: LogStore, queue: Queue = T) -> list[bytes]:
-    return [message.body for message in await stored(store, queue)]
+async def read_bodies(store: LogStore, queue: Queue = T) -> list[bytes]:
+    return [message.body for message in await read_messages(store, queue)]
 
 
-class Stage:
+class ClockedBroker:
     """A broker, its clock, and the messages that it has delivered."""
 
-    def __init__(self, client: Asking, clock: Clock) -> None:
+    def __init__(self, client: BrokerClient, clock: Clock) -> None:
         self.client, self.clock, self.store = client, clock, client.broker.store
 
-    def pass_ms(self, ms: int) -> None:
+    def advance_ms(self, ms: int) -> None:
         self.clock.now_ms += ms
         log_delay_of(self.client.broker).wake()
 
-    async def delivered(self) -> list[bytes]:
-        return [body for body in await bodies_in(self.store) if not body.startswith(b"canary")]
+    async def read_delivered(self) -> list[bytes]:
+        return [body for body in await read_bodies(self.store) if not body.startswith(b"canary")]
 
-    async def nothing_comes_in(self, ms: int) -> None:
+    async def assert_nothing_delivered_in(self, ms: int) -> None:
         """Advance the clock, and assert that only a canary that is due exactly then is delivered."""
-        before, end = await self.delivered(), self.store.bounds_nowait(T).end
+        before, end = await self.read_delivered(), self.store.bounds_nowait(T).end
         await self.client.send(T, f"canary {self.clock.now_ms}".encode(), TIMER_DELAY_MS=str(ms))
-        self.pass_ms(ms)
+        self.advance_ms(ms)
         await eventually(lambda: self.store.bounds_nowait(T).end > end)
-        assert await self.delivered() == before
+        assert await self.read_delivered() == before
 
-    async def comes(self, *bodies: bytes) -> None:
-        before = sum(body.startswith(b"canary") for body in await bodies_in(self.store))
+    async def wait_for_delivery(self, *bodies: bytes) -> None:
+        before = sum(body.startswith(b"canary") for body in await read_bodies(self.store))
         await eventually(lambda: self.store.bounds_nowait(T).end >= before + len(bodies))
-        assert await self.delivered() == list(bodies)
+        assert await self.read_delivered() == list(bodies)
 
 
 @pytest.fixture
-async def stage(tmp_path):
+async def clocked_broker(tmp_path):
     clock = Clock()
-    async with asking(tmp_path / "store", clock) as client:
-        yield Stage(client, clock)
+    async with running_broker_client(tmp_path / "store", clock) as client:
+        yield ClockedBroker(client, clock)
 
 
 class Restarts:
@@ -83,16 +83,16 @@ class Restarts:
     def __init__(self, path: Path) -> None:
         self._path, self.clock = path, Clock()
 
-    def stage(self, **settings: object):
-        return _staged(self._path, self.clock, settings)
+    def running_broker(self, **settings: object):
+        return _RunningBroker(self._path, self.clock, settings)
 
 
-class _staged:
+class _RunningBroker:
     def __init__(self, path: Path, clock: Clock, settings: dict[str, object]) -> None:
-        self._context, self._clock = asking(path, clock, **settings), clock
+        self._context, self._clock = running_broker_client(path, clock, **settings), clock
 
-    async def __aenter__(self) -> Stage:
-        return Stage(await self._context.__aenter__(), self._clock)
+    async def __aenter__(self) -> ClockedBroker:
+        return ClockedBroker(await self._context.__aenter__(), self._clock)
 
     async def __aexit__(self, *error: object) -> None:
         await self._context.__aexit__(*error)
@@ -107,48 +107,48 @@ def restarts(tmp_path) -> Restarts:
 
 
 @pytest.mark.parametrize("level", range(1, 19))
-async def test_a_delay_level_delivers_at_its_delay_and_not_a_millisecond_earlier(stage, level):
-    await stage.client.send(T, b"later", DELAY=str(level))
-    await stage.nothing_comes_in(DELAY_LEVELS_MS[level - 1] - 1)
-    stage.pass_ms(1)
-    await stage.comes(b"later")
+async def test_a_delay_level_delivers_at_its_delay_and_not_a_millisecond_earlier(clocked_broker, level):
+    await clocked_broker.client.send(T, b"later", DELAY=str(level))
+    await clocked_broker.assert_nothing_delivered_in(DELAY_LEVELS_MS[level - 1] - 1)
+    clocked_broker.advance_ms(1)
+    await clocked_broker.wait_for_delivery(b"later")
 
 
-async def test_delay_levels_deliver_in_the_order_of_their_delays(stage):
+async def test_delay_levels_deliver_in_the_order_of_their_delays(clocked_broker):
     for level in range(18, 0, -1):
-        await stage.client.send(T, b"%d" % level, DELAY=str(level))
-    stage.pass_ms(2 * 3_600_000)
-    await stage.comes(*(b"%d" % level for level in range(1, 19)))
+        await clocked_broker.client.send(T, b"%d" % level, DELAY=str(level))
+    clocked_broker.advance_ms(2 * 3_600_000)
+    await clocked_broker.wait_for_delivery(*(b"%d" % level for level in range(1, 19)))
 
 
-async def test_messages_of_one_delay_level_keep_their_order(stage):
+async def test_messages_of_one_delay_level_keep_their_order(clocked_broker):
     for number in range(700):
-        await stage.client.send(T, b"%d" % number, DELAY="2")
-    stage.pass_ms(5_000)
-    await stage.comes(*(b"%d" % number for number in range(700)))
+        await clocked_broker.client.send(T, b"%d" % number, DELAY="2")
+    clocked_broker.advance_ms(5_000)
+    await clocked_broker.wait_for_delivery(*(b"%d" % number for number in range(700)))
 
 
-async def test_a_level_above_the_highest_uses_the_highest_delay(stage):
-    await stage.client.send(T, b"later", DELAY="99")
-    await stage.nothing_comes_in(DELAY_LEVELS_MS[-1] - 1)
-    stage.pass_ms(1)
-    await stage.comes(b"later")
+async def test_a_level_above_the_highest_uses_the_highest_delay(clocked_broker):
+    await clocked_broker.client.send(T, b"later", DELAY="99")
+    await clocked_broker.assert_nothing_delivered_in(DELAY_LEVELS_MS[-1] - 1)
+    clocked_broker.advance_ms(1)
+    await clocked_broker.wait_for_delivery(b"later")
 
 
-async def test_a_delivered_message_equals_the_sent_one_and_is_not_delayed_again(stage):
+async def test_a_delivered_message_equals_the_sent_one_and_is_not_delayed_again(clocked_broker):
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 2, 0, 1234, 77, encode({"DELAY": "1", "TAGS": "a"}).decode())
-    sent = await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"later")
+    sent = await clocked_broker.client.request_ok(RequestCode.SEND_MESSAGE_V2, header, b"later")
     assert sent.queue_id == 2
-    stage.pass_ms(1_000)
-    await eventually(lambda: stage.store.bounds_nowait(Queue("T", 2)).end)
-    (message,) = await stored(stage.store, Queue("T", 2))
+    clocked_broker.advance_ms(1_000)
+    await eventually(lambda: clocked_broker.store.bounds_nowait(Queue("T", 2)).end)
+    (message,) = await read_messages(clocked_broker.store, Queue("T", 2))
     assert (message.body, message.flag, message.born_ms, message.tags) == (b"later", 77, 1234, "a")
-    assert message.store_ms == stage.clock.now_ms
+    assert message.store_ms == clocked_broker.clock.now_ms
     # As in RocketMQ, the delivered message keeps its delay properties; the broker does not delay it again.
     assert message.properties["DELAY"] == "1"
     assert message.properties["REAL_TOPIC"] == "T"
-    assert stage.client.broker.delay.count == 0
-    answer = await stage.client.pull("g", Queue("T", 2))
+    assert clocked_broker.client.broker.delay.count == 0
+    answer = await clocked_broker.client.pull("g", Queue("T", 2))
     assert answer.code == ResponseCode.SUCCESS
 
 
@@ -168,48 +168,48 @@ async def test_a_delivered_message_equals_the_sent_one_and_is_not_delayed_again(
         ({"TIMER_DELAY_MS": str(3 * 86_400_000)}, 3 * 86_400_000),
     ],
 )
-async def test_a_timer_message_is_delivered_when_due_and_not_a_millisecond_earlier(stage, named, delay_ms):
-    await stage.client.send(T, b"later", **named)
+async def test_a_timer_message_is_delivered_when_due_and_not_a_millisecond_earlier(clocked_broker, named, delay_ms):
+    await clocked_broker.client.send(T, b"later", **named)
     if delay_ms > 1:
-        await stage.nothing_comes_in(delay_ms - 1)
-    assert await stage.delivered() == []
-    stage.pass_ms(1)
-    await stage.comes(b"later")
+        await clocked_broker.assert_nothing_delivered_in(delay_ms - 1)
+    assert await clocked_broker.read_delivered() == []
+    clocked_broker.advance_ms(1)
+    await clocked_broker.wait_for_delivery(b"later")
 
 
-async def test_a_message_that_is_already_due_is_not_delayed(stage):
+async def test_a_message_that_is_already_due_is_not_delayed(clocked_broker):
     for number, delay in enumerate(("0", "-5")):
-        await stage.client.send(T, b"%d" % number, TIMER_DELAY_MS=delay)
-    await stage.client.send(T, b"2", TIMER_DELIVER_MS=str(stage.clock.now_ms))
-    assert await stage.delivered() == [b"0", b"1", b"2"]
+        await clocked_broker.client.send(T, b"%d" % number, TIMER_DELAY_MS=delay)
+    await clocked_broker.client.send(T, b"2", TIMER_DELIVER_MS=str(clocked_broker.clock.now_ms))
+    assert await clocked_broker.read_delivered() == [b"0", b"1", b"2"]
 
 
 async def test_a_delay_beyond_the_horizon_is_refused_and_a_delay_of_years_within_it_works(restarts):
     words = encode({"TIMER_DELIVER_MS": str(restarts.clock.now_ms + 3 * YEAR_MS)}).decode()
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 0, 1, 0, words)
-    async with restarts.stage() as stage:
-        code, remark = await stage.client.refused(RequestCode.SEND_MESSAGE_V2, header, b"later")
+    async with restarts.running_broker() as clocked_broker:
+        code, remark = await clocked_broker.client.request_refused(RequestCode.SEND_MESSAGE_V2, header, b"later")
         assert code == ResponseCode.MESSAGE_ILLEGAL
         assert "horizon" in remark
-    async with restarts.stage(delay_horizon_ms=10 * YEAR_MS) as stage:
-        await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"later")
-        await stage.nothing_comes_in(3 * YEAR_MS - 1)
-        stage.pass_ms(1)
-        await stage.comes(b"later")
+    async with restarts.running_broker(delay_horizon_ms=10 * YEAR_MS) as clocked_broker:
+        await clocked_broker.client.request_ok(RequestCode.SEND_MESSAGE_V2, header, b"later")
+        await clocked_broker.assert_nothing_delivered_in(3 * YEAR_MS - 1)
+        clocked_broker.advance_ms(1)
+        await clocked_broker.wait_for_delivery(b"later")
 
 
-async def test_a_malformed_delivery_time_is_refused(stage):
+async def test_a_malformed_delivery_time_is_refused(clocked_broker):
     words = encode({"TIMER_DELIVER_MS": "tomorrow"}).decode()
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 0, 1, 0, words)
-    await stage.client.send(T, b"makes the topic")
-    code, _ = await stage.client.refused(RequestCode.SEND_MESSAGE_V2, header, b"later")
+    await clocked_broker.client.send(T, b"makes the topic")
+    code, _ = await clocked_broker.client.request_refused(RequestCode.SEND_MESSAGE_V2, header, b"later")
     assert code == ResponseCode.MESSAGE_ILLEGAL
 
 
 async def test_internal_delay_properties_of_a_sender_have_no_effect(restarts):
-    async with restarts.stage() as stage:
-        await stage.client.send(T, b"victim", TIMER_DELAY_MS="5000")
-        await stage.client.send(
+    async with restarts.running_broker() as clocked_broker:
+        await clocked_broker.client.send(T, b"victim", TIMER_DELAY_MS="5000")
+        await clocked_broker.client.send(
             T,
             b"odd",
             DELAY="2",
@@ -219,33 +219,39 @@ async def test_internal_delay_properties_of_a_sender_have_no_effect(restarts):
             REAL_TOPIC="elsewhere",
             REAL_QID="\u00b2",
         )
-        await stage.client.send(T, b"odder", TIMER_DELAY_MS="5001", TIMER_ROLLED_FROM=str(TIMER_QUEUE_INDEX << 56))
-    async with restarts.stage() as stage:
-        stage.pass_ms(5_001)
-        await eventually(lambda: stage.client.broker.delay.count == 0)
-        assert sorted(await stage.delivered()) == [b"odd", b"odder", b"victim"]
+        await clocked_broker.client.send(
+            T, b"odder", TIMER_DELAY_MS="5001", TIMER_ROLLED_FROM=str(TIMER_QUEUE_INDEX << 56)
+        )
+    async with restarts.running_broker() as clocked_broker:
+        clocked_broker.advance_ms(5_001)
+        await eventually(lambda: clocked_broker.client.broker.delay.count == 0)
+        assert sorted(await clocked_broker.read_delivered()) == [b"odd", b"odder", b"victim"]
 
 
-async def test_large_messages_that_are_due_together_are_all_delivered(stage):
+async def test_large_messages_that_are_due_together_are_all_delivered(clocked_broker):
     """The messages exceed one segment, so one append cannot hold them."""
     for number in range(40):
-        await stage.client.send(T, b"%02d" % number + b"x" * 60_000, DELAY="1")
-    stage.pass_ms(1_000)
-    await eventually(lambda: stage.store.bounds_nowait(T).end == 40)
-    assert [message.body[:2] for message in await stored(stage.store)] == [b"%02d" % number for number in range(40)]
+        await clocked_broker.client.send(T, b"%02d" % number + b"x" * 60_000, DELAY="1")
+    clocked_broker.advance_ms(1_000)
+    await eventually(lambda: clocked_broker.store.bounds_nowait(T).end == 40)
+    assert [message.body[:2] for message in await read_messages(clocked_broker.store)] == [
+        b"%02d" % number for number in range(40)
+    ]
 
 
-async def test_other_requests_are_served_while_many_delayed_messages_are_delivered(stage):
-    await stage.client.send(T, b"makes the topic")
+async def test_other_requests_are_served_while_many_delayed_messages_are_delivered(clocked_broker):
+    await clocked_broker.client.send(T, b"makes the topic")
     draft = {"properties": encode({"UNIQ_KEY": "x"})}
     for number in range(6_000):
-        stage.client.broker.delay.schedule_at(T, Draft(body=b"%d" % number, **draft), stage.clock.now_ms + 5)
-    stage.pass_ms(5)
-    while stage.client.broker.delay.count == 6_000:
+        clocked_broker.client.broker.delay.schedule_at(
+            T, Draft(body=b"%d" % number, **draft), clocked_broker.clock.now_ms + 5
+        )
+    clocked_broker.advance_ms(5)
+    while clocked_broker.client.broker.delay.count == 6_000:
         await asyncio.sleep(0)
-    await stage.client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
-    assert stage.client.broker.delay.count > 0, "answered before the last was delivered"
-    await eventually(lambda: stage.store.bounds_nowait(T).end == 6_001)
+    await clocked_broker.client.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert clocked_broker.client.broker.delay.count > 0, "the broker must answer before the last message is delivered"
+    await eventually(lambda: clocked_broker.store.bounds_nowait(T).end == 6_001)
 
 
 # -- changes of the clock ---------------------------------------------------------------------------------------------
@@ -253,124 +259,128 @@ async def test_other_requests_are_served_while_many_delayed_messages_are_deliver
 
 @pytest.mark.parametrize("named", [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}])
 async def test_setting_the_clock_back_makes_no_message_early_late_or_lost(restarts, named):
-    async with restarts.stage() as stage:
-        await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
-        stage.pass_ms(10)
-        await stage.comes(b"first")
-        stage.pass_ms(-3_600_000)
-        await stage.client.send(T, b"second", **named)
-        await stage.nothing_comes_in(999)
-    async with restarts.stage() as stage:
-        assert b"second" not in await stage.delivered()
-        stage.pass_ms(1_000)  # a level's delay starts again: the store time is of the old clock
-        await eventually(lambda: stage.client.broker.delay.count == 0)
-        assert b"second" in await stage.delivered()
+    async with restarts.running_broker() as clocked_broker:
+        await clocked_broker.client.send(T, b"first", TIMER_DELAY_MS="10")
+        clocked_broker.advance_ms(10)
+        await clocked_broker.wait_for_delivery(b"first")
+        clocked_broker.advance_ms(-3_600_000)
+        await clocked_broker.client.send(T, b"second", **named)
+        await clocked_broker.assert_nothing_delivered_in(999)
+    async with restarts.running_broker() as clocked_broker:
+        assert b"second" not in await clocked_broker.read_delivered()
+        clocked_broker.advance_ms(1_000)  # a level's delay starts again: the store time is of the old clock
+        await eventually(lambda: clocked_broker.client.broker.delay.count == 0)
+        assert b"second" in await clocked_broker.read_delivered()
 
 
 async def test_a_message_stored_in_the_millisecond_of_the_delivered_mark_survives_a_restart(restarts):
-    async with restarts.stage() as stage:
-        await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
-        stage.pass_ms(10)
-        await stage.comes(b"first")
-        await eventually(lambda: stage.store._state.tables.marks.get(DELIVERED_MARK) == stage.clock.now_ms)
-        await stage.client.send(T, b"second", TIMER_DELAY_MS="1")
-    async with restarts.stage() as stage:
-        stage.pass_ms(1)
-        await stage.comes(b"first", b"second")
+    async with restarts.running_broker() as clocked_broker:
+        await clocked_broker.client.send(T, b"first", TIMER_DELAY_MS="10")
+        clocked_broker.advance_ms(10)
+        await clocked_broker.wait_for_delivery(b"first")
+        await eventually(
+            lambda: clocked_broker.store._state.tables.marks.get(DELIVERED_MARK) == clocked_broker.clock.now_ms
+        )
+        await clocked_broker.client.send(T, b"second", TIMER_DELAY_MS="1")
+    async with restarts.running_broker() as clocked_broker:
+        clocked_broker.advance_ms(1)
+        await clocked_broker.wait_for_delivery(b"first", b"second")
 
 
 # -- restarts ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_restart_neither_loses_nor_repeats_delayed_messages(restarts):
-    async with restarts.stage() as stage:
+    async with restarts.running_broker() as clocked_broker:
         for number in range(30):
-            await stage.client.send(T, b"%02d" % number, TIMER_DELAY_MS=str(1_000 * (number + 1)))
-        await stage.client.send(T, b"level", DELAY="5")
-        stage.pass_ms(10_000)
-        await stage.comes(*(b"%02d" % number for number in range(10)))
+            await clocked_broker.client.send(T, b"%02d" % number, TIMER_DELAY_MS=str(1_000 * (number + 1)))
+        await clocked_broker.client.send(T, b"level", DELAY="5")
+        clocked_broker.advance_ms(10_000)
+        await clocked_broker.wait_for_delivery(*(b"%02d" % number for number in range(10)))
     restarts.clock.now_ms += 10_000  # ten messages become due while no broker runs
-    async with restarts.stage() as stage:
-        await stage.comes(*(b"%02d" % number for number in range(20)))
-        assert stage.client.broker.delay.count == 11
-        stage.pass_ms(10_000)
-        await stage.comes(*(b"%02d" % number for number in range(30)))
-    async with restarts.stage() as stage:
-        stage.pass_ms(30_000)
-        await stage.comes(*(b"%02d" % number for number in range(30)), b"level")
-    async with restarts.stage() as stage:
-        assert stage.client.broker.delay.count == 0
+    async with restarts.running_broker() as clocked_broker:
+        await clocked_broker.wait_for_delivery(*(b"%02d" % number for number in range(20)))
+        assert clocked_broker.client.broker.delay.count == 11
+        clocked_broker.advance_ms(10_000)
+        await clocked_broker.wait_for_delivery(*(b"%02d" % number for number in range(30)))
+    async with restarts.running_broker() as clocked_broker:
+        clocked_broker.advance_ms(30_000)
+        await clocked_broker.wait_for_delivery(*(b"%02d" % number for number in range(30)), b"level")
+    async with restarts.running_broker() as clocked_broker:
+        assert clocked_broker.client.broker.delay.count == 0
 
 
 async def test_a_restart_reads_only_messages_that_are_still_delayed(restarts):
-    async with restarts.stage() as stage:
+    async with restarts.running_broker() as clocked_broker:
         for number in range(50):
-            await stage.client.send(T, b"%d" % number, DELAY="1")
-        stage.pass_ms(1_000)
-        await eventually(lambda: stage.client.broker.delay.count == 0)
-        await stage.client.send(T, b"waits", DELAY="1")
-    async with restarts.stage() as stage:
-        assert await stage.store.marks.get("timers.from.0") == 50
-        assert stage.client.broker.delay.count == 1
+            await clocked_broker.client.send(T, b"%d" % number, DELAY="1")
+        clocked_broker.advance_ms(1_000)
+        await eventually(lambda: clocked_broker.client.broker.delay.count == 0)
+        await clocked_broker.client.send(T, b"waits", DELAY="1")
+    async with restarts.running_broker() as clocked_broker:
+        assert await clocked_broker.store.marks.get("timers.from.0") == 50
+        assert clocked_broker.client.broker.delay.count == 1
 
 
 # -- recall -----------------------------------------------------------------------------------------------------------
 
 
-async def recall(stage: Stage, handle: str, topic: str = "T"):
-    return await stage.client.ask(RequestCode.RECALL_MESSAGE, headers.RecallMessage(topic, handle))
+async def recall(clocked_broker: ClockedBroker, handle: str, topic: str = "T"):
+    return await clocked_broker.client.request(RequestCode.RECALL_MESSAGE, headers.RecallMessage(topic, handle))
 
 
 async def test_a_recalled_message_is_not_delivered_even_after_a_restart(restarts):
-    async with restarts.stage() as stage:
-        sent = await stage.client.send(T, b"recalled", TIMER_DELAY_MS="5000", UNIQ_KEY="k1")
-        await stage.client.send(T, b"kept", TIMER_DELAY_MS="5000", UNIQ_KEY="k2")
-        answer = await recall(stage, sent.recall_handle)
+    async with restarts.running_broker() as clocked_broker:
+        sent = await clocked_broker.client.send(T, b"recalled", TIMER_DELAY_MS="5000", UNIQ_KEY="k1")
+        await clocked_broker.client.send(T, b"kept", TIMER_DELAY_MS="5000", UNIQ_KEY="k2")
+        answer = await recall(clocked_broker, sent.recall_handle)
         assert answer.code == ResponseCode.SUCCESS
         assert headers.read(headers.RecallMessageResponse, answer.ext).message_id == "k1"
     for _ in range(2):
-        async with restarts.stage() as stage:
-            assert stage.client.broker.delay.count == 2
-    async with restarts.stage() as stage:
-        stage.pass_ms(5_000)
-        await stage.comes(b"kept")
-        await eventually(lambda: stage.client.broker.delay.count == 0)
+        async with restarts.running_broker() as clocked_broker:
+            assert clocked_broker.client.broker.delay.count == 2
+    async with restarts.running_broker() as clocked_broker:
+        clocked_broker.advance_ms(5_000)
+        await clocked_broker.wait_for_delivery(b"kept")
+        await eventually(lambda: clocked_broker.client.broker.delay.count == 0)
 
 
-async def test_recall_is_refused_for_a_delivered_message_and_for_a_wrong_handle(stage):
-    sent = await stage.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
+async def test_recall_is_refused_for_a_delivered_message_and_for_a_wrong_handle(clocked_broker):
+    sent = await clocked_broker.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
     handle = sent.recall_handle
-    other = recall_handle("T", "elsewhere", stage.clock.now_ms + 100, "k")
+    other = recall_handle("T", "elsewhere", clocked_broker.clock.now_ms + 100, "k")
     for wrong, topic in [("garbage", "T"), ("\u00e9", "T"), (handle, "Other"), (other, "T"), ("djE=", "T")]:
-        assert (await recall(stage, wrong, topic)).code == ResponseCode.ILLEGAL_OPERATION
-    stage.pass_ms(100)
-    assert (await recall(stage, handle)).code == ResponseCode.ILLEGAL_OPERATION
-    await stage.comes(b"now")
+        assert (await recall(clocked_broker, wrong, topic)).code == ResponseCode.ILLEGAL_OPERATION
+    clocked_broker.advance_ms(100)
+    assert (await recall(clocked_broker, handle)).code == ResponseCode.ILLEGAL_OPERATION
+    await clocked_broker.wait_for_delivery(b"now")
 
 
-async def test_a_message_can_be_cancelled_by_a_cancel_message_as_before_5_3(stage):
-    due_ms = str(stage.clock.now_ms + 5_000)
-    await stage.client.send(T, b"gone", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="k1")
-    await stage.client.send(T, b"gone too", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="k2")
-    await stage.client.send(T, b"stays", TIMER_DELIVER_MS=str(stage.clock.now_ms + 5_001), UNIQ_KEY="k3")
+async def test_a_message_can_be_cancelled_by_a_cancel_message_as_before_5_3(clocked_broker):
+    due_ms = str(clocked_broker.clock.now_ms + 5_000)
+    await clocked_broker.client.send(T, b"gone", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="k1")
+    await clocked_broker.client.send(T, b"gone too", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="k2")
+    await clocked_broker.client.send(
+        T, b"stays", TIMER_DELIVER_MS=str(clocked_broker.clock.now_ms + 5_001), UNIQ_KEY="k3"
+    )
     for key in ("T+k1", "k2", "T+k3"):  # k3 is due at another time
-        await stage.client.send(T, b"cancels", TIMER_DELIVER_MS=due_ms, TIMER_DEL_UNIQKEY=key)
-    stage.pass_ms(6_000)
-    await stage.comes(b"stays")
+        await clocked_broker.client.send(T, b"cancels", TIMER_DELIVER_MS=due_ms, TIMER_DEL_UNIQKEY=key)
+    clocked_broker.advance_ms(6_000)
+    await clocked_broker.wait_for_delivery(b"stays")
 
 
 # -- deleted topics ---------------------------------------------------------------------------------------------------
 
 
-async def test_messages_of_a_deleted_topic_do_not_block_other_deliveries(stage):
+async def test_messages_of_a_deleted_topic_do_not_block_other_deliveries(clocked_broker):
     gone = Queue("Gone", 0)
-    await stage.client.send(gone, b"nobody's", DELAY="1")
-    await stage.client.send(T, b"later", DELAY="1")
-    await stage.client.send(gone, b"nobody's", DELAY="1")
-    await stage.client.broker.topics.delete("Gone")
-    stage.pass_ms(1_000)
-    await stage.comes(b"later")
-    await eventually(lambda: stage.client.broker.delay.count == 0)
+    await clocked_broker.client.send(gone, b"nobody's", DELAY="1")
+    await clocked_broker.client.send(T, b"later", DELAY="1")
+    await clocked_broker.client.send(gone, b"nobody's", DELAY="1")
+    await clocked_broker.client.broker.topics.delete("Gone")
+    clocked_broker.advance_ms(1_000)
+    await clocked_broker.wait_for_delivery(b"later")
+    await eventually(lambda: clocked_broker.client.broker.delay.count == 0)
 
 
 # -- crashes and long delays, without a broker ------------------------------------------------------------------------
@@ -402,14 +412,14 @@ async def test_a_crash_between_delivery_and_mark_repeats_messages_and_loses_none
         clock.now_ms += 1_000
         delay.wake()
         await eventually(lambda: store.bounds_nowait(T).end == 3)
-        third = (await stored(store))[2]
+        third = (await read_messages(store))[2]
         await delay.stop()
         store.truncate(third.physical_offset)  # the third message and the mark after it never reached the disk
     with opened(tmp_path, clock) as store:
         delay = await started(store, clock)
         await eventually(lambda: store.bounds_nowait(T).end == 5)
         await delay.stop()
-        assert await bodies_in(store) == [b"0", b"1", b"0", b"1", b"2"]
+        assert await read_bodies(store) == [b"0", b"1", b"0", b"1", b"2"]
 
 
 async def test_the_recovery_offset_never_passes_messages_that_are_being_delivered(tmp_path):
@@ -441,7 +451,7 @@ async def test_an_unreplicated_delayed_message_is_delivered_after_replication(tm
         store.replicated_to(store.written)
         await eventually(lambda: delay.count == 0)
         store.replicated_to(store.written)
-        assert await bodies_in(store) == [b"later"]
+        assert await read_bodies(store) == [b"later"]
         await delay.stop()
 
 
@@ -457,7 +467,7 @@ async def test_a_delay_longer_than_retention_delivers_once(tmp_path):
                 timed(delay, clock, b"cancelled", 5 * 24 * hour_ms, "k")
                 await delay.cancel("T", "k", clock.now_ms + 5 * 24 * hour_ms)
                 delay.schedule_level(T, Draft(body=b"level", properties=encode({"UNIQ_KEY": "level"})), 18)
-            assert delay.count <= 302, "a copy replaces what it was copied from"
+            assert delay.count <= 302, "a copy must replace its original"
             for _ in range(4):
                 clock.now_ms += 6 * hour_ms
                 for _ in range(40):  # other messages fill segments for retention to delete
@@ -468,11 +478,11 @@ async def test_a_delay_longer_than_retention_delivers_once(tmp_path):
                 await store.trim()
             if round_number in (2, 3):
                 assert store.first > 0
-                assert await bodies_in(store) in ([b"level"], [])  # retention deletes it later
+                assert await read_bodies(store) in ([b"level"], [])  # retention deletes it later
             if round_number == 5:
                 await eventually(lambda delay=delay: delay.count == 0)
                 assert store.bounds_nowait(T).end == 301
-                assert (await bodies_in(store))[-1] == b"299"
+                assert (await read_bodies(store))[-1] == b"299"
             await delay.stop()
 
 
@@ -486,7 +496,7 @@ async def test_a_crash_after_rolling_a_delayed_message_does_not_deliver_it_twice
         clock.now_ms += 13 * hour_ms
         await delay.roll()
         assert store.bounds_nowait(DELAY_QUEUES[TIMER_QUEUE_INDEX]).end == 6
-        assert await store.marks.get(f"timers.from.{TIMER_QUEUE_INDEX}") is None, "a restart reads both"
+        assert await store.marks.get(f"timers.from.{TIMER_QUEUE_INDEX}") is None, "a restart must read both"
         after_a_crash = await started(store, clock)
         assert (delay.count, after_a_crash.count) == (3, 3)
         await delay.stop()
@@ -494,7 +504,7 @@ async def test_a_crash_after_rolling_a_delayed_message_does_not_deliver_it_twice
         after_a_crash.wake()
         await eventually(lambda: after_a_crash.count == 0)
         await after_a_crash.stop()
-        assert sorted(await bodies_in(store)) == [b"0", b"1", b"2"]
+        assert sorted(await read_bodies(store)) == [b"0", b"1", b"2"]
 
 
 async def test_due_messages_larger_than_a_segment_are_delivered_in_order(tmp_path):
@@ -507,7 +517,7 @@ async def test_due_messages_larger_than_a_segment_are_delivered_in_order(tmp_pat
         delay.wake()
         await eventually(lambda: delay.count == 0)
         await delay.stop()
-        assert [body[:2] for body in await bodies_in(store)] == [b"%02d" % number for number in range(20)]
+        assert [body[:2] for body in await read_bodies(store)] == [b"%02d" % number for number in range(20)]
 
 
 # -- a store directory of RocketMQ ------------------------------------------------------------------------------------

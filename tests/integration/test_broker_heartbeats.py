@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.drafts import draft
-from tests.support.waiting import eventually
+from tests.support.drafts import make_draft
+from tests.support.wait import eventually
 
 from sparrow.broker.admin import consumer_control
 from sparrow.broker.server import BrokerServer
@@ -27,14 +27,14 @@ LOG = LogSettings(segment_bytes=1 << 20, warm_bytes=0, index_slots=1024, index_e
 
 
 @asynccontextmanager
-async def serving(path: Path, **settings: object) -> AsyncIterator[BrokerServer]:
+async def running_server(path: Path, **settings: object) -> AsyncIterator[BrokerServer]:
     async with BrokerServer(BrokerSettings(port=0, **settings), path, LOG) as server:
         yield server
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[BrokerServer]:
-    async with serving(tmp_path) as running:
+    async with running_server(tmp_path) as running:
         yield running
 
 
@@ -44,7 +44,7 @@ class Client:
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
         self.channel: Channel
-        self.heard: list[RemotingCommand] = []
+        self.requests: list[RemotingCommand] = []
         self.answers: dict[int, Callable[[RemotingCommand], RemotingCommand]] = {}
 
     async def connect(self, server: BrokerServer) -> Client:
@@ -52,44 +52,44 @@ class Client:
         return self
 
     def _serve(self, command: RemotingCommand, channel: Channel) -> None:
-        self.heard.append(command)
+        self.requests.append(command)
         if command.code in self.answers:
             channel.write(encode(self.answers[command.code](command)))
 
-    def heartbeat(self, group: str = "g", *topics: str, **more: object) -> bytes:
+    def encode_heartbeat(self, group: str = "g", *topics: str, **more: object) -> bytes:
         subscriptions = [SubscriptionData(topic, sub_version=1) for topic in topics or ("T",)]
         model = str(more.pop("message_model", "CLUSTERING"))
         consumer = ConsumerData(group, message_model=model, subscription_data_set=subscriptions)
         return bodies.write(HeartbeatData(self.client_id, consumer_data_set=[consumer], **more))
 
-    async def beat(self, group: str = "g", *topics: str, **more: object) -> RemotingCommand:
+    async def send_heartbeat(self, group: str = "g", *topics: str, **more: object) -> RemotingCommand:
         seen = await self.channel.request(
-            RequestCode.HEART_BEAT, headers.Heartbeat(), self.heartbeat(group, *topics, **more)
+            RequestCode.HEART_BEAT, headers.Heartbeat(), self.encode_heartbeat(group, *topics, **more)
         )
         assert seen.code == ResponseCode.SUCCESS, seen.remark
         return seen
 
-    def beat_as(self, language: Language, version: int) -> None:
+    def send_heartbeat_as(self, language: Language, version: int) -> None:
         """Send a one-way heartbeat as a client of another language or version."""
         frame = RemotingCommand(
-            RequestCode.HEART_BEAT, 1, ONE_WAY_FLAG, language, version, None, None, self.heartbeat()
+            RequestCode.HEART_BEAT, 1, ONE_WAY_FLAG, language, version, None, None, self.encode_heartbeat()
         )
         self.channel.write(encode(frame))
 
-    def told(self, code: int) -> list[RemotingCommand]:
-        return [command for command in self.heard if command.code == code]
+    def requests_with_code(self, code: int) -> list[RemotingCommand]:
+        return [command for command in self.requests if command.code == code]
 
-    async def ask(self, code: int, header: headers.Header | None = None, body: bytes = b"") -> RemotingCommand:
+    async def request(self, code: int, header: headers.Header | None = None, body: bytes = b"") -> RemotingCommand:
         return await self.channel.request(code, header, body)
 
     async def members(self, group: str = "g") -> list[str]:
-        found = await self.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers(group))
+        found = await self.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers(group))
         assert found.code == ResponseCode.SUCCESS, found.remark
         return bodies.read(bodies.ConsumerList, found.body).consumer_id_list
 
 
 @pytest.fixture
-async def client(server: BrokerServer) -> AsyncIterator[Callable[[str], object]]:
+async def connect_client(server: BrokerServer) -> AsyncIterator[Callable[[str], object]]:
     """Return a factory of connected clients; close them all at the end."""
     made: list[Client] = []
 
@@ -105,37 +105,37 @@ async def client(server: BrokerServer) -> AsyncIterator[Callable[[str], object]]
 # -- membership -------------------------------------------------------------------------------------------------------
 
 
-async def test_members_are_notified_when_a_member_joins_or_leaves(client):
-    one, two = await client("one"), await client("two")
-    await one.beat()
-    await two.beat()
+async def test_members_are_notified_when_a_member_joins_or_leaves(connect_client):
+    one, two = await connect_client("one"), await connect_client("two")
+    await one.send_heartbeat()
+    await two.send_heartbeat()
     assert await one.members() == await two.members() == ["one", "two"]
-    await eventually(lambda: len(one.told(40)) == 2)  # one for its own join, one for the other member's
-    assert headers.read(headers.NotifyConsumersChanged, one.told(40)[-1].ext).group == "g"
-    assert one.told(40)[-1].is_one_way
+    await eventually(lambda: len(one.requests_with_code(40)) == 2)  # one for its own join, one for the other member's
+    assert headers.read(headers.NotifyConsumersChanged, one.requests_with_code(40)[-1].ext).group == "g"
+    assert one.requests_with_code(40)[-1].is_one_way
 
-    await two.ask(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClient("two", consumer_group="g"))
-    await eventually(lambda: len(one.told(40)) == 3)
+    await two.request(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClient("two", consumer_group="g"))
+    await eventually(lambda: len(one.requests_with_code(40)) == 3)
     assert await one.members() == ["one"]
 
 
-async def test_a_repeated_heartbeat_notifies_no_member(client):
-    one, two = await client("one"), await client("two")
-    await one.beat()
-    await two.beat()
-    await eventually(lambda: len(one.told(40)) == 2)
-    await two.beat()
-    await two.beat()
+async def test_a_repeated_heartbeat_notifies_no_member(connect_client):
+    one, two = await connect_client("one"), await connect_client("two")
+    await one.send_heartbeat()
+    await two.send_heartbeat()
+    await eventually(lambda: len(one.requests_with_code(40)) == 2)
+    await two.send_heartbeat()
+    await two.send_heartbeat()
     await one.members()  # a response on the same connection: earlier notifications have arrived
-    assert len(one.told(40)) == 2
+    assert len(one.requests_with_code(40)) == 2
 
 
-async def test_a_client_that_disconnects_is_removed_at_once(client, server):
-    one, two = await client("one"), await client("two")
-    await one.beat()
-    await two.beat(producer_data_set=[ProducerData("p")])
+async def test_a_client_that_disconnects_is_removed_at_once(connect_client, server):
+    one, two = await connect_client("one"), await connect_client("two")
+    await one.send_heartbeat()
+    await two.send_heartbeat(producer_data_set=[ProducerData("p")])
     two.channel.abort()
-    await eventually(lambda: len(one.told(40)) == 3)
+    await eventually(lambda: len(one.requests_with_code(40)) == 3)
     assert await one.members() == ["one"]
     assert server.broker.clients.producers("p") == []
 
@@ -144,72 +144,72 @@ async def test_a_client_that_disconnects_while_its_group_is_created_is_no_member
     log = LOG.model_copy(update={"flush": "sync"})  # makes the creation of a group slow
     async with BrokerServer(BrokerSettings(port=0), tmp_path, log) as server:
         hasty = await Client("hasty").connect(server)
-        hasty.beat_as(Language.JAVA, ADVERTISED_VERSION)
+        hasty.send_heartbeat_as(Language.JAVA, ADVERTISED_VERSION)
         hasty.channel.close()
         await eventually(lambda: server.broker.groups.get("g"))
         await eventually(lambda: not server.broker.clients.has_consumers("g"))
 
 
-async def test_a_group_is_offline_after_its_last_member_leaves(client):
-    one = await client("one")
-    await one.beat()
-    await one.ask(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClient("one", consumer_group="g"))
-    found = await one.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers("g"))
+async def test_a_group_is_offline_after_its_last_member_leaves(connect_client):
+    one = await connect_client("one")
+    await one.send_heartbeat()
+    await one.request(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClient("one", consumer_group="g"))
+    found = await one.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers("g"))
     assert (found.code, found.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer of group 'g' is online")
 
 
-async def test_broadcast_consumers_are_not_notified_of_membership_changes(client):
-    one, two = await client("one"), await client("two")
-    await one.beat(message_model="BROADCASTING")
-    await two.beat(message_model="BROADCASTING")
+async def test_broadcast_consumers_are_not_notified_of_membership_changes(connect_client):
+    one, two = await connect_client("one"), await connect_client("two")
+    await one.send_heartbeat(message_model="BROADCASTING")
+    await two.send_heartbeat(message_model="BROADCASTING")
     assert await one.members() == ["one", "two"]
-    assert one.told(40) == []
+    assert one.requests_with_code(40) == []
 
 
 async def test_a_client_without_heartbeats_is_disconnected_after_the_timeout(tmp_path):
-    async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
+    async with running_server(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         mute, lively = await Client("mute").connect(server), await Client("lively").connect(server)
-        await lively.beat()
-        await mute.beat()
+        await lively.send_heartbeat()
+        await mute.send_heartbeat()
         async with asyncio.timeout(10):
             while mute.channel.is_open:
-                await lively.beat()
+                await lively.send_heartbeat()
         assert lively.channel.is_open
         assert await lively.members() == ["lively"]
         lively.channel.close()
 
 
 async def test_a_client_leaves_a_group_that_its_heartbeats_no_longer_contain(tmp_path):
-    async with serving(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
+    async with running_server(tmp_path, client_timeout_ms=600, scan_interval_ms=10) as server:
         one, two = await Client("one").connect(server), await Client("two").connect(server)
-        await one.beat("g")
-        await one.beat("h")
-        await two.beat("h")
-        await eventually(lambda: len(two.told(40)) == 1)
+        await one.send_heartbeat("g")
+        await one.send_heartbeat("h")
+        await two.send_heartbeat("h")
+        await eventually(lambda: len(two.requests_with_code(40)) == 1)
         async with asyncio.timeout(10):
-            while len(two.told(40)) < 2:
-                await one.beat("g")
-                await two.beat("h")
+            while len(two.requests_with_code(40)) < 2:
+                await one.send_heartbeat("g")
+                await two.send_heartbeat("h")
         assert await two.members("h") == ["two"]
         assert await two.members("g") == ["one"]
         one.channel.close()
         two.channel.close()
 
 
-async def test_a_heartbeat_creates_a_new_group_and_its_retry_topic(client, server):
-    one = await client("one")
-    await one.beat("brand-new")
+async def test_a_heartbeat_creates_a_new_group_and_its_retry_topic(connect_client, server):
+    one = await connect_client("one")
+    await one.send_heartbeat("brand-new")
     assert server.broker.groups.get("brand-new") == Group(name="brand-new")
     retry = server.broker.topics["%RETRY%brand-new"]
     assert (retry.read_queues, retry.write_queues, retry.permission) == (1, 1, 6)
 
 
 async def test_a_heartbeat_skips_an_unknown_group_when_auto_creation_is_off(tmp_path):
-    async with serving(tmp_path, auto_create_groups=False) as server:
+    async with running_server(tmp_path, auto_create_groups=False) as server:
         one = await Client("one").connect(server)
         await server.broker.groups.put(Group(name="known", retry_queues=3))
-        await one.beat("unknown")
-        await one.beat("known")
+        await one.send_heartbeat("unknown")
+        await one.send_heartbeat("known")
         assert not server.broker.clients.has_consumers("unknown")
         assert "%RETRY%unknown" not in server.broker.topics
         assert server.broker.clients.has_consumers("known")
@@ -217,17 +217,19 @@ async def test_a_heartbeat_skips_an_unknown_group_when_auto_creation_is_off(tmp_
         one.channel.close()
 
 
-async def test_a_v2_heartbeat_without_subscriptions_keeps_the_known_ones(client, server):
-    one = await client("one")
+async def test_a_v2_heartbeat_without_subscriptions_keeps_the_known_ones(connect_client, server):
+    one = await connect_client("one")
 
     def said(seen: RemotingCommand) -> headers.HeartbeatResponse:
         return headers.read(headers.HeartbeatResponse, seen.ext)
 
-    first = await one.beat(heartbeat_fingerprint=5, without_sub=True)
+    first = await one.send_heartbeat(heartbeat_fingerprint=5, without_sub=True)
     assert said(first) == headers.HeartbeatResponse(supports_v2=True, subscription_changed=True)
     assert server.broker.clients.subscription_filter("g", "T") is None
-    assert not said(await one.beat(heartbeat_fingerprint=5)).subscription_changed
-    assert not said(await one.beat("g", "other", heartbeat_fingerprint=5, without_sub=True)).subscription_changed
+    assert not said(await one.send_heartbeat(heartbeat_fingerprint=5)).subscription_changed
+    assert not said(
+        await one.send_heartbeat("g", "other", heartbeat_fingerprint=5, without_sub=True)
+    ).subscription_changed
     assert server.broker.clients.subscription_filter("g", "T") is not None
     assert first.version >= 233  # older than this, Java does not pull by SQL92
 
@@ -248,62 +250,64 @@ async def test_a_v2_heartbeat_without_subscriptions_keeps_the_known_ones(client,
         (RequestCode.CHECK_CLIENT_CONFIG, b"nonsense"),
     ],
 )
-async def test_a_malformed_body_is_refused_and_the_connection_stays_open(client, code, body):
-    one = await client("one")
-    refusal = await one.ask(code, None, body)
+async def test_a_malformed_body_is_refused_and_the_connection_stays_open(connect_client, code, body):
+    one = await connect_client("one")
+    refusal = await one.request(code, None, body)
     assert refusal.code == ResponseCode.SYSTEM_ERROR
     assert "cannot be read" in refusal.remark
-    await one.beat()
+    await one.send_heartbeat()
 
 
-async def test_invalid_sql92_is_refused_by_the_config_check_and_the_heartbeat(client, server):
-    one = await client("one")
+async def test_invalid_sql92_is_refused_by_the_config_check_and_the_heartbeat(connect_client, server):
+    one = await connect_client("one")
     by_sql = SubscriptionData("S", "a >", "SQL92", 1)
-    asked = await one.ask(
+    asked = await one.request(
         RequestCode.CHECK_CLIENT_CONFIG, None, bodies.write(bodies.ClientConfigCheck("one", "g", by_sql))
     )
     assert asked.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "a >" in asked.remark
     data = ConsumerData("g", subscription_data_set=[by_sql, SubscriptionData("T", sub_version=1)])
-    beaten = await one.ask(RequestCode.HEART_BEAT, None, bodies.write(HeartbeatData("one", consumer_data_set=[data])))
+    beaten = await one.request(
+        RequestCode.HEART_BEAT, None, bodies.write(HeartbeatData("one", consumer_data_set=[data]))
+    )
     assert (beaten.code, beaten.remark) == (asked.code, asked.remark)
     assert await one.members() == ["one"]
     assert server.broker.clients.subscription_filter("g", "T") is not None
 
 
-async def test_a_tag_subscription_passes_the_config_check(client):
-    one = await client("one")
+async def test_a_tag_subscription_passes_the_config_check(connect_client):
+    one = await connect_client("one")
     check = bodies.ClientConfigCheck("one", "g", SubscriptionData("T", "a || b"))
-    assert (await one.ask(RequestCode.CHECK_CLIENT_CONFIG, None, bodies.write(check))).code == ResponseCode.SUCCESS
+    assert (await one.request(RequestCode.CHECK_CLIENT_CONFIG, None, bodies.write(check))).code == ResponseCode.SUCCESS
 
 
 # -- queue locks ------------------------------------------------------------------------------------------------------
 
 
-async def test_only_one_client_of_a_group_holds_the_lock_of_a_queue(client):
-    one, two = await client("one"), await client("two")
+async def test_only_one_client_of_a_group_holds_the_lock_of_a_queue(connect_client):
+    one, two = await connect_client("one"), await connect_client("two")
     queues = [QueueRef("T", "sparrow", number) for number in range(2)]
 
     async def lock(who: Client) -> list[QueueRef]:
-        held = await who.ask(RequestCode.LOCK_BATCH_MQ, None, bodies.write(LockQueues("g", who.client_id, queues)))
+        held = await who.request(RequestCode.LOCK_BATCH_MQ, None, bodies.write(LockQueues("g", who.client_id, queues)))
         return bodies.read(bodies.LockedQueues, held.body).locked
 
     assert await lock(one) == queues
     assert await lock(two) == []
     give_back = bodies.write(LockQueues("g", "one", queues[:1]))
-    assert (await one.ask(RequestCode.UNLOCK_BATCH_MQ, None, give_back)).code == ResponseCode.SUCCESS
+    assert (await one.request(RequestCode.UNLOCK_BATCH_MQ, None, give_back)).code == ResponseCode.SUCCESS
     assert await lock(two) == queues[:1]
 
 
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-async def test_tools_list_the_consumer_connections_of_a_group(client):
-    one, tool = await client("one"), await client("tool")
-    none = await tool.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.GetConsumerConnections("g"))
+async def test_tools_list_the_consumer_connections_of_a_group(connect_client):
+    one, tool = await connect_client("one"), await connect_client("tool")
+    none = await tool.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.GetConsumerConnections("g"))
     assert (none.code, none.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "no consumer of group 'g' is online")
-    await one.beat("g", "T", "U")
-    found = await tool.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.GetConsumerConnections("g"))
+    await one.send_heartbeat("g", "T", "U")
+    found = await tool.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.GetConsumerConnections("g"))
     told = bodies.read(bodies.ConsumerConnections, found.body)
     (connection,) = told.connection_set
     assert (connection.client_id, connection.language, connection.version) == ("one", "PYTHON", ADVERTISED_VERSION)
@@ -312,15 +316,15 @@ async def test_tools_list_the_consumer_connections_of_a_group(client):
     assert (told.message_model, told.consume_type) == ("CLUSTERING", "CONSUME_PASSIVELY")
 
 
-async def test_tools_list_the_producer_connections_of_a_group(client):
-    one, tool = await client("one"), await client("tool")
-    none = await tool.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.GetProducerConnections("p"))
+async def test_tools_list_the_producer_connections_of_a_group(connect_client):
+    one, tool = await connect_client("one"), await connect_client("tool")
+    none = await tool.request(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.GetProducerConnections("p"))
     assert (none.code, none.remark) == (ResponseCode.SYSTEM_ERROR, "no producer of group 'p' is online")
-    await one.beat(producer_data_set=[ProducerData("p")])
-    found = await tool.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.GetProducerConnections("p"))
+    await one.send_heartbeat(producer_data_set=[ProducerData("p")])
+    found = await tool.request(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.GetProducerConnections("p"))
     (connection,) = bodies.read(bodies.ProducerConnections, found.body).connection_set
     assert connection.client_id == "one"
-    every = await tool.ask(RequestCode.GET_ALL_PRODUCER_INFO)
+    every = await tool.request(RequestCode.GET_ALL_PRODUCER_INFO)
     table = bodies.read(bodies.ProducerTable, every.body).data
     assert [(group, entry.client_id) for group, entries in table.items() for entry in entries] == [("p", "one")]
 
@@ -333,7 +337,7 @@ async def five_messages(server: BrokerServer) -> list[int]:
     """Store five messages in queue 0 of T and commit offset 3 for group g; return their physical offsets."""
     store = server.broker.store
     await server.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
-    appended = await store.append(Queue("T", 0), [draft(f"m{number}", tags="a") for number in range(5)])
+    appended = await store.append(Queue("T", 0), [make_draft(f"m{number}", tags="a") for number in range(5)])
     await store.offsets.commit("g", Queue("T", 0), 3)
     await store.offsets.commit("g", Queue("T", 1), 0)
     return list(appended.physical_offsets)
@@ -362,15 +366,15 @@ def table(command: RemotingCommand) -> dict[int, int]:
     ],
 )
 @pytest.mark.usefixtures("five_messages")
-async def test_an_offset_reset_is_sent_to_every_member(client, server, asked, offsets):
-    one, two, tool = await client("one"), await client("two"), await client("tool")
-    await one.beat()
-    await two.beat()
-    said = await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
+async def test_an_offset_reset_is_sent_to_every_member(connect_client, server, asked, offsets):
+    one, two, tool = await connect_client("one"), await connect_client("two"), await connect_client("tool")
+    await one.send_heartbeat()
+    await two.send_heartbeat()
+    said = await tool.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
     assert table(said) == offsets
     for member in (one, two):
-        await eventually(lambda member=member: member.told(220))
-        (told,) = member.told(220)
+        await eventually(lambda member=member: member.requests_with_code(220))
+        (told,) = member.requests_with_code(220)
         assert table(told) == offsets
         assert told.is_one_way
         header = headers.read(headers.ResetOffset, told.ext)
@@ -380,21 +384,21 @@ async def test_an_offset_reset_is_sent_to_every_member(client, server, asked, of
 
 
 @pytest.mark.usefixtures("five_messages")
-async def test_an_offset_reset_reaches_a_cpp_client_as_a_list(client, server):
-    one, tool = await client("one"), await client("tool")
-    one.beat_as(Language.CPP, ADVERTISED_VERSION)
+async def test_an_offset_reset_reaches_a_cpp_client_as_a_list(connect_client, server):
+    one, tool = await connect_client("one"), await connect_client("tool")
+    one.send_heartbeat_as(Language.CPP, ADVERTISED_VERSION)
     await eventually(lambda: server.broker.clients.has_consumers("g"))
-    await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0, queue_id=0))
-    await eventually(lambda: one.told(220))
-    (told,) = one.told(220)
+    await tool.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0, queue_id=0))
+    await eventually(lambda: one.requests_with_code(220))
+    (told,) = one.requests_with_code(220)
     listed = bodies.read(bodies.OffsetList, told.body).offset_table
     assert listed == [bodies.OffsetListEntry("sparrow", "T", 0, 0)]
 
 
 @pytest.mark.usefixtures("five_messages")
-async def test_an_offset_reset_of_an_offline_group_is_refused(client):
-    tool = await client("tool")
-    said = await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0))
+async def test_an_offset_reset_of_an_offline_group_is_refused(connect_client):
+    tool = await connect_client("tool")
+    said = await tool.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0))
     assert said.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
@@ -408,33 +412,33 @@ async def test_an_offset_reset_of_an_offline_group_is_refused(client):
     ],
 )
 @pytest.mark.usefixtures("five_messages")
-async def test_an_invalid_offset_reset_is_refused_and_sent_to_no_member(client, asked, code, words):
-    one, tool = await client("one"), await client("tool")
-    await one.beat()
-    said = await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
+async def test_an_invalid_offset_reset_is_refused_and_sent_to_no_member(connect_client, asked, code, words):
+    one, tool = await connect_client("one"), await connect_client("tool")
+    await one.send_heartbeat()
+    said = await tool.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
     assert said.code == code
     assert words in said.remark
     await one.members()
-    assert one.told(220) == []
+    assert one.requests_with_code(220) == []
 
 
 @pytest.mark.usefixtures("five_messages")
-async def test_an_offset_reset_is_refused_if_one_member_is_too_old(client, server):
-    one, old, tool = await client("one"), await client("old"), await client("tool")
-    await one.beat()
-    old.beat_as(Language.JAVA, consumer_control.RESET_SINCE_VERSION - 1)
+async def test_an_offset_reset_is_refused_if_one_member_is_too_old(connect_client, server):
+    one, old, tool = await connect_client("one"), await connect_client("old"), await connect_client("tool")
+    await one.send_heartbeat()
+    old.send_heartbeat_as(Language.JAVA, consumer_control.RESET_SINCE_VERSION - 1)
     await eventually(lambda: server.broker.clients.find_consumer("g", "old"))
     for code, header in (
         (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0)),
         (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g")),
         (RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "old")),
     ):
-        said = await tool.ask(code, header)
+        said = await tool.request(code, header)
         assert said.code == ResponseCode.SYSTEM_ERROR
         assert "'old'" in said.remark
         assert "too old" in said.remark
     await one.members()
-    assert one.told(220) == one.told(221) == []
+    assert one.requests_with_code(220) == one.requests_with_code(221) == []
 
 
 # -- remote control: status requests ----------------------------------------------------------------------------------
@@ -446,15 +450,15 @@ def at(offset: int) -> Callable[[RemotingCommand], RemotingCommand]:
     return lambda command: response_to(command, ResponseCode.SUCCESS, None, bodies.write(status), None)
 
 
-async def test_consumer_status_contains_the_offsets_of_the_members(client):
-    one, two, tool = await client("one"), await client("two"), await client("tool")
+async def test_consumer_status_contains_the_offsets_of_the_members(connect_client):
+    one, two, tool = await connect_client("one"), await connect_client("two"), await connect_client("tool")
     one.answers[221], two.answers[221] = at(7), at(8)
-    await one.beat()
-    await two.beat()
+    await one.send_heartbeat()
+    await two.send_heartbeat()
 
     async def ask(client_id: str | None) -> dict[str, list[int]]:
         header = headers.GetConsumerStatus("T", "g", client_id)
-        said = await tool.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+        said = await tool.request(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
         assert said.code == ResponseCode.SUCCESS, said.remark
         found = bodies.read(bodies.ConsumerStatus, said.body).consumer_table
         return {name: list(offsets.values()) for name, offsets in found.items()}
@@ -463,42 +467,42 @@ async def test_consumer_status_contains_the_offsets_of_the_members(client):
     assert await ask("two") == {"two": [8]}
 
 
-async def test_consumer_status_omits_members_that_do_not_answer(client, monkeypatch):
+async def test_consumer_status_omits_members_that_do_not_answer(connect_client, monkeypatch):
     monkeypatch.setattr(consumer_control, "STATUS_TIMEOUT_MS", 50)
-    one, mute, tool = await client("one"), await client("mute"), await client("tool")
+    one, mute, tool = await connect_client("one"), await connect_client("mute"), await connect_client("tool")
     one.answers[221] = at(7)
-    await one.beat()
-    await mute.beat()
-    said = await tool.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g"))
+    await one.send_heartbeat()
+    await mute.send_heartbeat()
+    said = await tool.request(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g"))
     assert set(bodies.read(bodies.ConsumerStatus, said.body).consumer_table) == {"one"}
-    alone = await tool.ask(
+    alone = await tool.request(
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g", "mute")
     )
     assert alone.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
-async def test_a_response_of_a_client_is_relayed_unchanged(client):
-    one, tool = await client("one"), await client("tool")
-    await one.beat()
+async def test_a_response_of_a_client_is_relayed_unchanged(connect_client):
+    one, tool = await connect_client("one"), await connect_client("tool")
+    await one.send_heartbeat()
     for code, remark, body in ((0, None, b'{"anything":{1:"goes"}}'), (1, "not today", b"")):
         one.answers[307] = lambda command, said=(code, None, body, remark): response_to(command, *said)
         header = headers.GetConsumerRunningInfo("g", "one", True)
-        said = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        said = await tool.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
         assert (said.code, said.remark, bytes(said.body)) == (code, remark, body)
-        assert headers.read(headers.GetConsumerRunningInfo, one.told(307)[-1].ext) == header
+        assert headers.read(headers.GetConsumerRunningInfo, one.requests_with_code(307)[-1].ext) == header
 
 
-async def test_a_client_consumes_a_message_on_request(client, five_messages, server):
-    one, tool = await client("one"), await client("tool")
+async def test_a_client_consumes_a_message_on_request(connect_client, five_messages, server):
+    one, tool = await connect_client("one"), await connect_client("tool")
     result = bodies.ConsumeDirectlyResult("CR_SUCCESS", spent_time_mills=1)
     one.answers[309] = lambda command: response_to(command, 0, None, bodies.write(result), None)
-    await one.beat()
+    await one.send_heartbeat()
     message_id = format_offset_id(server.address.as_host(), five_messages[2])
     for client_id in ("one", None):
         header = headers.ConsumeMessageDirectly("g", client_id, message_id, topic="T")
-        said = await tool.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        said = await tool.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
         assert bodies.read(bodies.ConsumeDirectlyResult, said.body) == result
-        told = one.told(309)[-1]
+        told = one.requests_with_code(309)[-1]
         (message,) = record.decode_all(bytes(told.body))
         assert (message.body, message.topic, message.queue_offset) == (b"m2", "T", 2)
         assert headers.read(headers.ConsumeMessageDirectly, told.ext).broker_name == "sparrow"
@@ -512,35 +516,37 @@ async def test_a_client_consumes_a_message_on_request(client, five_messages, ser
         ("7F00000100002A9F000000007FFFFFFF", "does not exist"),
     ],
 )
-async def test_consuming_an_unknown_message_directly_is_refused(client, message_id, words):
-    one, tool = await client("one"), await client("tool")
-    await one.beat()
-    said = await tool.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeMessageDirectly("g", "one", message_id))
+async def test_consuming_an_unknown_message_directly_is_refused(connect_client, message_id, words):
+    one, tool = await connect_client("one"), await connect_client("tool")
+    await one.send_heartbeat()
+    said = await tool.request(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeMessageDirectly("g", "one", message_id)
+    )
     assert said.code == ResponseCode.SYSTEM_ERROR
     assert words in said.remark
     await one.members()
-    assert one.told(309) == []
+    assert one.requests_with_code(309) == []
 
 
-async def test_a_relayed_request_times_out_if_the_client_does_not_answer(client, monkeypatch):
+async def test_a_relayed_request_times_out_if_the_client_does_not_answer(connect_client, monkeypatch):
     monkeypatch.setattr(consumer_control, "RELAY_TIMEOUT_MS", 50)
-    mute, tool = await client("mute"), await client("tool")
-    await mute.beat()
-    said = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "mute"))
+    mute, tool = await connect_client("mute"), await connect_client("tool")
+    await mute.send_heartbeat()
+    said = await tool.request(RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "mute"))
     assert said.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert "'mute'" in said.remark
 
 
-async def test_a_relayed_request_fails_if_the_client_disconnects(client):
-    rude, tool = await client("rude"), await client("tool")
-    await rude.beat()
+async def test_a_relayed_request_fails_if_the_client_disconnects(connect_client):
+    rude, tool = await connect_client("rude"), await connect_client("tool")
+    await rude.send_heartbeat()
 
     def hang_up(command: RemotingCommand) -> RemotingCommand:
         rude.channel.abort()
         return response_to(command, 0, None, b"", None)
 
     rude.answers[307] = hang_up
-    said = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "rude"))
+    said = await tool.request(RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "rude"))
     assert said.code == ResponseCode.SYSTEM_ERROR
     assert "no connection" in said.remark
 
@@ -555,8 +561,8 @@ async def test_a_relayed_request_fails_if_the_client_disconnects(client):
         (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g")),
     ],
 )
-async def test_a_relayed_request_to_an_offline_client_is_refused(client, code, header):
-    tool = await client("tool")
-    said = await tool.ask(code, header)
+async def test_a_relayed_request_to_an_offline_client_is_refused(connect_client, code, header):
+    tool = await connect_client("tool")
+    said = await tool.request(code, header)
     assert said.code == ResponseCode.SYSTEM_ERROR
     assert said.remark.endswith("online")

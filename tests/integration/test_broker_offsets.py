@@ -1,9 +1,9 @@
 """Committed offsets and queue bounds: requests 14, 15 and 29 to 32."""
 
 import pytest
-from tests.support.asking import Clock
-from tests.support.platforms import SMALL_LOG, broker_settings, channel_to, log_store_of, pull, running_broker, send
-from tests.support.wires import wire_to
+from tests.support.broker_client import Clock
+from tests.support.platforms import SMALL_LOG, broker_settings, log_store_of, open_channel, pull, running_broker, send
+from tests.support.raw_connection import open_raw_connection
 
 from sparrow.broker.server import BrokerServer
 from sparrow.model.queue import Queue
@@ -37,7 +37,7 @@ async def server(tmp_path, clock):
 
 @pytest.fixture
 async def channel(server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         yield channel
 
 
@@ -112,26 +112,26 @@ async def test_a_commit_creates_its_group_unless_auto_creation_is_off(server, ch
     assert server.broker.groups.get("fresh") is not None
     assert await commit(channel, 1, group="il legal") == ResponseCode.INVALID_PARAMETER
     async with running_broker(tmp_path / "strict", auto_create_groups=False) as strict:
-        async with channel_to(strict.address) as other:
+        async with open_channel(strict.address) as other:
             await send(other, "T", b"x")
             assert await commit(other, 1) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             assert await commit(other, 1, group="TOOLS_CONSUMER") == 0
 
 
 async def test_one_way_commits_are_applied_and_not_answered(server, channel):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         for offset in (1, 2):
             wire.write(RemotingCommand(15, 1, ONE_WAY_FLAG, ext=headers.write(CommitOffset("g", "T", 0, offset))))
-        answer = await wire.ask(RemotingCommand(14, 2, ext=headers.write(QueryOffset("g", "T", 0))))
+        answer = await wire.request(RemotingCommand(14, 2, ext=headers.write(QueryOffset("g", "T", 0))))
         assert (answer.opaque, headers.read(OffsetResponse, answer.ext).offset) == (2, 2)
 
 
 async def test_committed_offsets_survive_a_restart_of_the_broker(tmp_path):
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"x")
         await commit(channel, 1)
         await pull(channel, "T", 0, 1, group="puller", commit=1)
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         assert await committed(channel) == 1
         assert await committed(channel, group="puller") == 1
         assert server.broker.groups.get("g") is not None
@@ -159,7 +159,7 @@ async def test_queue_bounds_are_returned_and_are_0_for_empty_and_unknown_queues(
 
 async def test_the_max_offset_excludes_unreplicated_messages(tmp_path):
     log = SMALL_LOG.model_copy(update={"visible_after": "replicated"})
-    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"not shipped yet")
         assert await ask(channel, RequestCode.GET_MAX_OFFSET, QueueRequest("T", 0)) == 0
         assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.asking import LOG, Asking, Clock, asking
-from tests.support.platforms import channel_to, named, running_platform, send, send_batch, try_send
-from tests.support.waiting import eventually
+from tests.support.broker_client import LOG, BrokerClient, Clock, running_broker_client
+from tests.support.platforms import encode_properties, open_channel, running_platform, send, send_batch, try_send
+from tests.support.wait import eventually
 
 from sparrow.broker.server import BrokerServer
 from sparrow.model.message import StoredMessage
@@ -37,7 +37,7 @@ IN_TRANSACTION = 4
 COMMIT = 8
 
 
-def a_topic(name: str = "T", **changes: object) -> UpdateTopic:
+def topic_request(name: str = "T", **changes: object) -> UpdateTopic:
     fields = {
         "topic": name,
         "template_topic": "TBW102",
@@ -51,32 +51,32 @@ def a_topic(name: str = "T", **changes: object) -> UpdateTopic:
     return UpdateTopic(**(fields | changes))
 
 
-class Desk:
+class LanesClient:
     """One client of a broker that has a topic with lanes."""
 
-    def __init__(self, client: Asking, clock: Clock) -> None:
+    def __init__(self, client: BrokerClient, clock: Clock) -> None:
         self.client, self.clock, self.channel, self.store = client, clock, client.channel, client.broker.store
 
-    async def make(self, **changes: object) -> TopicConfig:
-        await self.client.done(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
-        return await self.client.told(TopicConfig, RequestCode.GET_TOPIC_CONFIG, TopicRequest("T"))
+    async def update_topic(self, **changes: object) -> TopicConfig:
+        await self.client.request_ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_request(**changes))
+        return await self.client.request_body(TopicConfig, RequestCode.GET_TOPIC_CONFIG, TopicRequest("T"))
 
     async def send(
         self, priority: Priority | None, body: bytes = b"", part: int = 0, **said: str
     ) -> SendMessageResponse:
         word = {} if priority is None else {"PRIORITY": priority.label}
-        return await send(self.channel, "T", body, part, named(**word, **said))
+        return await send(self.channel, "T", body, part, encode_properties(**word, **said))
 
-    async def fill(self, priority: Priority, count: int, part: int = 0) -> None:
-        members = [(b"%d" % number, named(PRIORITY=priority.label).encode()) for number in range(count)]
+    async def send_many(self, priority: Priority, count: int, part: int = 0) -> None:
+        members = [(b"%d" % number, encode_properties(PRIORITY=priority.label).encode()) for number in range(count)]
         await send_batch(self.channel, "T", members, part)
 
-    async def stored(self, queue_id: int) -> list[StoredMessage]:
+    async def read_stored(self, queue_id: int) -> list[StoredMessage]:
         found = await self.store.read(Queue("T", queue_id), 0, count_max=1_000)
         return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
 
-    async def bodies_in(self, queue_id: int) -> list[bytes]:
-        return [message.body for message in await self.stored(queue_id)]
+    async def read_bodies(self, queue_id: int) -> list[bytes]:
+        return [message.body for message in await self.read_stored(queue_id)]
 
     async def pop(self, count: int = 32, *, poll_ms: int = 0, queue_id: int = -1) -> list[StoredMessage]:
         header = PopMessage("G", "T", queue_id, count, 600_000, poll_ms, self.clock(), init_mode=0)
@@ -84,32 +84,32 @@ class Desk:
         assert answer.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), answer.remark
         return record.decode_all(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
 
-    async def lanes_popped(self, count: int = 32) -> Counter[Priority]:
+    async def pop_and_count_lanes(self, count: int = 32) -> Counter[Priority]:
         return Counter(Priority(message.queue_id % 3) for message in await self.pop(count))
 
 
 @asynccontextmanager
-async def desk_at(path: Path, **settings: object) -> AsyncIterator[Desk]:
+async def running_lanes_client(path: Path, **settings: object) -> AsyncIterator[LanesClient]:
     clock = Clock()
-    async with asking(path / "store", clock, **settings) as client:
-        desk = Desk(client, clock)
-        await desk.make()
-        yield desk
+    async with running_broker_client(path / "store", clock, **settings) as client:
+        lanes = LanesClient(client, clock)
+        await lanes.update_topic()
+        yield lanes
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk_at(tmp_path) as desk:
-        yield desk
+async def lanes(tmp_path: Path) -> AsyncIterator[LanesClient]:
+    async with running_lanes_client(tmp_path) as lanes:
+        yield lanes
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_with_lanes_is_created_and_gets_more_write_queues(desk):
-    config = await desk.make()
+async def test_a_topic_with_lanes_is_created_and_gets_more_write_queues(lanes):
+    config = await lanes.update_topic()
     assert (config.write_queue_nums, config.read_queue_nums, config.topic_sys_flag) == (2, 6, LANES_SYS_FLAG)
-    config = await desk.make(write_queues=4, read_queues=12, permission=4)
+    config = await lanes.update_topic(write_queues=4, read_queues=12, permission=4)
     assert (config.write_queue_nums, config.read_queue_nums, config.perm) == (4, 12, 4)
 
 
@@ -125,60 +125,60 @@ async def test_a_topic_with_lanes_is_created_and_gets_more_write_queues(desk):
         ({"sys_flag": -1}, "-1 is not a topic flag"),
     ],
 )
-async def test_a_topic_change_that_breaks_lanes_is_refused(desk, changes, why):
-    before = list(desk.client.broker.topics)
-    _, remark = await desk.client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
+async def test_a_topic_change_that_breaks_lanes_is_refused(lanes, changes, why):
+    before = list(lanes.client.broker.topics)
+    _, remark = await lanes.client.request_refused(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_request(**changes))
     assert why in remark
-    assert list(desk.client.broker.topics) == before
+    assert list(lanes.client.broker.topics) == before
 
 
-async def test_adding_lanes_to_an_ordinary_topic_is_refused(desk):
-    await send(desk.channel, "ordinary", b"x")
-    _, remark = await desk.client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic("ordinary"))
+async def test_adding_lanes_to_an_ordinary_topic_is_refused(lanes):
+    await send(lanes.channel, "ordinary", b"x")
+    _, remark = await lanes.client.request_refused(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_request("ordinary"))
     assert "topic 'ordinary' has no lanes, and that cannot change" in remark
 
 
 async def test_lanes_and_their_messages_survive_a_restart(tmp_path):
-    async with desk_at(tmp_path) as desk:
-        await desk.send(LOW, b"x", part=1)
-    async with asking(tmp_path / "store", Clock()) as client:
-        desk = Desk(client, Clock())
-        assert [message.body for message in await desk.pop()] == [b"x"]
-        assert (await desk.send(HIGH, part=1)).queue_id == 3
+    async with running_lanes_client(tmp_path) as lanes:
+        await lanes.send(LOW, b"x", part=1)
+    async with running_broker_client(tmp_path / "store", Clock()) as client:
+        lanes = LanesClient(client, Clock())
+        assert [message.body for message in await lanes.pop()] == [b"x"]
+        assert (await lanes.send(HIGH, part=1)).queue_id == 3
 
 
-async def test_topic_stats_contain_the_bounds_of_every_lane(desk):
+async def test_topic_stats_contain_the_bounds_of_every_lane(lanes):
     for priority in Priority:
-        await desk.fill(priority, 1 + priority, part=1)
-    stats = await desk.client.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
-    name = desk.client.broker.name
+        await lanes.send_many(priority, 1 + priority, part=1)
+    stats = await lanes.client.request_body(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
+    name = lanes.client.broker.name
     ends = {queue.queue_id: bounds.max_offset for queue, bounds in stats.offset_table.items()}
     assert ends == {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
     assert QueueRef("T", name, 5) in stats.offset_table
 
 
-async def test_an_offset_reset_covers_every_lane(desk):
+async def test_an_offset_reset_covers_every_lane(lanes):
     for priority in Priority:
-        await desk.fill(priority, 2, part=1)
-        await desk.client.commit("G", Queue("T", 3 + priority), 2)
-    await desk.client.subscribe("G", T="*")
+        await lanes.send_many(priority, 2, part=1)
+        await lanes.client.commit("G", Queue("T", 3 + priority), 2)
+    await lanes.client.subscribe("G", T="*")
     header = headers.ResetOffset("T", "G", 0, True)
-    said = await desk.client.told(bodies.OffsetTable, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    said = await lanes.client.request_body(bodies.OffsetTable, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
     assert {queue.queue_id: offset for queue, offset in said.offset_table.items()} == dict.fromkeys(range(6), 0)
 
 
-async def test_consume_time_spans_cover_every_lane(desk):
-    await desk.fill(LOW, 1, part=1)
+async def test_consume_time_spans_cover_every_lane(lanes):
+    await lanes.send_many(LOW, 1, part=1)
     header = headers.GetConsumeTimeSpans("T", "G")
-    said = await desk.client.told(bodies.ConsumeTimeSpans, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+    said = await lanes.client.request_body(bodies.ConsumeTimeSpans, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
     assert [span.message_queue.queue_id for span in said.consume_time_span_set] == list(range(6))
 
 
 async def test_routes_contain_the_lane_flag_and_the_queue_counts(tmp_path):
-    async with running_platform(tmp_path) as platform, channel_to(platform.broker.address) as broker:
-        answer = await broker.request(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(), timeout_ms=10_000)
+    async with running_platform(tmp_path) as platform, open_channel(platform.broker.address) as broker:
+        answer = await broker.request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_request(), timeout_ms=10_000)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        async with channel_to(platform.name_server.address) as naming:
+        async with open_channel(platform.name_server.address) as naming:
             answer = await naming.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"), timeout_ms=10_000)
         (queues,) = bodies.read(RouteData, answer.body).queue_datas
         assert (queues.write_queue_nums, queues.read_queue_nums, queues.topic_sys_flag) == (2, 6, LANES_SYS_FLAG)
@@ -190,184 +190,187 @@ async def test_routes_contain_the_lane_flag_and_the_queue_counts(tmp_path):
 
 @pytest.mark.parametrize(("priority", "lane"), [(None, MIDDLE), *((each, each) for each in Priority)])
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_a_send_stores_in_the_lane_of_its_priority_and_returns_its_queue_id(desk, priority, lane, part):
-    sent = await desk.send(priority, b"x", part)
+async def test_a_send_stores_in_the_lane_of_its_priority_and_returns_its_queue_id(lanes, priority, lane, part):
+    sent = await lanes.send(priority, b"x", part)
     assert (sent.queue_id, sent.queue_offset) == (part * 3 + lane, 0)
-    (message,) = await desk.stored(sent.queue_id)
+    (message,) = await lanes.read_stored(sent.queue_id)
     assert (message.body, message.queue_id) == (b"x", sent.queue_id)
 
 
-async def test_a_send_without_a_queue_goes_to_any_write_queue_in_its_lane(desk):
-    ids = {(await desk.send(LOW, part=-1)).queue_id for _ in range(64)}
+async def test_a_send_without_a_queue_goes_to_any_write_queue_in_its_lane(lanes):
+    ids = {(await lanes.send(LOW, part=-1)).queue_id for _ in range(64)}
     assert ids == {LOW, 3 + LOW}
 
 
-async def test_a_send_to_an_unknown_write_queue_is_refused(desk):
-    answer = await try_send(desk.channel, "T", b"x", PARTS)
+async def test_a_send_to_an_unknown_write_queue_is_refused(lanes):
+    answer = await try_send(lanes.channel, "T", b"x", PARTS)
     assert answer.code != ResponseCode.SUCCESS
     assert "topic 'T' has no queue 2: it has 2" in (answer.remark or "")
 
 
-async def test_an_unknown_priority_is_refused_only_by_topics_with_lanes(desk):
-    answer = await try_send(desk.channel, "T", b"x", 0, named(PRIORITY="urgent"))
+async def test_an_unknown_priority_is_refused_only_by_topics_with_lanes(lanes):
+    answer = await try_send(lanes.channel, "T", b"x", 0, encode_properties(PRIORITY="urgent"))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "use high, middle or low" in (answer.remark or "")
-    sent = await send(desk.channel, "ordinary", b"x", 3, named(PRIORITY="urgent"))
+    sent = await send(lanes.channel, "ordinary", b"x", 3, encode_properties(PRIORITY="urgent"))
     assert sent.queue_id == 3
 
 
 @pytest.mark.parametrize("count", [2, 1_000])
-async def test_a_batch_is_stored_in_the_lane_of_its_messages(desk, count):
-    members = [(b"%d" % number, named(PRIORITY="low").encode()) for number in range(count)]
-    sent = await send_batch(desk.channel, "T", members, 1)
+async def test_a_batch_is_stored_in_the_lane_of_its_messages(lanes, count):
+    members = [(b"%d" % number, encode_properties(PRIORITY="low").encode()) for number in range(count)]
+    sent = await send_batch(lanes.channel, "T", members, 1)
     assert sent.queue_id == 3 + LOW
-    assert await desk.bodies_in(3 + LOW) == [body for body, _ in members]
+    assert await lanes.read_bodies(3 + LOW) == [body for body, _ in members]
 
 
-async def test_a_batch_without_a_priority_is_stored_in_the_middle_lane(desk):
-    assert (await send_batch(desk.channel, "T", [(b"PRIORITY", b""), (b"b", b"")])).queue_id == MIDDLE
+async def test_a_batch_without_a_priority_is_stored_in_the_middle_lane(lanes):
+    assert (await send_batch(lanes.channel, "T", [(b"PRIORITY", b""), (b"b", b"")])).queue_id == MIDDLE
 
 
-async def test_a_batch_of_several_priorities_is_refused_completely(desk):
-    members = [(0, b"a", named(PRIORITY="low").encode()), (0, b"b", named(PRIORITY="high").encode())]
-    answer = await try_send(desk.channel, "T", batch.encode(members), code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+async def test_a_batch_of_several_priorities_is_refused_completely(lanes):
+    members = [
+        (0, b"a", encode_properties(PRIORITY="low").encode()),
+        (0, b"b", encode_properties(PRIORITY="high").encode()),
+    ]
+    answer = await try_send(lanes.channel, "T", batch.encode(members), code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "its messages have priorities high, low" in (answer.remark or "")
-    assert [await desk.bodies_in(queue_id) for queue_id in range(3)] == [[], [], []]
-    ordinary = await send_batch(desk.channel, "ordinary", [(body, said) for _, body, said in members])
+    assert [await lanes.read_bodies(queue_id) for queue_id in range(3)] == [[], [], []]
+    ordinary = await send_batch(lanes.channel, "ordinary", [(body, said) for _, body, said in members])
     assert ordinary.queue_id == 0
 
 
 @pytest.mark.parametrize("said", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
-async def test_a_delayed_message_keeps_its_lane(desk, said):
-    sent = await desk.send(HIGH, b"later", part=1, **said)
+async def test_a_delayed_message_keeps_its_lane(lanes, said):
+    sent = await lanes.send(HIGH, b"later", part=1, **said)
     assert sent.queue_id == 3 + HIGH
-    assert await desk.bodies_in(3 + HIGH) == []
-    desk.clock.now_ms += 1_000
-    desk.client.broker.delay.wake()
-    await eventually(lambda: desk.store.bounds_nowait(Queue("T", 3 + HIGH)).end == 1)
-    assert await desk.bodies_in(3 + HIGH) == [b"later"]
+    assert await lanes.read_bodies(3 + HIGH) == []
+    lanes.clock.now_ms += 1_000
+    lanes.client.broker.delay.wake()
+    await eventually(lambda: lanes.store.bounds_nowait(Queue("T", 3 + HIGH)).end == 1)
+    assert await lanes.read_bodies(3 + HIGH) == [b"later"]
 
 
-async def test_a_transactional_message_keeps_its_lane(desk):
-    said = named(TRAN_MSG="true", PGROUP="p", PRIORITY="low")
-    sent = await send(desk.channel, "T", b"paid", 1, said, sys_flag=IN_TRANSACTION, group="p")
+async def test_a_transactional_message_keeps_its_lane(lanes):
+    said = encode_properties(TRAN_MSG="true", PGROUP="p", PRIORITY="low")
+    sent = await send(lanes.channel, "T", b"paid", 1, said, sys_flag=IN_TRANSACTION, group="p")
     assert sent.queue_id == 3 + LOW
     word = EndTransaction("p", sent.queue_offset, int(sent.message_id[-16:], 16), COMMIT, "id")
-    assert (await desk.channel.request(RequestCode.END_TRANSACTION, word)).code == ResponseCode.SUCCESS
-    assert await desk.bodies_in(3 + LOW) == [b"paid"]
+    assert (await lanes.channel.request(RequestCode.END_TRANSACTION, word)).code == ResponseCode.SUCCESS
+    assert await lanes.read_bodies(3 + LOW) == [b"paid"]
 
 
-async def test_every_lane_can_be_pulled(desk):
+async def test_every_lane_can_be_pulled(lanes):
     for priority in Priority:
-        await desk.send(priority, priority.label.encode())
-        answer = await desk.client.pull("G", Queue("T", priority))
+        await lanes.send(priority, priority.label.encode())
+        answer = await lanes.client.pull("G", Queue("T", priority))
         assert [message.body for message in record.decode_all(bytes(answer.body))] == [priority.label.encode()]
 
 
 # -- popping ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pop_returns_high_then_middle_then_low(desk):
+async def test_a_pop_returns_high_then_middle_then_low(lanes):
     for priority in (LOW, HIGH, MIDDLE):
         for part in range(PARTS):
-            await desk.fill(priority, 5, part)
-    got = [message.queue_id % 3 for message in await desk.pop(24)]
+            await lanes.send_many(priority, 5, part)
+    got = [message.queue_id % 3 for message in await lanes.pop(24)]
     assert got == [HIGH] * 10 + [MIDDLE] * 10 + [LOW] * 4
-    assert [message.queue_id % 3 for message in await desk.pop(24)] == [LOW] * 6
+    assert [message.queue_id % 3 for message in await lanes.pop(24)] == [LOW] * 6
 
 
-async def test_a_later_message_of_higher_priority_is_popped_first(desk):
-    await desk.fill(LOW, 30)
-    assert await desk.lanes_popped(10) == {LOW: 10}
-    await desk.fill(HIGH, 5)
-    assert await desk.lanes_popped(10) == {HIGH: 5, LOW: 5}
+async def test_a_later_message_of_higher_priority_is_popped_first(lanes):
+    await lanes.send_many(LOW, 30)
+    assert await lanes.pop_and_count_lanes(10) == {LOW: 10}
+    await lanes.send_many(HIGH, 5)
+    assert await lanes.pop_and_count_lanes(10) == {HIGH: 5, LOW: 5}
 
 
-async def test_a_pop_of_one_queue_returns_that_lane_only(desk):
-    await desk.fill(HIGH, 3)
-    await desk.fill(LOW, 3)
-    assert [message.queue_id for message in await desk.pop(queue_id=LOW)] == [LOW] * 3
+async def test_a_pop_of_one_queue_returns_that_lane_only(lanes):
+    await lanes.send_many(HIGH, 3)
+    await lanes.send_many(LOW, 3)
+    assert [message.queue_id for message in await lanes.pop(queue_id=LOW)] == [LOW] * 3
 
 
-async def test_a_peek_returns_the_highest_priority_first(desk):
+async def test_a_peek_returns_the_highest_priority_first(lanes):
     for priority in (LOW, MIDDLE, HIGH):
-        await desk.fill(priority, 2, part=1)
-    await desk.pop(1)
-    answer = await desk.channel.request(RequestCode.PEEK_MESSAGE, PeekMessage("G", "T", -1, 4))
+        await lanes.send_many(priority, 2, part=1)
+    await lanes.pop(1)
+    answer = await lanes.channel.request(RequestCode.PEEK_MESSAGE, PeekMessage("G", "T", -1, 4))
     found = record.decode_all(bytes(answer.body))
     assert [message.queue_id % 3 for message in found] == [HIGH, MIDDLE, MIDDLE, LOW]
 
 
 @pytest.mark.parametrize("priority", Priority)
-async def test_a_parked_pop_is_woken_by_any_lane(desk, priority):
-    waiting = asyncio.ensure_future(desk.pop(poll_ms=20_000))
-    await eventually(lambda: desk.client.broker.long_polls.count == 1)
-    sent = await desk.send(priority, b"x", part=1)
+async def test_a_parked_pop_is_woken_by_any_lane(lanes, priority):
+    waiting = asyncio.ensure_future(lanes.pop(poll_ms=20_000))
+    await eventually(lambda: lanes.client.broker.long_polls.count == 1)
+    sent = await lanes.send(priority, b"x", part=1)
     (message,) = await asyncio.wait_for(waiting, 10)
     assert message.queue_id == sent.queue_id == 3 + priority
 
 
-async def test_lower_lanes_wait_while_higher_lanes_fill_the_batch(desk):
+async def test_lower_lanes_wait_while_higher_lanes_fill_the_batch(lanes):
     for priority in Priority:
-        await desk.fill(priority, 100)
-    desk.clock.now_ms += STARVATION_MS
-    assert [await desk.lanes_popped(10) for _ in range(3)] == [{HIGH: 10}] * 3
+        await lanes.send_many(priority, 100)
+    lanes.clock.now_ms += STARVATION_MS
+    assert [await lanes.pop_and_count_lanes(10) for _ in range(3)] == [{HIGH: 10}] * 3
 
 
-async def test_starved_lanes_get_their_share_of_every_batch(desk):
+async def test_starved_lanes_get_their_share_of_every_batch(lanes):
     for priority in Priority:
-        await desk.fill(priority, 100)
-    desk.clock.now_ms += STARVATION_MS + 1
-    assert [await desk.lanes_popped(10) for _ in range(3)] == [{HIGH: 7, MIDDLE: 2, LOW: 1}] * 3
+        await lanes.send_many(priority, 100)
+    lanes.clock.now_ms += STARVATION_MS + 1
+    assert [await lanes.pop_and_count_lanes(10) for _ in range(3)] == [{HIGH: 7, MIDDLE: 2, LOW: 1}] * 3
 
 
-async def test_the_shares_of_starved_lanes_hold_over_small_batches(desk):
+async def test_the_shares_of_starved_lanes_hold_over_small_batches(lanes):
     for priority in Priority:
-        await desk.fill(priority, 100)
-    desk.clock.now_ms += STARVATION_MS + 1
-    got = sum([await desk.lanes_popped(1) for _ in range(61)], Counter())
+        await lanes.send_many(priority, 100)
+    lanes.clock.now_ms += STARVATION_MS + 1
+    got = sum([await lanes.pop_and_count_lanes(1) for _ in range(61)], Counter())
     assert got == {HIGH: 43, MIDDLE: 12, LOW: 6}
 
 
-async def test_only_starved_lanes_get_a_share_and_batches_stay_full(desk):
-    await desk.fill(LOW, 2)
-    desk.clock.now_ms += STARVATION_MS + 1
-    await desk.fill(HIGH, 100)
-    await desk.fill(MIDDLE, 100)
-    assert [await desk.lanes_popped(30) for _ in range(2)] == [{HIGH: 28, LOW: 2}, {HIGH: 30}]
+async def test_only_starved_lanes_get_a_share_and_batches_stay_full(lanes):
+    await lanes.send_many(LOW, 2)
+    lanes.clock.now_ms += STARVATION_MS + 1
+    await lanes.send_many(HIGH, 100)
+    await lanes.send_many(MIDDLE, 100)
+    assert [await lanes.pop_and_count_lanes(30) for _ in range(2)] == [{HIGH: 28, LOW: 2}, {HIGH: 30}]
 
 
 async def test_a_starved_lane_on_disk_gets_its_share_as_separate_pops(tmp_path):
     clock, cold = Clock(), LOG.model_copy(update={"hot_bytes": 0})
     async with BrokerServer(BrokerSettings(port=0), tmp_path / "store", cold, now_ms=clock) as server:
-        async with channel_to(server.address) as channel:
-            desk = Desk(Asking(server, channel), clock)
-            await desk.make()
-            await desk.fill(HIGH, 100)
-            await desk.fill(LOW, 100)
-            assert desk.store.read_nowait(Queue("T", LOW), 0) is None
+        async with open_channel(server.address) as channel:
+            lanes = LanesClient(BrokerClient(server, channel), clock)
+            await lanes.update_topic()
+            await lanes.send_many(HIGH, 100)
+            await lanes.send_many(LOW, 100)
+            assert lanes.store.read_nowait(Queue("T", LOW), 0) is None
             clock.now_ms += STARVATION_MS + 1
-            popped = [await desk.lanes_popped(5) for _ in range(20)]
+            popped = [await lanes.pop_and_count_lanes(5) for _ in range(20)]
     assert popped == ([{HIGH: 5}] * 9 + [{LOW: 5}]) * 2
 
 
 async def test_without_a_starvation_time_the_order_is_strict(tmp_path):
-    async with desk_at(tmp_path, lane_starvation_ms=0) as desk:
+    async with running_lanes_client(tmp_path, lane_starvation_ms=0) as lanes:
         for priority in Priority:
-            await desk.fill(priority, 100)
-        desk.clock.now_ms += 3_600_000
-        assert [await desk.lanes_popped(10) for _ in range(12)] == [{HIGH: 10}] * 10 + [{MIDDLE: 10}] * 2
+            await lanes.send_many(priority, 100)
+        lanes.clock.now_ms += 3_600_000
+        assert [await lanes.pop_and_count_lanes(10) for _ in range(12)] == [{HIGH: 10}] * 10 + [{MIDDLE: 10}] * 2
 
 
-async def test_a_pop_response_names_no_queue_twice(desk):
+async def test_a_pop_response_names_no_queue_twice(lanes):
     for priority in Priority:
         for part in range(PARTS):
-            await desk.fill(priority, 50, part)
-    desk.clock.now_ms += STARVATION_MS + 1
-    header = PopMessage("G", "T", -1, 32, 600_000, 0, desk.clock(), init_mode=0)
+            await lanes.send_many(priority, 50, part)
+    lanes.clock.now_ms += STARVATION_MS + 1
+    header = PopMessage("G", "T", -1, 32, 600_000, 0, lanes.clock(), init_mode=0)
     for _ in range(5):
-        answer = await desk.channel.request(RequestCode.POP_MESSAGE, header)
+        answer = await lanes.channel.request(RequestCode.POP_MESSAGE, header)
         starts = headers.read(headers.PopMessageResponse, answer.ext).start_offsets.split(";")
         names = [entry.split(" ")[1] for entry in starts]
         assert len(names) == len(set(names))

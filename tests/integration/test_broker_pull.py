@@ -7,20 +7,20 @@ import pytest
 from tests.support.platforms import (
     SMALL_LOG,
     broker_server,
-    channel_to,
+    encode_properties,
     log_store_of,
-    named,
+    open_channel,
     pull,
     pull_header,
-    pulled,
+    read_pull_response,
     running_broker,
     send,
     send_batch,
     subscribe,
     try_pull,
 )
-from tests.support.waiting import eventually
-from tests.support.wires import wire_to
+from tests.support.raw_connection import open_raw_connection
+from tests.support.wait import eventually
 
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
@@ -40,7 +40,7 @@ async def server(tmp_path):
 
 @pytest.fixture
 async def channel(server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         yield channel
 
 
@@ -72,7 +72,7 @@ async def test_a_pull_at_the_end_of_a_queue_is_not_found(channel):
 
 async def test_a_pull_without_matches_returns_the_offset_behind_the_scanned_messages(channel):
     for _ in range(5):
-        await send(channel, "T", b"x", 0, named(TAGS="a"))
+        await send(channel, "T", b"x", 0, encode_properties(TAGS="a"))
     answer = await pull(channel, "T", tags="b")
     assert (answer.code, answer.remark, four(answer)) == (AGAIN, "NO_MATCHED_MSG", (0, 5, 0, 5))
 
@@ -93,7 +93,7 @@ async def test_an_offset_in_an_empty_queue_is_moved_to_its_start(channel):
 
 async def test_an_offset_deleted_by_retention_is_moved_to_the_oldest_message(tmp_path):
     log = SMALL_LOG.model_copy(update={"segment_bytes": 1 << 16, "retention_hours": 0, "message_bytes_max": 1 << 15})
-    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:
         for _ in range(40):
             await send(channel, "T", b"x" * 10_000)
         await server.broker.store.trim()
@@ -106,14 +106,14 @@ async def test_an_offset_deleted_by_retention_is_moved_to_the_oldest_message(tmp
 
 async def test_a_binary_pull_gets_a_binary_response(server, channel):
     await send(channel, "T", b"x")
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         ext = headers.write(pull_header("T"))
-        answer = await wire.ask(RemotingCommand(11, 1, ext=ext, serialization=Serialization.BINARY))
-        assert (answer.serialization, pulled(answer).bodies) == (Serialization.BINARY, [b"x"])
+        answer = await wire.request(RemotingCommand(11, 1, ext=ext, serialization=Serialization.BINARY))
+        assert (answer.serialization, read_pull_response(answer).bodies) == (Serialization.BINARY, [b"x"])
 
 
 async def test_a_one_way_pull_is_not_answered_and_delays_no_request(server, channel):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         wire.write(RemotingCommand(11, 1, ONE_WAY_FLAG, ext=headers.write(pull_header("T"))))
         wire.write(RemotingCommand(11, 2, ext=headers.write(pull_header("T"))))
         assert (await wire.read())[0].opaque == 2
@@ -155,7 +155,7 @@ async def test_a_large_pull_returns_8_mib_in_one_response(channel):
 
 async def test_the_limits_of_the_broker_apply_to_every_pull(tmp_path):
     async with running_broker(tmp_path, pull_bytes_max=10_000, pull_messages_max=5) as server:
-        async with channel_to(server.address) as channel:
+        async with open_channel(server.address) as channel:
             for size in (10,) * 10 + (4_000,) * 10:
                 await send(channel, "T", b"x" * size)
             assert len((await pull(channel, "T", count=10_000)).messages) == 5
@@ -173,7 +173,7 @@ async def test_pulls_of_a_peer_that_does_not_read_use_bounded_memory(server, cha
     body = b"x" * 100_000
     for _ in range(30):
         await send(channel, "T", body)
-    async with wire_to(server.address, receive_bytes=1 << 14) as wire:
+    async with open_raw_connection(server.address, receive_bytes=1 << 14) as wire:
         ask = headers.write(pull_header("T", bytes_max=8 << 20))
         wire.write(*(RemotingCommand(11, number, ext=ask) for number in range(60)))  # 60 x 3 MB of responses
         await eventually(lambda: any(peer.is_blocked for peer in server._listener.channels))
@@ -188,9 +188,9 @@ async def test_pulls_of_a_peer_that_does_not_read_use_bounded_memory(server, cha
 
 async def test_cold_reads_return_the_same_as_hot_reads(tmp_path):
     log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
-    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:
         for number in range(50):
-            await send(channel, "T", b"%d" % number, 0, named(TAGS="ab"[number % 2]))
+            await send(channel, "T", b"%d" % number, 0, encode_properties(TAGS="ab"[number % 2]))
         assert server.broker.store.read_nowait(Queue("T", 0), 0) is None  # must be read from disk
         found = await pull(channel, "T", count=50)
         assert (found.code, found.bodies, four(found)) == (FOUND, [b"%d" % n for n in range(50)], (0, 50, 0, 50))
@@ -200,17 +200,17 @@ async def test_cold_reads_return_the_same_as_hot_reads(tmp_path):
 
 
 async def test_messages_stored_before_a_restart_are_read_from_disk(tmp_path):
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         for number in range(10):
             await send(channel, "T", b"%d" % number)
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"10")
         assert (await pull(channel, "T", 0, 5)).bodies[:5] == [b"5", b"6", b"7", b"8", b"9"]
 
 
 async def test_a_parked_pull_is_woken_although_all_data_is_cold(tmp_path):
     log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
-    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"0")
         held = asyncio.ensure_future(pull(channel, "T", 0, 1, long_poll_ms=15_000))
         await eventually(lambda: server.broker.long_polls.count == 1)
@@ -243,7 +243,7 @@ async def test_a_parked_pull_times_out_as_not_found(server, channel):
 
 
 async def test_a_pull_is_parked_no_longer_than_the_broker_allows(tmp_path):
-    async with running_broker(tmp_path, long_poll_ms_max=50) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, long_poll_ms_max=50) as server, open_channel(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         answer = await asyncio.wait_for(pull(channel, "T", long_poll_ms=1 << 62), 5)
         assert answer.code == NOT_FOUND
@@ -264,10 +264,10 @@ async def test_a_parked_pull_waits_for_its_tags(server, channel):
     held = asyncio.ensure_future(pull(channel, "T", tags="b || c", long_poll_ms=15_000))
     await eventually(lambda: server.broker.long_polls.count == 1)
     for _ in range(3):
-        await send(channel, "T", b"other", 0, named(TAGS="a"))
+        await send(channel, "T", b"other", 0, encode_properties(TAGS="a"))
         await send(channel, "T", b"untagged")
     assert server.broker.long_polls.count == 1
-    await send(channel, "T", b"wanted", 0, named(TAGS="c"))
+    await send(channel, "T", b"wanted", 0, encode_properties(TAGS="c"))
     answer = await asyncio.wait_for(held, 5)
     assert (answer.code, answer.bodies, four(answer)) == (FOUND, [b"wanted"], (0, 7, 0, 7))
 
@@ -275,7 +275,7 @@ async def test_a_parked_pull_waits_for_its_tags(server, channel):
 async def test_a_parked_pull_without_matches_advances_its_offset_at_timeout(server, channel):
     held = asyncio.ensure_future(pull(channel, "T", tags="b", long_poll_ms=300))
     await eventually(lambda: server.broker.long_polls.count == 1)
-    await send(channel, "T", b"other", 0, named(TAGS="a"))
+    await send(channel, "T", b"other", 0, encode_properties(TAGS="a"))
     answer = await asyncio.wait_for(held, 5)
     # The client need not scan these messages again.
     assert (answer.code, four(answer)) == (NOT_FOUND, (0, 1, 0, 1))
@@ -292,7 +292,7 @@ async def test_many_parked_pulls_of_one_connection_do_not_block_other_requests(s
 
 
 async def test_a_pull_beyond_the_long_poll_limit_is_refused_as_busy(tmp_path):
-    async with running_broker(tmp_path, long_polls_max=2) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, long_polls_max=2) as server, open_channel(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         held = [asyncio.ensure_future(pull(channel, "T", long_poll_ms=15_000)) for _ in range(2)]
         await eventually(lambda: server.broker.long_polls.count == 2)
@@ -302,19 +302,19 @@ async def test_a_pull_beyond_the_long_poll_limit_is_refused_as_busy(tmp_path):
 
 
 async def test_parked_pulls_of_a_closed_connection_are_dropped_when_the_queue_grows(server, channel):
-    async with channel_to(server.address) as gone:
+    async with open_channel(server.address) as gone:
         asked = gone.request(RequestCode.PULL_MESSAGE, pull_header("T", tags="b", long_poll_ms=15_000))
         await eventually(lambda: server.broker.long_polls.count == 1)
     await asyncio.gather(asked, return_exceptions=True)
     await eventually(lambda: len(server._listener.channels) == 1)
-    await send(channel, "T", b"nothing it wanted", 0, named(TAGS="a"))
+    await send(channel, "T", b"nothing it wanted", 0, encode_properties(TAGS="a"))
     await eventually(lambda: server.broker.long_polls.count == 0, within_s=2)
 
 
 async def test_a_message_that_becomes_visible_just_before_parking_wakes_the_pull(tmp_path, monkeypatch):
     """Another thread makes it visible between the read and the parking, when no pull is there to wake."""
     log = SMALL_LOG.model_copy(update={"visible_after": "replicated"})
-    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:
         store, hold = log_store_of(server.broker), server.broker.long_polls
         await send(channel, "T", b"not shipped yet")
         park = hold.park
@@ -333,7 +333,7 @@ async def test_a_message_that_becomes_visible_just_before_parking_wakes_the_pull
 async def test_a_stopping_broker_answers_parked_pulls(tmp_path):
     server = broker_server(tmp_path)
     await server.start()
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
         held = asyncio.ensure_future(pull(channel, "T", long_poll_ms=60_000))
         await eventually(lambda: server.broker.long_polls.count == 1)
@@ -343,7 +343,7 @@ async def test_a_stopping_broker_answers_parked_pulls(tmp_path):
 
 async def test_the_flusher_wakes_parked_pulls_if_messages_are_visible_when_durable(tmp_path):
     log = SMALL_LOG.model_copy(update={"flush": "sync", "visible_after": "durable"})
-    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"0")
         for number in range(1, 20):
             held = asyncio.ensure_future(pull(channel, "T", 0, number, long_poll_ms=15_000))
@@ -401,7 +401,7 @@ async def test_a_pull_without_the_commit_flag_commits_nothing(channel):
 @pytest.fixture
 async def tagged(channel):
     for tag in ("a", "b", "c", "Aa", "标签", ""):
-        await send(channel, "T", tag.encode() or b"none", 0, named(TAGS=tag))
+        await send(channel, "T", tag.encode() or b"none", 0, encode_properties(TAGS=tag))
     return channel
 
 
@@ -458,29 +458,29 @@ async def test_a_tag_expression_without_a_tag_is_refused(tagged):
 
 async def test_an_sql92_subscription_returns_matching_messages(channel):
     for number in range(40):
-        await send(channel, "Priced", str(number).encode(), 0, named(price=str(number)))
+        await send(channel, "Priced", str(number).encode(), 0, encode_properties(price=str(number)))
     found = await pull(channel, "Priced", tags="price > 7 AND price < 36", expression_type="SQL92", count=10)
     assert found.bodies == [str(number).encode() for number in range(8, 18)]
-    assert found.header.next_offset == 18, "the first that was not taken"
+    assert found.header.next_offset == 18, "the next offset must be the first message not returned"
     found = await pull(channel, "Priced", 0, 18, tags="price > 7 AND price < 36", expression_type="SQL92", count=100)
     assert (found.bodies[-1], found.header.next_offset) == (b"35", 40)
 
 
 async def test_an_sql92_pull_without_matches_is_retried_immediately(channel):
     for number in range(3):
-        await send(channel, "Priced", b"x", 0, named(price=str(number)))
+        await send(channel, "Priced", b"x", 0, encode_properties(price=str(number)))
     found = await try_pull(channel, "Priced", tags="price > 7", expression_type="SQL92")
     assert found.code == ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
 async def test_a_parked_sql92_pull_waits_for_a_matching_message(server, channel):
-    await send(channel, "Priced", b"first", 0, named(price="1"))
+    await send(channel, "Priced", b"first", 0, encode_properties(price="1"))
     held = asyncio.ensure_future(
         pull(channel, "Priced", 0, 1, tags="price > 7", expression_type="SQL92", long_poll_ms=15_000)
     )
     await eventually(lambda: server.broker.long_polls.count == 1)
-    await send(channel, "Priced", b"cheap", 0, named(price="2"))
-    await send(channel, "Priced", b"dear", 0, named(price="8"))
+    await send(channel, "Priced", b"cheap", 0, encode_properties(price="2"))
+    await send(channel, "Priced", b"dear", 0, encode_properties(price="8"))
     assert (await asyncio.wait_for(held, 5)).bodies == [b"dear"]
 
 
@@ -495,7 +495,7 @@ async def test_changing_the_subscription_does_not_affect_a_parked_pull(server, c
     held = asyncio.ensure_future(pull(channel, "T", tags=None, long_poll_ms=15_000))
     await eventually(lambda: server.broker.long_polls.count == 1)
     await subscribe(channel, "readers", version=2, T="b")
-    await send(channel, "T", b"a", 0, named(TAGS="a"))
+    await send(channel, "T", b"a", 0, encode_properties(TAGS="a"))
     assert (await asyncio.wait_for(held, 5)).bodies == [b"a"]
 
 
@@ -507,7 +507,7 @@ async def test_a_pull_creates_its_group_unless_auto_creation_is_off(server, chan
     await pull(channel, "T", group="fresh")
     assert server.broker.groups.get("fresh") is not None
     async with running_broker(tmp_path / "other", auto_create_groups=False) as strict:
-        async with channel_to(strict.address) as other:
+        async with open_channel(strict.address) as other:
             await send(other, "T", b"x")
             refused = await try_pull(other, "T", group="fresh")
             assert (refused.code, "'fresh'" in refused.remark) == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.consuming import BROKER, Stand, queue_of, standing
+from tests.support.platform_driver import BROKER, PlatformDriver, queue_ref, running_platform_driver
 from tests.support.platforms import running_broker
-from tests.support.sql_brokers import standing_on
-from tests.support.waiting import eventually
+from tests.support.sql_brokers import running_sql_platform
+from tests.support.wait import eventually
 
 from sparrow.broker import dispatch
 from sparrow.client.aio.admin.queue_bounds import SizedQueueBounds, fetch_queue_bounds
@@ -29,13 +29,13 @@ MIDDLE = 1
 
 
 @asynccontextmanager
-async def stand_on(store: str, folder: Path) -> AsyncIterator[Stand]:
+async def running_driver(store: str, folder: Path) -> AsyncIterator[PlatformDriver]:
     if store == "log":
-        async with standing(folder) as stand:
-            yield stand
+        async with running_platform_driver(folder) as driver:
+            yield driver
     else:
-        async with standing_on(folder, f"sqlite:///{folder}/sparrow.db") as stand:
-            yield stand
+        async with running_sql_platform(folder, f"sqlite:///{folder}/sparrow.db") as driver:
+            yield driver
 
 
 @pytest.fixture(params=["log", "sqlite"])
@@ -44,14 +44,14 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def stand(store: str, tmp_path: Path) -> AsyncIterator[Stand]:
-    async with stand_on(store, tmp_path) as running:
+async def driver(store: str, tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_driver(store, tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-async def session(stand: Stand) -> AsyncIterator[ClientSession]:
-    async with ClientSession(stand.name_servers) as session:
+async def session(driver: PlatformDriver) -> AsyncIterator[ClientSession]:
+    async with ClientSession(driver.name_servers) as session:
         yield session
 
 
@@ -62,62 +62,62 @@ def ends(found: dict[bodies.QueueRef, SizedQueueBounds]) -> dict[tuple[str, int]
     return {(queue.topic, queue.queue_id): (head.first, head.end) for queue, head in found.items()}
 
 
-async def test_queue_bounds_cover_the_queues_of_all_topics(stand, session, store):
-    await stand.topic("t", queues=1)
-    await stand.topic("u", queues=1)
-    await stand.put("t", ["a", "b", "c"])
+async def test_queue_bounds_cover_the_queues_of_all_topics(driver, session, store):
+    await driver.create_topic("t", queues=1)
+    await driver.create_topic("u", queues=1)
+    await driver.send("t", ["a", "b", "c"])
     queues, written = ([0], 0) if store == "log" else ([0, 1, 2], MIDDLE)
     found = await fetch_queue_bounds(session, ["t", "u"])
     expected = {(topic, queue_id): (0, 0) for topic in "tu" for queue_id in queues}
     assert ends(found) == expected | {("t", written): (0, 3)}
     assert list(found) == sorted(found)
-    await stand.put("u", ["d"])
-    assert ends(await fetch_queue_bounds(session, ["u"]))["u", written] == (0, 1), "what was sent just now counts"
+    await driver.send("u", ["d"])
+    assert ends(await fetch_queue_bounds(session, ["u"]))["u", written] == (0, 1), "messages sent just now must count"
     assert await fetch_queue_bounds(session, []) == {}
 
 
-async def test_the_mean_size_follows_the_newest_records(stand, session, store):
-    await stand.topic("t", queues=1)
-    queue = queue_of("t", 0 if store == "log" else MIDDLE)
-    await stand.put("t", ["x" * 100] * 200)
+async def test_the_mean_size_follows_the_newest_records(driver, session, store):
+    await driver.create_topic("t", queues=1)
+    queue = queue_ref("t", 0 if store == "log" else MIDDLE)
+    await driver.send("t", ["x" * 100] * 200)
     small = (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes
     answer = await pull(session, queue, 0, group="g", subscription=EVERYTHING, count_max=1, includes_subscription=True)
-    assert small == len(answer.records), "all records are alike"
-    await stand.put("t", ["x" * 1100] * 64)
+    assert small == len(answer.records), "all records must have the same size"
+    await driver.send("t", ["x" * 1100] * 64)
     assert (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes == small + 1000
 
 
 async def test_the_mean_size_survives_a_restart(store, tmp_path):
-    async with stand_on(store, tmp_path) as stand, ClientSession(stand.name_servers) as session:
-        await stand.topic("t")
-        await stand.put("t", ["x" * 100] * 100)
+    async with running_driver(store, tmp_path) as driver, ClientSession(driver.name_servers) as session:
+        await driver.create_topic("t")
+        await driver.send("t", ["x" * 100] * 100)
         before = await fetch_queue_bounds(session, ["t"])
-    async with stand_on(store, tmp_path) as stand, ClientSession(stand.name_servers) as session:
+    async with running_driver(store, tmp_path) as driver, ClientSession(driver.name_servers) as session:
         assert await fetch_queue_bounds(session, ["t"]) == before
         assert max(head.mean_bytes for head in before.values()) > 100
 
 
-async def test_queue_bounds_of_an_unknown_topic_are_refused(stand, session):
-    await stand.topic("t")
+async def test_queue_bounds_of_an_unknown_topic_are_refused(driver, session):
+    await driver.create_topic("t")
     with pytest.raises(UnknownTopic) as refusal:
         await fetch_queue_bounds(session, ["t", "nowhere"])
     assert refusal.value.topic == "nowhere"
     asked = bodies.write(["t", "nowhere"])
-    answer = await stand.channel.request(RequestCode.QUERY_QUEUE_BOUNDS, None, asked)
+    answer = await driver.channel.request(RequestCode.QUERY_QUEUE_BOUNDS, None, asked)
     assert (answer.code, "'nowhere'" in (answer.remark or "")) == (ResponseCode.TOPIC_NOT_EXIST, True)
 
 
 @pytest.mark.parametrize("said", [b"", b"{}", b"[1,{}]", b'{"t":1}', b"\xff"])
-async def test_a_malformed_list_of_topics_is_refused(stand, said):
-    answer = await stand.channel.request(RequestCode.QUERY_QUEUE_BOUNDS, None, said)
+async def test_a_malformed_list_of_topics_is_refused(driver, said):
+    answer = await driver.channel.request(RequestCode.QUERY_QUEUE_BOUNDS, None, said)
     assert answer.code != ResponseCode.SUCCESS
     assert answer.remark
 
 
-async def test_queue_bounds_are_fetched_per_topic_from_brokers_without_the_request(stand, session, monkeypatch):
-    await stand.topic("t", queues=1)
-    await stand.topic("u", queues=1)
-    await stand.put("t", ["a", "b", "c"])
+async def test_queue_bounds_are_fetched_per_topic_from_brokers_without_the_request(driver, session, monkeypatch):
+    await driver.create_topic("t", queues=1)
+    await driver.create_topic("u", queues=1)
+    await driver.send("t", ["a", "b", "c"])
     knowing = await fetch_queue_bounds(session, ["t", "u"])
     monkeypatch.delitem(dispatch.HANDLERS, RequestCode.QUERY_QUEUE_BOUNDS)
     found = await fetch_queue_bounds(session, ["t", "u"])
@@ -128,11 +128,11 @@ async def test_queue_bounds_are_fetched_per_topic_from_brokers_without_the_reque
 
 
 async def test_queue_bounds_cover_all_brokers(tmp_path):
-    async with standing(tmp_path / "a") as stand:
-        servers = stand.name_servers
+    async with running_platform_driver(tmp_path / "a") as driver:
+        servers = driver.name_servers
         async with running_broker(tmp_path / "b", name="b", name_servers=servers), ClientSession(servers) as session:
-            await stand.topic("t", queues=2)
-            await stand.put("t", ["1", "2"], 1)
+            await driver.create_topic("t", queues=2)
+            await driver.send("t", ["1", "2"], 1)
             found = await fetch_queue_bounds(session, ["t"])
             assert [(queue.broker_name, queue.queue_id, head.end) for queue, head in found.items()] == [
                 ("b", 0, 0),
@@ -167,10 +167,10 @@ def sized(answer: PullResult) -> list[bytes]:
     return bodies_found
 
 
-async def test_a_pull_returns_record_sizes_on_request(stand, session, store):
-    await stand.topic("t")
-    queue = queue_of("t", 0 if store == "log" else MIDDLE)
-    await stand.put("t", [str(number) * (number % 7) for number in range(50)])
+async def test_a_pull_returns_record_sizes_on_request(driver, session, store):
+    await driver.create_topic("t")
+    queue = queue_ref("t", 0 if store == "log" else MIDDLE)
+    await driver.send("t", [str(number) * (number % 7) for number in range(50)])
     plain, answer = await taken(session, queue), await taken(session, queue, with_sizes=True)
     assert plain.sizes is None
     assert bytes(plain.records) == bytes(answer.records)
@@ -178,29 +178,29 @@ async def test_a_pull_returns_record_sizes_on_request(stand, session, store):
     assert sized(answer) == [message.body for message in record.decode_all(bytes(plain.records))]
 
 
-async def test_record_sizes_are_those_of_the_matching_records(stand, session, store):
-    await stand.topic("t")
-    queue = queue_of("t", 0 if store == "log" else MIDDLE)
+async def test_record_sizes_are_those_of_the_matching_records(driver, session, store):
+    await driver.create_topic("t")
+    queue = queue_ref("t", 0 if store == "log" else MIDDLE)
     for number in range(10):
-        await stand.put("t", [str(number)], tags="even" if number % 2 == 0 else "odd")
+        await driver.send("t", [str(number)], tags="even" if number % 2 == 0 else "odd")
     for expression, kind in (("even", "TAG"), ("TAGS = 'even'", "SQL92")):
         wanted = Subscription("t", expression, kind)
         answer = await taken(session, queue, subscription=wanted, with_sizes=True)
         assert sized(answer) == [b"0", b"2", b"4", b"6", b"8"]
 
 
-async def test_a_parked_pull_returns_record_sizes(stand, session, store):
-    await stand.topic("t")
-    queue = queue_of("t", 0 if store == "log" else MIDDLE)
+async def test_a_parked_pull_returns_record_sizes(driver, session, store):
+    await driver.create_topic("t")
+    queue = queue_ref("t", 0 if store == "log" else MIDDLE)
     waiting = asyncio.create_task(taken(session, queue, with_sizes=True, long_poll_ms=20_000))
-    await eventually(lambda: stand.platform.broker.broker.long_polls.count == 1)
-    await stand.put("t", ["a"])
+    await eventually(lambda: driver.platform.broker.broker.long_polls.count == 1)
+    await driver.send("t", ["a"])
     assert sized(await waiting) == [b"a"]
 
 
-async def test_an_empty_pull_has_no_record_sizes(stand, session, store):
-    await stand.topic("t")
-    nothing = await taken(session, queue_of("t", 0 if store == "log" else MIDDLE), with_sizes=True)
+async def test_an_empty_pull_has_no_record_sizes(driver, session, store):
+    await driver.create_topic("t")
+    nothing = await taken(session, queue_ref("t", 0 if store == "log" else MIDDLE), with_sizes=True)
     assert (nothing.status, nothing.sizes, len(nothing.records)) == (PullStatus.NO_NEW_MESSAGE, None, 0)
 
 

@@ -7,20 +7,20 @@ import pytest
 from tests.support.platforms import (
     SMALL_LOG,
     broker_server,
-    channel_to,
+    encode_properties,
     log_store_of,
-    named,
+    open_channel,
     pull,
+    read_send_response,
     running_broker,
     running_platform,
     send,
     send_batch,
     send_header,
-    sent,
     try_send,
 )
-from tests.support.waiting import eventually
-from tests.support.wires import wire_to
+from tests.support.raw_connection import open_raw_connection
+from tests.support.wait import eventually
 
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -54,7 +54,7 @@ async def server(tmp_path):
 
 @pytest.fixture
 async def channel(server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         yield channel
 
 
@@ -63,7 +63,7 @@ async def channel(server):
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
 async def test_a_send_returns_its_offset_and_the_message_is_read_back_unchanged(server, channel, code):
-    said = named(TAGS="TagA", KEYS="k1 k2", own="värde")
+    said = encode_properties(TAGS="TagA", KEYS="k1 k2", own="värde")
     for offset in range(3):
         answered = await send(channel, "T", b"hello", 2, said, code=code, flag=9, born_ms=123, reconsume_times=1)
         assert (answered.queue_id, answered.queue_offset) == (2, offset)
@@ -79,7 +79,7 @@ async def test_a_send_returns_its_offset_and_the_message_is_read_back_unchanged(
 
 
 async def test_a_send_response_has_the_fields_that_clients_read_unchecked(channel):
-    answered = await try_send(channel, "T", b"x", 0, named(UNIQ_KEY="A1"))
+    answered = await try_send(channel, "T", b"x", 0, encode_properties(UNIQ_KEY="A1"))
     fields = answered.fields()
     assert set(fields) == {"msgId", "queueId", "queueOffset", "transactionId", "MSG_REGION", "TRACE_ON"}
     assert (fields["transactionId"], fields["MSG_REGION"], fields["TRACE_ON"]) == ("A1", "DefaultRegion", "true")
@@ -95,7 +95,7 @@ async def test_the_broker_adds_its_cluster_and_a_missing_unique_id(channel):
 
 
 async def test_the_unique_id_and_cluster_of_the_sender_are_kept(channel):
-    answered = await send(channel, "T", b"x", 0, named(UNIQ_KEY="mine", CLUSTER="elsewhere"))
+    answered = await send(channel, "T", b"x", 0, encode_properties(UNIQ_KEY="mine", CLUSTER="elsewhere"))
     (message,) = (await pull(channel, "T")).messages
     assert answered.transaction_id == "mine"
     assert message.properties == {"UNIQ_KEY": "mine", "CLUSTER": "elsewhere"}
@@ -111,20 +111,20 @@ async def test_the_unique_id_and_cluster_of_the_sender_are_kept(channel):
     ],
 )
 async def test_the_send_response_repeats_the_unique_id_of_the_sender_in_any_format(server, key, serialization):
-    async with wire_to(server.address) as wire:
-        header = headers.write(send_header("T", 0, named(UNIQ_KEY=key)))
-        answered = await wire.ask(RemotingCommand(310, 1, ext=header, body=b"x", serialization=serialization))
-        assert sent(answered).transaction_id == key
+    async with open_raw_connection(server.address) as wire:
+        header = headers.write(send_header("T", 0, encode_properties(UNIQ_KEY=key)))
+        answered = await wire.request(RemotingCommand(310, 1, ext=header, body=b"x", serialization=serialization))
+        assert read_send_response(answered).transaction_id == key
 
 
 async def test_a_property_with_the_same_suffix_is_a_different_property(channel):
-    await send(channel, "T", b"x", 0, named(MY_UNIQ_KEY="mine", MY_CLUSTER="elsewhere"))
+    await send(channel, "T", b"x", 0, encode_properties(MY_UNIQ_KEY="mine", MY_CLUSTER="elsewhere"))
     (message,) = (await pull(channel, "T")).messages
     assert set(message.properties) == {"MY_UNIQ_KEY", "MY_CLUSTER", "UNIQ_KEY", *STAMP}
 
 
 async def test_the_property_pop_ck_of_a_sender_is_removed(channel):
-    await send(channel, "T", b"x", 0, named(POP_CK="0 1 2 3 0 b 0 0", own="1"))
+    await send(channel, "T", b"x", 0, encode_properties(POP_CK="0 1 2 3 0 b 0 0", own="1"))
     (message,) = (await pull(channel, "T")).messages
     assert message.properties["own"] == "1"
     assert "POP_CK" not in message.properties
@@ -150,18 +150,22 @@ async def test_compressed_bodies_are_stored_unchanged(channel):
 
 
 async def test_a_binary_request_gets_a_binary_response(server):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         for serialization in (Serialization.BINARY, Serialization.JSON):
-            header = headers.write(send_header("T", 1, named(a="b")))
+            header = headers.write(send_header("T", 1, encode_properties(a="b")))
             command = RemotingCommand(
                 RequestCode.SEND_MESSAGE_V2, 5, ext=header, body=b"x", serialization=serialization
             )
-            answered = await wire.ask(command)
-            assert (answered.serialization, answered.opaque, sent(answered).queue_id) == (serialization, 5, 1)
+            answered = await wire.request(command)
+            assert (answered.serialization, answered.opaque, read_send_response(answered).queue_id) == (
+                serialization,
+                5,
+                1,
+            )
 
 
 async def test_one_way_sends_are_stored_and_not_answered(server, channel):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         header = headers.write(send_header("T"))
         wire.write(
             *(
@@ -174,16 +178,18 @@ async def test_one_way_sends_are_stored_and_not_answered(server, channel):
             RemotingCommand(RequestCode.SEND_MESSAGE_V2, 10, ext=header, body=b"loud"),
         )
         (answered,) = await wire.read()
-        assert (answered.opaque, sent(answered).queue_offset) == (10, 10)
+        assert (answered.opaque, read_send_response(answered).queue_offset) == (10, 10)
     assert (await pull(channel, "T")).bodies == [b"quiet"] * 10 + [b"loud"]
 
 
 async def test_a_thousand_sends_in_one_write_keep_their_order(server, channel):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         header = headers.write(send_header("T"))
         wire.write(*(RemotingCommand(310, number, ext=header, body=b"%d" % number) for number in range(1000)))
         answers = await wire.read(1000)
-    assert [(one.opaque, sent(one).queue_offset) for one in answers] == [(number, number) for number in range(1000)]
+    assert [(one.opaque, read_send_response(one).queue_offset) for one in answers] == [
+        (number, number) for number in range(1000)
+    ]
     found = await pull(channel, "T", count=1000, bytes_max=1 << 20)
     assert found.bodies == [b"%d" % number for number in range(1000)]
 
@@ -193,7 +199,10 @@ async def test_a_thousand_sends_in_one_write_keep_their_order(server, channel):
 
 async def test_a_batch_gets_consecutive_offsets_and_returns_all_offset_ids(channel):
     await send(channel, "T", b"before", 1)
-    members = [(b"body %d" % number, named(TAGS=f"t{number}", UNIQ_KEY=f"u{number}").encode()) for number in range(5)]
+    members = [
+        (b"body %d" % number, encode_properties(TAGS=f"t{number}", UNIQ_KEY=f"u{number}").encode())
+        for number in range(5)
+    ]
     answered = await send_batch(channel, "T", members, 1)
     assert (answered.queue_id, answered.queue_offset) == (1, 1)
     found = (await pull(channel, "T", 1, 1)).messages
@@ -209,7 +218,10 @@ async def test_a_batch_gets_consecutive_offsets_and_returns_all_offset_ids(chann
 async def test_small_and_large_batches_are_stored_alike(channel, count):
     """The broker encodes batches of 400 or more in columns; the stored records must be the same."""
     members = [
-        (b"%d" % number, named(TAGS=f"t{number % 3}", KEYS=f"k{number}").encode()[: None if number % 2 else -1])
+        (
+            b"%d" % number,
+            encode_properties(TAGS=f"t{number % 3}", KEYS=f"k{number}").encode()[: None if number % 2 else -1],
+        )
         for number in range(count)
     ]
     answered = await send_batch(channel, "T", members, 2, sys_flag=0x200, born_ms=77, reconsume_times=2)
@@ -256,9 +268,9 @@ async def test_batches_to_retry_topics_are_refused(server, channel):
 
 @pytest.mark.parametrize("where", ["batch", "member"])
 async def test_delayed_batches_are_refused(channel, where):
-    member = named(DELAY="3").encode() if where == "member" else b""
+    member = encode_properties(DELAY="3").encode() if where == "member" else b""
     body = batch.encode([(0, b"one", member)])
-    said = named(DELAY="3") if where == "batch" else ""
+    said = encode_properties(DELAY="3") if where == "batch" else ""
     refused = await try_send(channel, "T", body, 0, said, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
@@ -291,7 +303,7 @@ async def test_a_send_to_a_topic_without_write_permission_is_refused(server, cha
 
 @pytest.mark.parametrize("said", [{"DELAY": "0"}, {"TRAN_MSG": "false"}, {"MY_DELAY": "3"}, {"TEXT": "TRAN_MSG"}])
 async def test_properties_that_resemble_delay_or_transaction_are_sent_at_once(channel, said):
-    await send(channel, "T", b"x", 0, named(**said))
+    await send(channel, "T", b"x", 0, encode_properties(**said))
     assert (await pull(channel, "T")).bodies == [b"x"]
 
 
@@ -312,8 +324,8 @@ async def route(channel, topic):
 async def test_a_topic_created_by_a_send_is_routed_before_the_response(tmp_path):
     async with (
         running_platform(tmp_path) as platform,
-        channel_to(platform.address) as channel,
-        channel_to(platform.name_server.address) as naming,
+        open_channel(platform.address) as channel,
+        open_channel(platform.name_server.address) as naming,
     ):
         assert await route(naming, "New") == ResponseCode.TOPIC_NOT_EXIST
         await send(channel, "New", b"first", 3)
@@ -354,16 +366,16 @@ async def test_a_template_topic_without_inherit_permission_creates_no_topic(serv
 
 
 async def test_a_send_to_an_unknown_topic_is_refused_when_auto_creation_is_off(tmp_path):
-    async with running_broker(tmp_path, auto_create_topics=False) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, auto_create_topics=False) as server, open_channel(server.address) as channel:
         refused = await try_send(channel, "New", b"x")
         assert refused.code == ResponseCode.TOPIC_NOT_EXIST
         assert "TBW102" not in server.broker.topics
 
 
 async def test_topics_and_messages_survive_a_restart_of_the_broker(tmp_path):
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         await send(channel, "New", b"kept")
-    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path) as server, open_channel(server.address) as channel:
         assert server.broker.topics["New"].write_queues == 4
         assert (await send(channel, "New", b"next")).queue_offset == 1
         assert (await pull(channel, "New")).bodies == [b"kept", b"next"]
@@ -385,7 +397,7 @@ class SlowDisk:
 
 
 async def test_with_synchronous_flush_a_send_waits_for_the_disk(tmp_path, monkeypatch):
-    async with running_broker(tmp_path, log=SYNC_LOG) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=SYNC_LOG) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
         asked = [asyncio.ensure_future(send(channel, "T", b"safe")) for _ in range(10)]
@@ -399,20 +411,20 @@ async def test_with_synchronous_flush_a_send_waits_for_the_disk(tmp_path, monkey
 
 
 async def test_a_send_with_wait_false_does_not_wait_for_the_disk(tmp_path, monkeypatch):
-    async with running_broker(tmp_path, log=SYNC_LOG) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=SYNC_LOG) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
-        answered = await send(channel, "T", b"quick", 0, named(WAIT="false"))
+        answered = await send(channel, "T", b"quick", 0, encode_properties(WAIT="false"))
         assert answered.queue_offset == 1
         assert log_store_of(server.broker).watermark("durable") < server.broker.store.written
         disk.may.set()
 
 
 async def test_a_property_whose_name_ends_in_wait_does_not_skip_the_flush(tmp_path, monkeypatch):
-    async with running_broker(tmp_path, log=SYNC_LOG) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=SYNC_LOG) as server, open_channel(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
-        asked = asyncio.ensure_future(send(channel, "T", b"safe", 0, named(MAY_WAIT="false")))
+        asked = asyncio.ensure_future(send(channel, "T", b"safe", 0, encode_properties(MAY_WAIT="false")))
         await eventually(lambda: server.broker.store.bounds_nowait(Queue("T", 0)).end == 2)
         await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
         is_early = asked.done()
@@ -423,7 +435,7 @@ async def test_a_property_whose_name_ends_in_wait_does_not_skip_the_flush(tmp_pa
 
 async def test_a_slow_flush_times_out_with_the_offset_of_the_message(tmp_path, monkeypatch):
     log = SYNC_LOG.model_copy(update={"flush_timeout_ms": 50})
-    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+    async with running_broker(tmp_path, log=log) as server, open_channel(server.address) as channel:
         await try_send(channel, "T", b"makes the topic")  # on a busy disk its own flush may time out
         disk = SlowDisk(server.broker.store, monkeypatch)
         answered = await try_send(channel, "T", b"late")
@@ -438,7 +450,7 @@ async def test_a_slow_flush_times_out_with_the_offset_of_the_message(tmp_path, m
 async def test_a_stopping_broker_answers_sends_that_wait_for_the_disk(tmp_path, monkeypatch):
     server = broker_server(tmp_path, log=SYNC_LOG)
     await server.start()
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
         asked = asyncio.ensure_future(try_send(channel, "T", b"in hand"))
@@ -461,7 +473,7 @@ async def test_a_stopping_broker_finishes_requests_in_progress_and_refuses_new_o
     server = broker_server(tmp_path)
     await server.start()
     server._serving._handlers = {**server._serving._handlers, 7777: slow}
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         await send(channel, "T", b"0")
         held = channel.request(7777)
         await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
@@ -472,5 +484,5 @@ async def test_a_stopping_broker_finishes_requests_in_progress_and_refuses_new_o
         gate.set()
         assert (await held).body == b"finished"
         await stopping
-    async with running_broker(tmp_path) as again, channel_to(again.address) as channel:
+    async with running_broker(tmp_path) as again, open_channel(again.address) as channel:
         assert (await pull(channel, "T")).bodies == [b"0"]

@@ -197,7 +197,7 @@ def test_shards_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert not alive
     for number in range(2):
         folder = tmp_path / "sparrow-data" / f"shard-{number}" / "store"
-        assert not (folder / "abort").exists(), "it stopped in order"
+        assert not (folder / "abort").exists(), "the server must shut down cleanly"
 
 
 def test_store_info_reads_a_rocketmq_directory(tmp_path: Path) -> None:

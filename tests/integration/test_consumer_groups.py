@@ -11,8 +11,9 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
-from tests.support.waiting import eventually
+from tests.support.platform_driver import PlatformDriver, queue_ref, running_platform_driver
+from tests.support.recording_handlers import RecordingHandler, body_texts
+from tests.support.wait import eventually
 
 from sparrow.client.aio.consume import broker_requests, handler_delivery, membership
 from sparrow.client.aio.consume.consumer import Consumer
@@ -28,8 +29,8 @@ QUEUES = 8
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         yield running
 
 
@@ -37,12 +38,14 @@ def queue_ids(consumer: Consumer, topic: str = "T") -> list[int]:
     return [queue.queue_id for queue in consumer.queues if queue.topic == topic]
 
 
-async def joined(stack: AsyncExitStack, stand: Stand, inbox: Inbox, **options: object) -> Consumer:
+async def joined(
+    stack: AsyncExitStack, driver: PlatformDriver, handler: RecordingHandler, **options: object
+) -> Consumer:
     """Add a member with a handler."""
     orderly = bool(options.pop("orderly", False))
-    consumer = await stack.enter_async_context(Consumer(stand.name_servers, group="readers", **options))  # type: ignore[arg-type]
+    consumer = await stack.enter_async_context(Consumer(driver.name_servers, group="readers", **options))  # type: ignore[arg-type]
     await consumer.subscribe("T")
-    await consumer.start(inbox, orderly=orderly)
+    await consumer.start(handler, orderly=orderly)
     return consumer
 
 
@@ -60,56 +63,56 @@ async def even(*consumers: Consumer, within_s: float = 10.0) -> None:
 # -- rebalance --------------------------------------------------------------------------------------------------------
 
 
-async def test_members_share_the_queues_evenly_and_each_message_is_delivered_once(stand):
-    await stand.topic("T", QUEUES)
-    inboxes = [Inbox() for _ in range(3)]
+async def test_members_share_the_queues_evenly_and_each_message_is_delivered_once(driver):
+    await driver.create_topic("T", QUEUES)
+    inboxes = [RecordingHandler() for _ in range(3)]
     async with AsyncExitStack() as stack:
-        members = [await joined(stack, stand, inbox) for inbox in inboxes]
+        members = [await joined(stack, driver, handler) for handler in inboxes]
         await even(*members)
-        every = await stand.spread("T", QUEUES, each=50)
-        await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) >= len(every))
-        found = [text for inbox in inboxes for text in inbox.texts]
+        every = await driver.send_to_each_queue("T", QUEUES, each=50)
+        await eventually(lambda: sum(len(handler.messages) for handler in inboxes) >= len(every))
+        found = [text for handler in inboxes for text in handler.texts]
         assert sorted(found) == sorted(every)
-        assert all(inbox.messages for inbox in inboxes)
+        assert all(handler.messages for handler in inboxes)
 
 
-async def test_leaving_member_hands_over_its_queues_at_once_without_duplicates(stand):
-    await stand.topic("T", QUEUES)
-    inboxes = [Inbox(), Inbox()]
+async def test_leaving_member_hands_over_its_queues_at_once_without_duplicates(driver):
+    await driver.create_topic("T", QUEUES)
+    inboxes = [RecordingHandler(), RecordingHandler()]
     async with AsyncExitStack() as stack:
-        one, two = [await joined(stack, stand, inbox) for inbox in inboxes]
+        one, two = [await joined(stack, driver, handler) for handler in inboxes]
         await even(one, two)
-        early = await stand.spread("T", QUEUES, each=20, prefix="early")
-        await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) >= len(early))
+        early = await driver.send_to_each_queue("T", QUEUES, each=20, prefix="early")
+        await eventually(lambda: sum(len(handler.messages) for handler in inboxes) >= len(early))
         await two.close()
         await even(one, within_s=1)
-        late = await stand.spread("T", QUEUES, each=20, prefix="late")
+        late = await driver.send_to_each_queue("T", QUEUES, each=20, prefix="late")
         await eventually(lambda: late <= set(inboxes[0].texts))
-        counts = Counter(text for inbox in inboxes for text in inbox.texts)
+        counts = Counter(text for handler in inboxes for text in handler.texts)
         assert counts == dict.fromkeys(early | late, 1)
 
 
-async def test_joining_member_gets_its_share_at_once(stand):
-    await stand.topic("T", QUEUES)
+async def test_joining_member_gets_its_share_at_once(driver):
+    await driver.create_topic("T", QUEUES)
     async with AsyncExitStack() as stack:
-        one = await joined(stack, stand, Inbox())
+        one = await joined(stack, driver, RecordingHandler())
         await even(one)
-        two = await joined(stack, stand, Inbox())
+        two = await joined(stack, driver, RecordingHandler())
         await even(one, two, within_s=1)
 
 
-async def test_no_message_is_lost_when_members_join_and_leave_during_consumption(stand):
-    await stand.topic("T", QUEUES)
-    inboxes = [Inbox() for _ in range(4)]
+async def test_no_message_is_lost_when_members_join_and_leave_during_consumption(driver):
+    await driver.create_topic("T", QUEUES)
+    inboxes = [RecordingHandler() for _ in range(4)]
     async with AsyncExitStack() as stack:
-        first = await joined(stack, stand, inboxes[0])
+        first = await joined(stack, driver, inboxes[0])
         await even(first)
         every: set[str] = set()
-        for round_, inbox in enumerate(inboxes[1:]):
-            member = await joined(stack, stand, inbox)
-            every |= await stand.spread("T", QUEUES, each=30, prefix=f"{round_}/")
+        for round_, handler in enumerate(inboxes[1:]):
+            member = await joined(stack, driver, handler)
+            every |= await driver.send_to_each_queue("T", QUEUES, each=30, prefix=f"{round_}/")
             await member.close()
-        await eventually(lambda: {text for inbox in inboxes for text in inbox.texts} == every)
+        await eventually(lambda: {text for handler in inboxes for text in handler.texts} == every)
 
 
 class Overlaps:
@@ -133,33 +136,35 @@ class Overlaps:
         return sum(map(len, self.order.values()))
 
 
-async def test_moved_queue_of_orderly_consumers_is_read_by_one_member_at_a_time_in_order(stand):
-    await stand.topic("T", QUEUES)
-    await stand.spread("T", QUEUES, each=30)
+async def test_moved_queue_of_orderly_consumers_is_read_by_one_member_at_a_time_in_order(driver):
+    await driver.create_topic("T", QUEUES)
+    await driver.send_to_each_queue("T", QUEUES, each=30)
     handler = Overlaps()
     async with AsyncExitStack() as stack:
         for number in range(3):
-            await joined(stack, stand, handler, orderly=True)
+            await joined(stack, driver, handler, orderly=True)
             await eventually(lambda soon=20 * (number + 1): handler.count >= soon)
         await eventually(lambda: handler.count >= 30 * QUEUES)
     assert handler.most == 1
-    assert handler.order == {queue_id: list(range(30)) for queue_id in range(QUEUES)}, "each once, and in order"
+    assert handler.order == {queue_id: list(range(30)) for queue_id in range(QUEUES)}, (
+        "every message must arrive once, in order"
+    )
 
 
-async def test_queue_of_orderly_consumers_moves_only_after_its_slow_handler_has_finished(stand, monkeypatch):
+async def test_queue_of_orderly_consumers_moves_only_after_its_slow_handler_has_finished(driver, monkeypatch):
     monkeypatch.setattr(handler_delivery, "RELEASE_WAIT_S", 0.02)
     monkeypatch.setattr(membership, "MISSING_TOPIC_INTERVAL_S", 0.05)
-    await stand.topic("T", QUEUES)
+    await driver.create_topic("T", QUEUES)
     handler = Overlaps()
     handler.step_s = 0.5  # longer than a rebalance waits
     async with AsyncExitStack() as stack:
-        one = await joined(stack, stand, handler, orderly=True)
+        one = await joined(stack, driver, handler, orderly=True)
         await even(one)
-        await stand.spread("T", QUEUES, each=1)
+        await driver.send_to_each_queue("T", QUEUES, each=1)
         await eventually(lambda: sum(handler.in_hand.values()) == QUEUES)
-        two = await joined(stack, stand, handler, orderly=True)
+        two = await joined(stack, driver, handler, orderly=True)
         await even(one, two)
-        await stand.spread("T", QUEUES, each=1, prefix="more")
+        await driver.send_to_each_queue("T", QUEUES, each=1, prefix="more")
         handler.step_s = 0
         await eventually(lambda: handler.count == 2 * QUEUES)
     assert handler.most == 1
@@ -169,23 +174,25 @@ async def test_queue_of_orderly_consumers_moves_only_after_its_slow_handler_has_
 # -- broadcast --------------------------------------------------------------------------------------------------------
 
 
-async def test_broadcast_member_gets_all_messages_and_continues_at_its_stored_offsets(stand, tmp_path):
-    await stand.topic("T", QUEUES)
-    early = await stand.spread("T", QUEUES, each=5, prefix="early")
+async def test_broadcast_member_gets_all_messages_and_continues_at_its_stored_offsets(driver, tmp_path):
+    await driver.create_topic("T", QUEUES)
+    early = await driver.send_to_each_queue("T", QUEUES, each=5, prefix="early")
     paths = [tmp_path / "one" / "offsets.json", None]
     late: set[str] = set()
     for round_ in range(2):
-        inboxes = [Inbox(), Inbox()]
+        inboxes = [RecordingHandler(), RecordingHandler()]
         async with AsyncExitStack() as stack:
-            for inbox, path in zip(inboxes, paths, strict=True):
-                await joined(stack, stand, inbox, mode="broadcast", offsets_path=path)
+            for handler, path in zip(inboxes, paths, strict=True):
+                await joined(stack, driver, handler, mode="broadcast", offsets_path=path)
             if round_:
-                late = await stand.spread("T", QUEUES, each=5, prefix="late")
+                late = await driver.send_to_each_queue("T", QUEUES, each=5, prefix="late")
             expected = [late if round_ else early, early | late]
-            await eventually(lambda: [set(inbox.texts) for inbox in inboxes] == expected)  # noqa: B023
-        assert [len(inbox.messages) for inbox in inboxes] == [len(some) for some in expected], "each message once"
+            await eventually(lambda: [set(handler.texts) for handler in inboxes] == expected)  # noqa: B023
+        assert [len(handler.messages) for handler in inboxes] == [len(some) for some in expected], (
+            "every message must arrive once"
+        )
     assert json.loads(paths[0].read_text()) == {f"T@sparrow@{queue_id}": 10 for queue_id in range(QUEUES)}
-    assert await stand.committed("readers", "T") is None, "brokers know nothing of it"
+    assert await driver.committed_offset("readers", "T") is None, "the broker must have no offset of a broadcast group"
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
@@ -198,54 +205,54 @@ async def done(channel: Channel, code: int, header: headers.Header) -> RemotingC
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_group_reads_again_after_an_operator_reset_its_offsets(stand, orderly):
-    await stand.topic("T", QUEUES)
-    every = await stand.spread("T", QUEUES, each=5)
-    inboxes = [Inbox(), Inbox()]
+async def test_group_reads_again_after_an_operator_reset_its_offsets(driver, orderly):
+    await driver.create_topic("T", QUEUES)
+    every = await driver.send_to_each_queue("T", QUEUES, each=5)
+    inboxes = [RecordingHandler(), RecordingHandler()]
     async with AsyncExitStack() as stack:
-        members = [await joined(stack, stand, inbox, orderly=orderly, commit_interval_ms=10) for inbox in inboxes]
+        members = [await joined(stack, driver, handler, orderly=orderly, commit_interval_ms=10) for handler in inboxes]
         await even(*members)
-        await eventually(lambda: {text for inbox in inboxes for text in inbox.texts} == every)
+        await eventually(lambda: {text for handler in inboxes for text in handler.texts} == every)
         for queue_id in range(QUEUES):
-            await stand.commits(5, "readers", "T", queue_id)
-        for inbox in inboxes:
-            inbox.messages.clear()
-        await done(stand.channel, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset("T", "readers", 0, True))
-        await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) >= len(every))
-        assert sorted(text for inbox in inboxes for text in inbox.texts) == sorted(every)
+            await driver.wait_for_commit(5, "readers", "T", queue_id)
+        for handler in inboxes:
+            handler.messages.clear()
+        await done(driver.channel, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset("T", "readers", 0, True))
+        await eventually(lambda: sum(len(handler.messages) for handler in inboxes) >= len(every))
+        assert sorted(text for handler in inboxes for text in handler.texts) == sorted(every)
         for queue_id in range(QUEUES):
-            await stand.commits(5, "readers", "T", queue_id)
+            await driver.wait_for_commit(5, "readers", "T", queue_id)
 
 
-async def test_consumer_reports_its_offsets_and_its_running_info(stand):
-    await stand.topic("T", QUEUES)
-    await stand.spread("T", QUEUES, each=5)
-    inbox = Inbox()
+async def test_consumer_reports_its_offsets_and_its_running_info(driver):
+    await driver.create_topic("T", QUEUES)
+    await driver.send_to_each_queue("T", QUEUES, each=5)
+    handler = RecordingHandler()
     async with AsyncExitStack() as stack:
-        consumer = await joined(stack, stand, inbox)
-        await eventually(lambda: len(inbox.messages) == 5 * QUEUES)
+        consumer = await joined(stack, driver, handler)
+        await eventually(lambda: len(handler.messages) == 5 * QUEUES)
         client_id = consumer.session.client_id
 
         asked = GetConsumerStatus("T", "readers")
-        answer = await done(stand.channel, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+        answer = await done(driver.channel, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
         table = bodies.read(bodies.ConsumerStatus, answer.body).consumer_table
-        assert table == {client_id: {queue_of("T", queue_id): 5 for queue_id in range(QUEUES)}}
+        assert table == {client_id: {queue_ref("T", queue_id): 5 for queue_id in range(QUEUES)}}
 
         answer = await done(
-            stand.channel, RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfo("readers", client_id)
+            driver.channel, RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfo("readers", client_id)
         )
         said = bodies.read(broker_requests._Running, answer.body)
         assert said.properties["PROP_CONSUME_ORDERLY"] == "false"
         assert said.properties["PROP_CONSUMER_START_TIMESTAMP"] == str(consumer._membership.started_ms)
         assert {one.topic for one in said.subscription_set} == {"T", "%RETRY%readers"}
-        assert {queue_of("T", queue_id) for queue_id in range(QUEUES)} <= said.mq_table.keys()
-        assert said.mq_table[queue_of("T")].commit_offset == 5
+        assert {queue_ref("T", queue_id) for queue_id in range(QUEUES)} <= said.mq_table.keys()
+        assert said.mq_table[queue_ref("T")].commit_offset == 5
 
 
-async def test_consumer_handles_a_message_directly_and_reports_the_result(stand):
-    await stand.topic("T", QUEUES)
-    await stand.put("T", ["good"])
-    await stand.put("T", ["bad"], queue_id=1)
+async def test_consumer_handles_a_message_directly_and_reports_the_result(driver):
+    await driver.create_topic("T", QUEUES)
+    await driver.send("T", ["good"])
+    await driver.send("T", ["bad"], queue_id=1)
     handled: list[str] = []
 
     async def handler(message: StoredMessage) -> None:
@@ -253,11 +260,11 @@ async def test_consumer_handles_a_message_directly_and_reports_the_result(stand)
         if handled[-1] == "bad" and handled.count("bad") > 1:
             raise ValueError("bad")
 
-    async with Consumer(stand.name_servers, group="finders") as reader:
+    async with Consumer(driver.name_servers, group="finders") as reader:
         await reader.subscribe("T")
         found = {message.body.decode(): message for message in [await anext(reader), await anext(reader)]}
     async with AsyncExitStack() as stack:
-        consumer = await joined(stack, stand, handler)
+        consumer = await joined(stack, driver, handler)
         await eventually(lambda: "bad" in handled)
         results = {}
         for text, message in found.items():
@@ -267,7 +274,7 @@ async def test_consumer_handles_a_message_directly_and_reports_the_result(stand)
                 format_offset_id(message.store_host, message.physical_offset),
                 topic="T",
             )
-            answer = await done(stand.channel, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked)
+            answer = await done(driver.channel, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked)
             results[text] = bodies.read(bodies.ConsumeDirectlyResult, answer.body)
     assert results["good"].consume_result == "CR_SUCCESS"
     assert results["bad"].consume_result == "CR_THROW_EXCEPTION"
@@ -275,15 +282,15 @@ async def test_consumer_handles_a_message_directly_and_reports_the_result(stand)
     assert handled.count("bad") == 2
 
 
-async def test_consumer_without_a_handler_refuses_to_consume_directly(stand):
-    await stand.topic("T")
-    await stand.put("T", ["x"])
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_consumer_without_a_handler_refuses_to_consume_directly(driver):
+    await driver.create_topic("T")
+    await driver.send("T", ["x"])
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         [message] = await consumer.poll(timeout_ms=10_000)
-        assert texts([message]) == ["x"]
+        assert body_texts([message]) == ["x"]
         asked = ConsumeMessageDirectly(
             "readers", None, format_offset_id(message.store_host, message.physical_offset), topic="T"
         )
-        answer = await done(stand.channel, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked)
+        answer = await done(driver.channel, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked)
         assert bodies.read(bodies.ConsumeDirectlyResult, answer.body).consume_result == "CR_THROW_EXCEPTION"

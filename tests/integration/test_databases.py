@@ -14,9 +14,9 @@ from threading import Thread
 import psutil
 import pytest
 from tests.support import databases
-from tests.support.databases import ENVIRONMENT, NoServer, Server, mariadb_server, postgres_server
-from tests.support.processes import ROOT
-from tests.support.waiting import wait_until
+from tests.support.databases import ENVIRONMENT, Server, ServerNotInstalled, mariadb_server, postgres_server
+from tests.support.server_processes import ROOT
+from tests.support.wait import wait_until
 
 FACTORIES = {"mariadb": mariadb_server, "postgres": postgres_server}
 TABLES = "SELECT count(*) FROM information_schema.tables WHERE table_schema NOT IN ('information_schema', {hidden})"
@@ -150,7 +150,7 @@ def test_two_processes_can_start_concurrently_and_share_the_template(engine: str
     both = [owner(engine, home) for _ in range(2)]
     folders = {where(one)[0] for one in both}
     assert len(folders) == 2
-    assert all(folder.is_dir() for folder in folders), "the second must not take the first for a leftover"
+    assert all(folder.is_dir() for folder in folders), "the second run must not remove the folder of the first"
     assert len([path for path in home.iterdir() if not path.name.startswith("server-")]) == 1
     for one in both:
         one.communicate("")
@@ -184,5 +184,5 @@ def test_a_path_too_long_for_a_unix_socket_is_refused() -> None:
 
 def test_without_permission_to_install_the_error_contains_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1)
-    with pytest.raises(NoServer, match=r"no MariaDB .* apt-get install .*mariadb-server"):
+    with pytest.raises(ServerNotInstalled, match=r"no MariaDB .* apt-get install .*mariadb-server"):
         databases._program("no-such-daemon", "MariaDB")

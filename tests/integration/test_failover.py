@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox
 from tests.support.platforms import running_broker
-from tests.support.processes import BrokerProcess, broker_process
-from tests.support.waiting import eventually
+from tests.support.recording_handlers import RecordingHandler
+from tests.support.server_processes import BrokerProcess, broker_process
+from tests.support.wait import eventually
 
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.connection.session import ClientSession
@@ -36,12 +36,12 @@ def message(text: str, topic: str = "T") -> Message:
     return Message(topic, text)
 
 
-async def reading(stack: AsyncExitStack, consumer: Consumer, topic: str = "T") -> Inbox:
-    inbox = Inbox()
+async def reading(stack: AsyncExitStack, consumer: Consumer, topic: str = "T") -> RecordingHandler:
+    handler = RecordingHandler()
     await stack.enter_async_context(consumer)
     await consumer.subscribe(topic)
-    await consumer.start(inbox)
-    return inbox
+    await consumer.start(handler)
+    return handler
 
 
 # -- name servers -----------------------------------------------------------------------------------------------------
@@ -53,12 +53,12 @@ async def test_clients_with_known_routes_continue_without_a_name_server(tmp_path
         await stack.enter_async_context(running_broker(tmp_path, name_servers=names))
         producer = await stack.enter_async_context(Producer(names))
         await producer.send(message("before"))
-        inbox = await reading(stack, Consumer(names, group="readers"))
-        await eventually(lambda: inbox.texts == ["before"])
+        handler = await reading(stack, Consumer(names, group="readers"))
+        await eventually(lambda: handler.texts == ["before"])
         await server.stop()
         await producer.session.refresh()
         await producer.send(message("after"))
-        await eventually(lambda: inbox.texts == ["before", "after"])
+        await eventually(lambda: handler.texts == ["before", "after"])
         with pytest.raises(SparrowError):
             await producer.send(message("nobody knows where", "new"))
 
@@ -74,8 +74,8 @@ async def test_a_client_uses_the_name_server_that_is_alive(tmp_path):
             async with Producer(f"{dead};{alive}") as producer:
                 sent.append(str(number))
                 await producer.send(message(sent[-1]))
-        inbox = await reading(stack, Consumer(f"{dead};{alive}", group="readers"))
-        await eventually(lambda: sorted(inbox.texts) == sent)
+        handler = await reading(stack, Consumer(f"{dead};{alive}", group="readers"))
+        await eventually(lambda: sorted(handler.texts) == sent)
 
 
 async def test_an_empty_name_server_does_not_remove_known_routes_of_clients(tmp_path):
@@ -88,13 +88,13 @@ async def test_an_empty_name_server_does_not_remove_known_routes_of_clients(tmp_
             producer = await stack.enter_async_context(Producer(names))
             await producer.send(message("before"))
             consumer = Consumer(names, group="readers")
-            inbox = await reading(stack, consumer)
-            await eventually(lambda: inbox.texts == ["before"])
+            handler = await reading(stack, consumer)
+            await eventually(lambda: handler.texts == ["before"])
         again = await stack.enter_async_context(naming(port))
         await producer.session.refresh(["T"])
         await consumer.session.refresh(["T"])
         await producer.send(message("after"))
-        await eventually(lambda: inbox.texts == ["before", "after"])
+        await eventually(lambda: handler.texts == ["before", "after"])
         assert again.context.routes.topics() == [], "no broker has registered with this one yet"
 
 
@@ -103,12 +103,12 @@ async def test_brokers_reregister_with_a_restarted_name_server_and_new_topics_ar
         async with naming() as first:
             names, port = str(first.address), first.address.port
             await stack.enter_async_context(running_broker(tmp_path, name_servers=names, register_interval_ms=50))
-            inbox = await reading(stack, Consumer(names, group="readers"), "new")
+            handler = await reading(stack, Consumer(names, group="readers"), "new")
         again = await stack.enter_async_context(naming(port))
         await eventually(lambda: again.context.routes.clusters().broker_addr_table)
         async with Producer(names) as producer:
             await producer.send(message("hello", "new"))
-        await eventually(lambda: inbox.texts == ["hello"])
+        await eventually(lambda: handler.texts == ["hello"])
 
 
 # -- brokers ----------------------------------------------------------------------------------------------------------
@@ -121,14 +121,14 @@ async def test_after_a_clean_restart_of_the_broker_no_message_is_delivered_twice
             port = broker.address.port
             async with Producer(names) as producer:
                 await producer.send(message("before"))
-            inbox = await reading(stack, Consumer(names, group="readers"))
-            await eventually(lambda: inbox.texts == ["before"])
+            handler = await reading(stack, Consumer(names, group="readers"))
+            await eventually(lambda: handler.texts == ["before"])
         await stack.enter_async_context(running_broker(tmp_path, name_servers=names, port=port))
         async with Producer(names) as producer:
             for number in range(10):
                 await producer.send(message(str(number)))
-        await eventually(lambda: len(inbox.messages) >= 11)
-        assert sorted(inbox.texts) == [*map(str, range(10)), "before"]
+        await eventually(lambda: len(handler.messages) >= 11)
+        assert sorted(handler.texts) == [*map(str, range(10)), "before"]
 
 
 async def test_a_consumer_closes_within_seconds_when_its_broker_is_gone(tmp_path):
@@ -138,8 +138,8 @@ async def test_a_consumer_closes_within_seconds_when_its_broker_is_gone(tmp_path
         async with running_broker(tmp_path, name_servers=names):
             async with Producer(names) as producer:
                 await producer.send(message("before"))
-            inbox = await reading(stack, consumer)
-            await eventually(lambda: inbox.texts == ["before"])
+            handler = await reading(stack, consumer)
+            await eventually(lambda: handler.texts == ["before"])
         async with asyncio.timeout(5):
             await asyncio.gather(consumer.close(), consumer.close())  # a second close waits for the first
 
@@ -215,7 +215,7 @@ async def test_after_a_broker_is_killed_the_other_continues_and_no_confirmed_mes
             inboxes.append(await reading(stack, Consumer(group="readers", session=session)))
 
         def received() -> set[str]:
-            return {text for inbox in inboxes for text in inbox.texts}
+            return {text for handler in inboxes for text in handler.texts}
 
         sending = Sending(producer, "early")
         await sending.more("left")
@@ -229,7 +229,7 @@ async def test_after_a_broker_is_killed_the_other_continues_and_no_confirmed_mes
         await later.more("right")
         await sending.stop()
         await later.stop()
-        assert not sending.failures, "the other broker was there all the time"
+        assert not sending.failures, "the other broker was available all the time"
         assert not later.failures
         acknowledged = sending.acknowledged | later.acknowledged
         await eventually(lambda: acknowledged.keys() <= received(), within_s=30)
@@ -245,8 +245,8 @@ async def test_a_hanging_broker_does_not_block_queues_of_another(pair):
         await sending.more("right", 20)
         await sending.stop()
         pair.right.signal(signal.SIGSTOP)
-        inbox = await reading(stack, Consumer(pair.names, group="readers", timeout_ms=300))
-        await eventually(lambda: sending.by("left") <= set(inbox.texts))
-        assert not sending.by("right") & set(inbox.texts)
+        handler = await reading(stack, Consumer(pair.names, group="readers", timeout_ms=300))
+        await eventually(lambda: sending.by("left") <= set(handler.texts))
+        assert not sending.by("right") & set(handler.texts)
         pair.right.signal(signal.SIGCONT)
-        await eventually(lambda: sending.acknowledged.keys() <= set(inbox.texts))
+        await eventually(lambda: sending.acknowledged.keys() <= set(handler.texts))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.integration.conformance import StoreConformance
-from tests.support.log_stores import small
+from tests.support.log_stores import small_settings
 
 from sparrow.model.errors import StoreInUse
 from sparrow.store.log import LogStore
@@ -23,7 +23,7 @@ class TestLogStore(StoreConformance):
     @pytest.fixture
     def open_store(self, tmp_path, policy):
         async def opened():
-            return await asyncio.to_thread(LogStore, tmp_path / "store", small(**POLICIES[policy]))
+            return await asyncio.to_thread(LogStore, tmp_path / "store", small_settings(**POLICIES[policy]))
 
         return opened
 

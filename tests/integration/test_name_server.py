@@ -4,7 +4,7 @@ import asyncio
 import zlib
 
 import pytest
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow import net
 from sparrow.model.errors import ConnectionLost, SettingsError, UnknownTopic

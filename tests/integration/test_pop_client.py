@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.support.platforms import running_platform
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.client.aio import Producer
 from sparrow.client.aio.consume.pop_consumer import PopConsumer
@@ -33,7 +33,9 @@ async def test_acknowledged_message_is_not_delivered_again(platform):
             seen += [receipt.message.body for receipt in receipts]
             await consumer.ack(receipts)
         assert sorted(map(int, seen)) == list(range(20))
-        assert await consumer.receive("orders", wait_ms=1_500) == [], "longer than the time they were taken for"
+        assert await consumer.receive("orders", wait_ms=1_500) == [], (
+            "acknowledged messages must not return after the invisible time"
+        )
 
 
 async def test_unacknowledged_message_returns_after_its_invisible_time(platform):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consuming import Gate, Inbox, Stand, queue_of, standing, texts
-from tests.support.waiting import eventually, wait_until
+from tests.support.platform_driver import PlatformDriver, queue_ref, running_platform_driver
+from tests.support.recording_handlers import GatedHandler, RecordingHandler, body_texts
+from tests.support.wait import eventually, wait_until
 
 from sparrow import clock
 from sparrow.client import Consumer as BlockingConsumer
@@ -26,33 +27,33 @@ from sparrow.model.queue import Queue
 from sparrow.testing import run_platform
 from sparrow.wire.bodies import QueueRef
 
-HIGH, MIDDLE, LOW = (queue_of("T", lane) for lane in Priority)
+HIGH, MIDDLE, LOW = (queue_ref("T", lane) for lane in Priority)
 WAITING = {"low": 9, "middle": 4, "high": 3}
 IN_ORDER = [f"{word}{number}" for word in ("high", "middle", "low") for number in range(WAITING[word])]
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as stand:
-        await made(stand, "T")
-        yield stand
+async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as driver:
+        await made(driver, "T")
+        yield driver
 
 
-async def made(stand: Stand, topic: str, parts: int = 1) -> None:
-    async with Admin(stand.name_servers) as admin:
+async def made(driver: PlatformDriver, topic: str, parts: int = 1) -> None:
+    async with Admin(driver.name_servers) as admin:
         await admin.create_topic(topic, parts, has_lanes=True)
 
 
-async def put(stand: Stand, word: str, bodies: list[str], topic: str = "T") -> None:
-    async with Producer(stand.name_servers) as producer:
+async def put(driver: PlatformDriver, word: str, bodies: list[str], topic: str = "T") -> None:
+    async with Producer(driver.name_servers) as producer:
         for body in bodies:
             await producer.send(Message(topic, body, priority=word))
 
 
-async def put_waiting(stand: Stand) -> None:
+async def put_waiting(driver: PlatformDriver) -> None:
     """Send the lowest priority first: 9 low, 4 middle, 3 high."""
     for word, count in WAITING.items():
-        await put(stand, word, [f"{word}{number}" for number in range(count)])
+        await put(driver, word, [f"{word}{number}" for number in range(count)])
 
 
 def in_hand(consumer: Consumer) -> dict[str, int]:
@@ -67,43 +68,43 @@ def in_hand(consumer: Consumer) -> dict[str, int]:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-async def test_poll_returns_high_then_middle_then_low(stand):
-    await put_waiting(stand)
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_poll_returns_high_then_middle_then_low(driver):
+    await put_waiting(driver)
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
-        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[10:]
+        assert body_texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+        assert body_texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[10:]
         await consumer.commit()
-    assert [await stand.committed("readers", "T", lane) for lane in Priority] == [3, 4, 9]
+    assert [await driver.committed_offset("readers", "T", lane) for lane in Priority] == [3, 4, 9]
 
 
-async def test_batch_of_a_handler_has_high_then_middle_then_low(stand):
-    await put_waiting(stand)
+async def test_batch_of_a_handler_has_high_then_middle_then_low(driver):
+    await put_waiting(driver)
     batches: list[list[str]] = []
 
     async def handler(messages: list[StoredMessage]) -> None:
-        batches.append(texts(messages))
+        batches.append(body_texts(messages))
 
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, workers=1, batch=10)
         await eventually(lambda: len(batches) == 2)
     assert batches == [IN_ORDER[:10], IN_ORDER[10:]]
-    assert [await stand.committed("readers", "T", lane) for lane in Priority] == [3, 4, 9]
+    assert [await driver.committed_offset("readers", "T", lane) for lane in Priority] == [3, 4, 9]
 
 
-async def test_handler_of_single_messages_gets_them_by_priority(stand):
-    await put_waiting(stand)
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_handler_of_single_messages_gets_them_by_priority(driver):
+    await put_waiting(driver)
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        inbox = Inbox()
-        await consumer.start(inbox, workers=1)
-        await eventually(lambda: len(inbox.messages) == 16)
-    assert inbox.texts == IN_ORDER
+        handler = RecordingHandler()
+        await consumer.start(handler, workers=1)
+        await eventually(lambda: len(handler.messages) == 16)
+    assert handler.texts == IN_ORDER
 
 
-async def test_high_lane_comes_first_even_if_its_pull_ends_last(stand, monkeypatch):
-    await put_waiting(stand)
+async def test_high_lane_comes_first_even_if_its_pull_ends_last(driver, monkeypatch):
+    await put_waiting(driver)
     others_answered = asyncio.Event()
 
     async def slow(session: ClientSession, queue: QueueRef, *place: Any, **how: Any) -> PullResult:
@@ -115,13 +116,13 @@ async def test_high_lane_comes_first_even_if_its_pull_ends_last(stand, monkeypat
         return answer
 
     monkeypatch.setattr(queue_fetcher, "pull", slow)
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+        assert body_texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
 
 
-async def test_lanes_wait_only_briefly_for_a_lane_that_does_not_respond(stand, monkeypatch):
-    await put_waiting(stand)
+async def test_lanes_wait_only_briefly_for_a_lane_that_does_not_respond(driver, monkeypatch):
+    await put_waiting(driver)
     never = asyncio.Event()
 
     async def silent(session: ClientSession, queue: QueueRef, *place: Any, **how: Any) -> PullResult:
@@ -131,26 +132,26 @@ async def test_lanes_wait_only_briefly_for_a_lane_that_does_not_respond(stand, m
 
     monkeypatch.setattr(queue_fetcher, "pull", silent)
     monkeypatch.setattr(queue_fetcher, "FIRST_PULL_WAIT_S", 0.05)
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]
+        assert body_texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]
 
 
-async def test_high_message_overtakes_prefetched_low_ones(stand):
-    await put(stand, "low", ["l0", "l1", "l2"])
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_high_message_overtakes_prefetched_low_ones(driver):
+    await put(driver, "low", ["l0", "l1", "l2"])
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         assert (await anext(consumer)).body == b"l0"
         await eventually(lambda: in_hand(consumer)["low"] == 3)
-        await put(stand, "high", ["h0"])
+        await put(driver, "high", ["h0"])
         await eventually(lambda: in_hand(consumer)["high"] == 1)
         assert [(await anext(consumer)).body for _ in range(3)] == [b"h0", b"l1", b"l2"]
 
 
-async def test_retried_message_keeps_its_priority(stand):
-    await put(stand, "low", ["l0", "l1", "l2"])
-    await put(stand, "high", ["h0"])
-    gate, failed = Gate(), list[str]()
+async def test_retried_message_keeps_its_priority(driver):
+    await put(driver, "low", ["l0", "l1", "l2"])
+    await put(driver, "high", ["h0"])
+    gate, failed = GatedHandler(), list[str]()
 
     async def handler(message: StoredMessage) -> None:
         if message.body == b"h0" and not failed:
@@ -158,55 +159,55 @@ async def test_retried_message_keeps_its_priority(stand):
             raise RetryLater(1)
         await gate(message)
 
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, workers=1)
-        retry = queue_of("%RETRY%readers")
+        retry = queue_ref("%RETRY%readers")
         await eventually(lambda: consumer._membership.queue_states().get(retry, (0, 0))[1] == 1)
         gate.opened.set()
         await eventually(lambda: len(gate.finished) == 4)
     assert gate.finished == ["l0", "h0", "l1", "l2"]
 
 
-async def test_orderly_consumer_keeps_the_order_of_every_lane(stand):
-    await put_waiting(stand)
+async def test_orderly_consumer_keeps_the_order_of_every_lane(driver):
+    await put_waiting(driver)
     handled: dict[str, list[str]] = defaultdict(list)
 
     async def handler(message: StoredMessage) -> None:
         handled[message.properties["PRIORITY"]].append(message.body.decode())
 
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.start(handler, orderly=True)
         await eventually(lambda: sum(map(len, handled.values())) == 16)
     assert handled == {word: [f"{word}{number}" for number in range(count)] for word, count in WAITING.items()}
 
 
-async def test_seek_in_one_lane_redelivers_nothing_of_the_others(stand):
-    await put(stand, "low", ["l0", "l1", "l2"])
-    await put(stand, "middle", ["m0", "m1"])
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_seek_in_one_lane_redelivers_nothing_of_the_others(driver):
+    await put(driver, "low", ["l0", "l1", "l2"])
+    await put(driver, "middle", ["m0", "m1"])
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
-        assert texts(await consumer.poll(3, timeout_ms=10_000)) == ["m0", "m1", "l0"]
+        assert body_texts(await consumer.poll(3, timeout_ms=10_000)) == ["m0", "m1", "l0"]
         assert await consumer.poll(0, timeout_ms=10) == []
         await consumer.seek(LOW, 0)
         found: list[str] = []
         while len(found) < 3 and (some := await consumer.poll(10, timeout_ms=10_000)):
-            found += texts(some)
+            found += body_texts(some)
         assert found == ["l0", "l1", "l2"]
         assert await consumer.poll(10, timeout_ms=50) == []
 
 
-async def test_batch_has_one_topic_and_topics_alternate(stand):
-    await made(stand, "U")
-    await put(stand, "high", ["T"] * 30)
-    await put(stand, "low", ["U"] * 30, "U")
+async def test_batch_has_one_topic_and_topics_alternate(driver):
+    await made(driver, "U")
+    await put(driver, "high", ["T"] * 30)
+    await put(driver, "low", ["U"] * 30, "U")
     batches: list[set[str]] = []
 
     async def handler(messages: list[StoredMessage]) -> None:
         batches.append({message.topic for message in messages})
 
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         await consumer.subscribe("U")
         await consumer.start(handler, workers=1, batch=10)
@@ -214,29 +215,29 @@ async def test_batch_has_one_topic_and_topics_alternate(stand):
     assert sorted(map(sorted, batches)) == [["T"]] * 3 + [["U"]] * 3
 
 
-async def test_members_of_a_group_read_every_lane_of_every_queue_once(stand):
-    await made(stand, "P", parts=4)
+async def test_members_of_a_group_read_every_lane_of_every_queue_once(driver):
+    await made(driver, "P", parts=4)
     every = {f"{word}{number}" for word in ("high", "middle", "low") for number in range(40)}
     async with (
-        Consumer(stand.name_servers, group="readers") as one,
-        Consumer(stand.name_servers, group="readers") as other,
+        Consumer(driver.name_servers, group="readers") as one,
+        Consumer(driver.name_servers, group="readers") as other,
     ):
-        inbox = Inbox()
+        handler = RecordingHandler()
         for consumer in (one, other):
             await consumer.subscribe("P")
-            await consumer.start(inbox)
+            await consumer.start(handler)
         await eventually(lambda: [len([q for q in c.queues if q.topic == "P"]) for c in (one, other)] == [6, 6])
         for word in ("high", "middle", "low"):
-            await put(stand, word, [f"{word}{number}" for number in range(40)], "P")
-        await eventually(lambda: len(inbox.messages) >= 120)
-    assert sorted(inbox.texts) == sorted(every)
+            await put(driver, word, [f"{word}{number}" for number in range(40)], "P")
+        await eventually(lambda: len(handler.messages) >= 120)
+    assert sorted(handler.texts) == sorted(every)
 
 
-async def test_topic_without_lanes_ignores_priorities(stand):
-    await stand.topic("plain")
-    await put(stand, "low", ["l"], "plain")
-    await put(stand, "high", ["h"], "plain")
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_topic_without_lanes_ignores_priorities(driver):
+    await driver.create_topic("plain")
+    await put(driver, "low", ["l"], "plain")
+    await put(driver, "high", ["h"], "plain")
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("plain")
         assert [(await anext(consumer)).body for _ in range(2)] == [b"l", b"h"]
 
@@ -244,14 +245,14 @@ async def test_topic_without_lanes_ignores_priorities(stand):
 # -- no lane starves --------------------------------------------------------------------------------------------------
 
 
-async def flooded(stand: Stand, consumer: Consumer, starvation_ms: int, handled: int) -> list[str]:
+async def flooded(driver: PlatformDriver, consumer: Consumer, starvation_ms: int, handled: int) -> list[str]:
     """Return the first messages of one worker, with a low message that is old enough and hundreds of high ones."""
-    await put(stand, "low", ["low"])
+    await put(driver, "low", ["low"])
     stored_ms = clock.now_ms()
-    async with Producer(stand.name_servers) as producer:
+    async with Producer(driver.name_servers) as producer:
         for _ in range(4):
             await producer.send_batch([Message("T", "high", priority="high") for _ in range(500)])
-    gate = Gate()
+    gate = GatedHandler()
     await consumer.subscribe("T")
     await consumer.start(gate, workers=1)
     await eventually(lambda: in_hand(consumer)["high"] > 900 and in_hand(consumer)["low"] == 1)
@@ -261,26 +262,26 @@ async def flooded(stand: Stand, consumer: Consumer, starvation_ms: int, handled:
     return gate.texts[:handled]
 
 
-async def test_low_message_is_delivered_after_its_starvation_time_under_high_traffic(stand):
-    async with Consumer(stand.name_servers, group="readers", starvation_ms=200) as consumer:
-        seen = await flooded(stand, consumer, starvation_ms=200, handled=12)
+async def test_low_message_is_delivered_after_its_starvation_time_under_high_traffic(driver):
+    async with Consumer(driver.name_servers, group="readers", starvation_ms=200) as consumer:
+        seen = await flooded(driver, consumer, starvation_ms=200, handled=12)
     assert seen.count("low") == 1
 
 
-async def test_low_message_waits_for_all_high_ones_without_a_starvation_time(stand):
-    async with Consumer(stand.name_servers, group="readers", starvation_ms=0) as consumer:
-        seen = await flooded(stand, consumer, starvation_ms=200, handled=500)
+async def test_low_message_waits_for_all_high_ones_without_a_starvation_time(driver):
+    async with Consumer(driver.name_servers, group="readers", starvation_ms=0) as consumer:
+        seen = await flooded(driver, consumer, starvation_ms=200, handled=500)
     assert "low" not in seen
 
 
-async def test_full_lane_takes_no_prefetch_space_from_another(stand):
-    await put(stand, "high", ["h"] * 50)
-    async with Consumer(stand.name_servers, group="readers", prefetch=Prefetch(count_max=10)) as consumer:
+async def test_full_lane_takes_no_prefetch_space_from_another(driver):
+    await put(driver, "high", ["h"] * 50)
+    async with Consumer(driver.name_servers, group="readers", prefetch=Prefetch(count_max=10)) as consumer:
         await consumer.subscribe("T")
-        gate = Gate()
+        gate = GatedHandler()
         await consumer.start(gate, workers=1)
         await eventually(lambda: in_hand(consumer)["high"] == 10)
-        await put(stand, "low", ["l"])
+        await put(driver, "low", ["l"])
         await eventually(lambda: in_hand(consumer)["low"] == 1)
         gate.opened.set()
 
@@ -288,8 +289,8 @@ async def test_full_lane_takes_no_prefetch_space_from_another(stand):
 # -- produce ----------------------------------------------------------------------------------------------------------
 
 
-async def test_lingering_messages_go_to_their_own_lanes(stand):
-    async with Producer(stand.name_servers, linger_ms=20) as producer:
+async def test_lingering_messages_go_to_their_own_lanes(driver):
+    async with Producer(driver.name_servers, linger_ms=20) as producer:
         sent = [
             producer.send_soon(Message("T", f"{word}{number}", priority=word))
             for number in range(5)
@@ -298,14 +299,14 @@ async def test_lingering_messages_go_to_their_own_lanes(stand):
         sent.append(producer.send_soon(Message("T", "says nothing")))
         results = await asyncio.gather(*sent)
     assert [result.queue_id for result in results] == [2, 0, 1] * 5 + [1]
-    bounds = [await stand.platform.broker.broker.store.bounds(Queue("T", lane)) for lane in Priority]
+    bounds = [await driver.platform.broker.broker.store.bounds(Queue("T", lane)) for lane in Priority]
     assert [end for _, end in bounds] == [5, 6, 5]
 
 
-async def test_lingering_messages_of_a_queue_without_lanes_keep_their_order(stand):
-    await stand.topic("plain")
-    queue = queue_of("plain")
-    async with Producer(stand.name_servers, linger_ms=20) as producer:
+async def test_lingering_messages_of_a_queue_without_lanes_keep_their_order(driver):
+    await driver.create_topic("plain")
+    queue = queue_ref("plain")
+    async with Producer(driver.name_servers, linger_ms=20) as producer:
         await producer.send(Message("plain", "first"))  # from now on the route is known: no lanes
         words = ["low", "high", None, "middle"] * 5
         sent = [producer.send_soon(Message("plain", "x", priority=word), queue=queue) for word in words]
@@ -313,18 +314,18 @@ async def test_lingering_messages_of_a_queue_without_lanes_keep_their_order(stan
     assert offsets == list(range(1, 21))
 
 
-async def test_batch_of_different_priorities_is_refused(stand):
-    async with Producer(stand.name_servers) as producer:
+async def test_batch_of_different_priorities_is_refused(driver):
+    async with Producer(driver.name_servers) as producer:
         with pytest.raises(Refused, match="one lane"):
             await producer.send_batch([Message("T", "x", priority=word) for word in ("high", "low")])
 
 
-async def test_delayed_and_transactional_messages_arrive_in_their_lane(stand):
-    async with Producer(stand.name_servers, group="tellers") as producer:
+async def test_delayed_and_transactional_messages_arrive_in_their_lane(driver):
+    async with Producer(driver.name_servers, group="tellers") as producer:
         await producer.send(Message("T", "later", priority="high"), deliver_after_ms=50)
         async with producer.transaction(Message("T", "sure", priority="low")):
             pass
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         await consumer.subscribe("T")
         found = {message.body: message.queue_id for message in [await anext(consumer) for _ in range(2)]}
     assert found == {b"later": Priority.HIGH, b"sure": Priority.LOW}
@@ -345,10 +346,10 @@ def test_blocking_client_delivers_high_first(tmp_path):
                     producer.send(Message("T", f"{word}{number}", priority=word))
         with BlockingConsumer(platform.name_servers, group="polling") as consumer:
             consumer.subscribe("T")
-            assert texts(consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+            assert body_texts(consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
         with BlockingConsumer(platform.name_servers, group="looping") as consumer:
             consumer.subscribe("T")
-            assert texts([next(consumer) for _ in range(16)]) == IN_ORDER
+            assert body_texts([next(consumer) for _ in range(16)]) == IN_ORDER
         handled: list[str] = []
         with BlockingConsumer(platform.name_servers, group="handling") as consumer:
             consumer.subscribe("T")
@@ -373,5 +374,5 @@ def test_blocking_iteration_buffers_few_messages_of_a_topic_with_lanes(tmp_path)
             next(consumer)
             producer.send(Message("T", "high", priority="high"))
             wait_until(lambda: consumer._call(lambda: in_hand(consumer._client)["high"]) == 1)
-            taken = texts([next(consumer) for _ in range(10)])
+            taken = body_texts([next(consumer) for _ in range(10)])
     assert "high" in taken

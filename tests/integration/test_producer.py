@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.support.platforms import running_broker, running_platform
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
@@ -241,7 +241,7 @@ async def test_lingering_messages_share_requests_and_each_gets_its_own_result(pl
         message = at[result.queue_id, result.queue_offset]
         assert (message.body, message.unique_key) == (b"%d" % number, result.message_id)
     neighbours = [results[at].queue_id == results[at + 1].queue_id for at in range(0, 960, 64)]
-    assert all(neighbours), "those of one lot went to one queue"
+    assert all(neighbours), "messages of one batch must go to one queue"
 
 
 async def test_send_lingers_together_with_other_sends(platform: Platform) -> None:
@@ -372,7 +372,7 @@ async def test_retryable_response_makes_the_producer_use_another_broker_with_the
             await producer.session.route("orders", is_fresh=True)
             results = [await producer.send(Message("orders", b"x")) for _ in range(6)]
     assert {result.broker_name for result in results} == {"sparrow"}
-    assert len(asked) == 1, "it is left alone after that"
+    assert len(asked) == 1, "the failing broker must be avoided after that"
     assert property_value(asked[0].properties.encode(), "UNIQ_KEY") in {result.message_id for result in results}
 
 

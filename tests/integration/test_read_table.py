@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.consuming import Stand, standing
-from tests.support.waiting import eventually
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.wait import eventually
 
 from sparrow.client.aio.consume import table_reader
 from sparrow.client.aio.consume.consumer import Consumer
@@ -17,8 +17,8 @@ from sparrow.model.errors import Refused, UnknownTopic
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
+async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
         yield running
 
 
@@ -29,21 +29,21 @@ def rows(table: pa.Table) -> list[tuple[int, int, str]]:
     ]
 
 
-async def test_table_of_a_topic_equals_the_sent_messages(stand, monkeypatch):
-    await stand.topic("T", queues=3)
-    await stand.spread("T", queues=3, each=400)
+async def test_table_of_a_topic_equals_the_sent_messages(driver, monkeypatch):
+    await driver.create_topic("T", queues=3)
+    await driver.send_to_each_queue("T", queues=3, each=400)
     expected = [(queue, number, f"{queue}-{number}") for queue in range(3) for number in range(400)]
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         assert rows(await consumer.read_table("T")) == expected
         monkeypatch.setattr(table_reader, "PULL_COUNT_MAX", 7)  # as from a broker that returns few messages per pull
         assert rows(await consumer.read_table("T")) == expected
-    assert await stand.committed("readers", "T") is None, "reading a table is no group's progress"
+    assert await driver.committed_offset("readers", "T") is None, "reading a table must not commit offsets of a group"
 
 
-async def test_table_has_the_requested_columns(stand):
-    await stand.topic("T")
-    await stand.put("T", ["a", "b"], tags="t")
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_table_has_the_requested_columns(driver):
+    await driver.create_topic("T")
+    await driver.send("T", ["a", "b"], tags="t")
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         table = await consumer.read_table("T", columns=["body", "tags", "store_timestamp"])
         assert table.column_names == ["body", "tags", "store_timestamp"]
         assert table.column("body").to_pylist() == [b"a", b"b"]
@@ -52,11 +52,11 @@ async def test_table_has_the_requested_columns(stand):
         assert only.to_pydict() == {"body": [b"a", b"b"]}
 
 
-async def test_tag_filter_is_exact_even_when_hashes_collide(stand):
-    await stand.topic("T", queues=2)
+async def test_tag_filter_is_exact_even_when_hashes_collide(driver):
+    await driver.create_topic("T", queues=2)
     for number in range(12):
-        await stand.put("T", [str(number)], number % 2, tags=["Aa", "BB", "C"][number % 3])
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+        await driver.send("T", [str(number)], number % 2, tags=["Aa", "BB", "C"][number % 3])
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         assert [row[2] for row in rows(await consumer.read_table("T", expression="Aa"))] == ["0", "6", "3", "9"]
         both = await consumer.read_table("T", expression="BB || C")
         assert sorted(int(row[2]) for row in rows(both)) == [1, 2, 4, 5, 7, 8, 10, 11]
@@ -64,20 +64,20 @@ async def test_tag_filter_is_exact_even_when_hashes_collide(stand):
 
 
 @pytest.mark.parametrize("expression", ["*", "even"])
-async def test_time_range_excludes_its_end(stand, expression):
-    await stand.topic("T")
-    broker = stand.platform.broker.broker
+async def test_time_range_excludes_its_end(driver, expression):
+    await driver.create_topic("T")
+    broker = driver.platform.broker.broker
     times: list[int] = []
     for part in range(3):
         before_ms = broker.now_ms()
         await eventually(lambda before_ms=before_ms: broker.now_ms() > before_ms)
         times.append(broker.now_ms())
         for number in range(part * 10, part * 10 + 10):
-            await stand.put("T", [str(number)], tags="odd" if number % 2 else "even")
+            await driver.send("T", [str(number)], tags="odd" if number % 2 else "even")
     wanted = [str(number) for number in range(30) if expression == "*" or number % 2 == 0]
     third = len(wanted) // 3
     moments = [datetime.fromtimestamp(ms / 1000, tz=UTC) for ms in times]
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
 
         async def bodies_of(start: object, end: object) -> list[str]:
             table = await consumer.read_table("T", start, end, expression=expression)
@@ -92,9 +92,9 @@ async def test_time_range_excludes_its_end(stand, expression):
         assert await bodies_of("last", "first") == []
 
 
-async def test_empty_topic_gives_an_empty_table_and_an_unknown_one_is_refused(stand):
-    await stand.topic("T", queues=2)
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_empty_topic_gives_an_empty_table_and_an_unknown_one_is_refused(driver):
+    await driver.create_topic("T", queues=2)
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         table = await consumer.read_table("T")
         assert table.num_rows == 0
         assert "body" in table.column_names
@@ -102,9 +102,9 @@ async def test_empty_topic_gives_an_empty_table_and_an_unknown_one_is_refused(st
             await consumer.read_table("nowhere")
 
 
-async def test_unknown_column_is_refused_by_name(stand):
-    await stand.topic("T")
-    await stand.put("T", ["a"])
-    async with Consumer(stand.name_servers, group="readers") as consumer:
+async def test_unknown_column_is_refused_by_name(driver):
+    await driver.create_topic("T")
+    await driver.send("T", ["a"])
+    async with Consumer(driver.name_servers, group="readers") as consumer:
         with pytest.raises(Refused, match="colour"):
             await consumer.read_table("T", columns=["body", "colour"])

@@ -5,9 +5,9 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from tests.support.platforms import broker_server, channel_to, running_broker, send
-from tests.support.waiting import eventually
-from tests.support.wires import LOOPBACK
+from tests.support.platforms import broker_server, open_channel, running_broker, send
+from tests.support.raw_connection import LOOPBACK
+from tests.support.wait import eventually
 
 from sparrow.model.errors import SettingsError
 from sparrow.model.topic import Topic
@@ -41,7 +41,7 @@ class Naming:
 
     async def route(self, topic):
         """Return the brokers' addresses as a client gets them, or the code of a refusal."""
-        async with channel_to(self.server.address) as channel:
+        async with open_channel(self.server.address) as channel:
             answer = await channel.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute(topic))
         if answer.code != ResponseCode.SUCCESS:
             return int(answer.code)
@@ -92,7 +92,7 @@ async def test_a_topic_change_is_registered_before_it_returns(tmp_path, two):
     async with running_broker(tmp_path, name_servers=addresses(*two)) as server:
         await server.broker.topics.put(Topic(name="T", read_queues=3, write_queues=2, permission=4))
         for naming in two:
-            async with channel_to(naming.server.address) as channel:
+            async with open_channel(naming.server.address) as channel:
                 answer = await channel.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("T"))
             (found,) = bodies.read(bodies.RouteData, answer.body).queue_datas
             assert (found.read_queue_nums, found.write_queue_nums, found.perm) == (3, 2, 4)
@@ -119,7 +119,7 @@ async def test_sends_to_new_topics_are_fast_while_a_name_server_is_down(tmp_path
     stays, dies = two
     async with running_broker(tmp_path, name_servers=addresses(dies, stays)) as server:
         await dies.stop()
-        async with channel_to(server.address) as channel:
+        async with open_channel(server.address) as channel:
             started = time.monotonic()
             for number in range(10):
                 await send(channel, f"New{number}", b"x")
@@ -134,7 +134,7 @@ async def test_a_hanging_name_server_delays_a_new_topic_by_less_than_a_send_time
     naming, hangs = two
     async with running_broker(tmp_path, name_servers=addresses(hangs, naming)) as server:
         await hangs.stop()
-        async with black_hole(hangs.server.address.port), channel_to(server.address) as channel:
+        async with black_hole(hangs.server.address.port), open_channel(server.address) as channel:
             started = time.monotonic()
             asked = asyncio.ensure_future(send(channel, "New", b"x"))
             await eventually(
@@ -153,7 +153,7 @@ async def test_the_next_registration_restores_routes_after_a_name_server_restart
     naming, other = two
     async with running_broker(tmp_path, name_servers=addresses(naming, other), register_interval_ms=100) as server:
         await naming.stop()
-        async with channel_to(server.address) as channel:
+        async with open_channel(server.address) as channel:
             await send(channel, "MadeMeanwhile", b"x")
         await naming.come_back()
         await eventually(lambda: "MadeMeanwhile" in naming.topics(), within_s=3)
@@ -170,7 +170,7 @@ async def test_a_broker_starts_without_name_servers_and_registers_later(tmp_path
     started = time.monotonic()
     async with running_broker(tmp_path, name_servers=str(address), register_interval_ms=50) as server:
         assert time.monotonic() - started < 3
-        async with channel_to(server.address) as channel:
+        async with open_channel(server.address) as channel:
             await send(channel, "New", b"x")
         said = [record for record in caplog.records if record.message == "cannot register with a name server"]
         assert len(said) == 1  # logged once, not at every attempt
@@ -202,7 +202,7 @@ async def test_a_topic_is_routed_to_both_of_its_brokers(tmp_path, two):
         running_broker(tmp_path / "b", name="broker-b", name_servers=addresses(naming)) as b,
     ):
         for server in (a, b):
-            async with channel_to(server.address) as channel:
+            async with open_channel(server.address) as channel:
                 await send(channel, "Shared", b"x")
         assert sorted(await naming.route("Shared")) == sorted([str(a.address), str(b.address)])
         for channel in a._registration._channels.values():
@@ -222,7 +222,7 @@ async def test_a_stop_leaves_no_registration_task(tmp_path, two):
     async with black_hole() as silent:
         servers = f"{silent};{addresses(*two)}"
         async with running_broker(tmp_path, name_servers=servers, name_server_timeout_ms=300) as server:
-            async with channel_to(server.address) as channel:
+            async with open_channel(server.address) as channel:
                 asked = channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
                 await asked
             telling = asyncio.ensure_future(server.broker.topics.put(Topic(name="New")))

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, standing
-from tests.support.platforms import named, pull, running_broker, send_header
-from tests.support.waiting import eventually
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.platforms import encode_properties, pull, running_broker, send_header
+from tests.support.recording_handlers import RecordingHandler
+from tests.support.wait import eventually
 
 from sparrow import client
 from sparrow.client.aio import Consumer, Producer
@@ -26,18 +27,18 @@ REPLIES = "DefaultCluster_REPLY_TOPIC"
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
-        await running.topic("T")
+async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
+        await running.create_topic("T")
         yield running
 
 
 @asynccontextmanager
 async def answering(
-    stand: Stand, answer: Callable[[Producer, StoredMessage], Awaitable[object]]
+    driver: PlatformDriver, answer: Callable[[Producer, StoredMessage], Awaitable[object]]
 ) -> AsyncIterator[Producer]:
     """Start a consumer that replies, and yield a producer for requests."""
-    async with Consumer(stand.name_servers, group="answerers") as consumer:
+    async with Consumer(driver.name_servers, group="answerers") as consumer:
         async with Producer(session=consumer.session, group="answers") as answers:
 
             async def handle(message: StoredMessage) -> None:
@@ -45,7 +46,7 @@ async def answering(
 
             await consumer.subscribe("T")
             await consumer.start(handle)
-            async with Producer(stand.name_servers, group="askers") as producer:
+            async with Producer(driver.name_servers, group="askers") as producer:
                 yield producer
             await consumer.close()
 
@@ -54,8 +55,8 @@ async def upper(answers: Producer, message: StoredMessage) -> None:
     await answers.reply(message, message.body.upper())
 
 
-async def test_request_gets_its_reply(stand: Stand) -> None:
-    async with answering(stand, upper) as producer:
+async def test_request_gets_its_reply(driver: PlatformDriver) -> None:
+    async with answering(driver, upper) as producer:
         texts = [f"question {number}" for number in range(50)]
         replies = await asyncio.gather(*(producer.request(Message("T", text), timeout_ms=10_000) for text in texts))
         assert [reply.body.decode() for reply in replies] == [text.upper() for text in texts]
@@ -63,28 +64,28 @@ async def test_request_gets_its_reply(stand: Stand) -> None:
         assert producer.session.pending_replies == {}
 
 
-async def test_long_reply_is_received_whole(stand: Stand) -> None:
-    async with answering(stand, upper) as producer:
+async def test_long_reply_is_received_whole(driver: PlatformDriver) -> None:
+    async with answering(driver, upper) as producer:
         reply = await producer.request(Message("T", "x" * 100_000), timeout_ms=10_000)
         assert reply.body == b"X" * 100_000
 
 
-async def test_reply_is_stored_in_the_reply_topic(stand: Stand) -> None:
-    async with answering(stand, upper) as producer:
+async def test_reply_is_stored_in_the_reply_topic(driver: PlatformDriver) -> None:
+    async with answering(driver, upper) as producer:
         await producer.request(Message("T", "question"), timeout_ms=10_000)
-    kept = await pull(stand.channel, REPLIES)
+    kept = await pull(driver.channel, REPLIES)
     assert kept.bodies == [b"QUESTION"]
     assert kept.messages[0].properties["MSG_TYPE"] == "reply"
 
 
-async def test_request_without_a_reply_times_out(stand: Stand) -> None:
-    async with Producer(stand.name_servers) as producer:
+async def test_request_without_a_reply_times_out(driver: PlatformDriver) -> None:
+    async with Producer(driver.name_servers) as producer:
         with pytest.raises(RequestTimeout, match="consumer of topic 'T' did not respond to the request within 100 ms"):
             await producer.request(Message("T", "anybody?"), timeout_ms=100)
         assert producer.session.pending_replies == {}
 
 
-async def test_late_reply_is_ignored(stand: Stand) -> None:
+async def test_late_reply_is_ignored(driver: PlatformDriver) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
     told: list[object] = []
 
@@ -94,7 +95,7 @@ async def test_late_reply_is_ignored(stand: Stand) -> None:
             await go_on.wait()
         told.append(await answers.reply(message, b"answer"))
 
-    async with answering(stand, late) as producer:
+    async with answering(driver, late) as producer:
         with pytest.raises(RequestTimeout):
             await producer.request(Message("T", "slow"), timeout_ms=200)
         await asked.wait()
@@ -103,18 +104,18 @@ async def test_late_reply_is_ignored(stand: Stand) -> None:
         assert (await producer.request(Message("T", "quick"), timeout_ms=10_000)).body == b"answer"
 
 
-async def test_reply_raises_when_the_requester_is_offline(stand: Stand) -> None:
-    inbox = Inbox()
-    async with Consumer(stand.name_servers, group="answerers") as consumer:
+async def test_reply_raises_when_the_requester_is_offline(driver: PlatformDriver) -> None:
+    handler = RecordingHandler()
+    async with Consumer(driver.name_servers, group="answerers") as consumer:
         await consumer.subscribe("T")
-        await consumer.start(inbox)
-        async with Producer(stand.name_servers, group="askers") as producer:
+        await consumer.start(handler)
+        async with Producer(driver.name_servers, group="askers") as producer:
             with pytest.raises(RequestTimeout):
                 await producer.request(Message("T", "wait for me"), timeout_ms=500)
-        await eventually(lambda: inbox.messages)
-        async with Producer(stand.name_servers, group="answers") as answers:
+        await eventually(lambda: handler.messages)
+        async with Producer(driver.name_servers, group="answers") as answers:
             with pytest.raises(SparrowError, match="not online here"):
-                await answers.reply(inbox.messages[0], b"too late")
+                await answers.reply(handler.messages[0], b"too late")
 
 
 def test_blocking_client_requests_and_replies(platform: RunningPlatform) -> None:
@@ -153,7 +154,7 @@ async def asker(
 
 
 async def reply(channel: Channel, code: RequestCode, **words: str) -> tuple[int, str | None, SendMessageResponse]:
-    header = send_header(REPLIES, 0, named(**words), v2=code is RequestCode.SEND_REPLY_MESSAGE_V2)
+    header = send_header(REPLIES, 0, encode_properties(**words), v2=code is RequestCode.SEND_REPLY_MESSAGE_V2)
     answer = await channel.request(code, header, b"42")
     return answer.code, answer.remark, headers.read(SendMessageResponse, answer.ext)
 

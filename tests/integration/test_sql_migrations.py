@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.drafts import draft
+from tests.support.drafts import make_draft
 
 from sparrow.model.errors import StorageError
 from sparrow.model.queue import Queue
@@ -143,7 +143,7 @@ async def test_migration_keeps_delayed_and_half_messages_and_reuses_no_id(empty)
         properties=b"",
     )
     ((new_id,),) = await empty.fetch("SELECT MAX(id) FROM hermes_delay")
-    assert new_id > 3, "3 was given to a message that is gone"
+    assert new_id > 3, "id 3 belonged to a deleted message"
 
 
 async def test_a_store_of_version_1_is_migrated_when_opened(empty, database_url):
@@ -153,7 +153,7 @@ async def test_a_store_of_version_1_is_migrated_when_opened(empty, database_url)
     ]
     async with await SqlStore.open(database_url) as store:
         await store.catalog.put_topic(Topic(name="orders", write_queues=1))
-        assert (await store.append(Queue("orders", 1), [draft("works")])).offset == 0
+        assert (await store.append(Queue("orders", 1), [make_draft("works")])).offset == 0
         assert await store.append_atomically("scope", 1, []) is True
     assert await check_store(empty) == []
 

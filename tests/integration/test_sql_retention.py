@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.drafts import draft, messages
+from tests.support.drafts import decode_messages, make_draft
 
 from sparrow import clock
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
@@ -41,7 +41,7 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
 
 async def fill(store: SqlStore, queue: Queue, count: int, *, keys: str = "") -> None:
     for start in range(0, count, 50):
-        drafts = [draft(f"{start + at}", keys=keys.format(start + at)) for at in range(min(50, count - start))]
+        drafts = [make_draft(f"{start + at}", keys=keys.format(start + at)) for at in range(min(50, count - start))]
         await store.append(queue, drafts)
 
 
@@ -75,17 +75,17 @@ async def test_old_messages_are_deleted_by_whole_partitions_and_the_rest_stays_r
     assert await store.bounds(MIDDLE) == QueueBounds(first, 250)
     assert await count(store, lane_of(store, MIDDLE).table) == 250 - first
     assert await store.read(MIDDLE, 0) == Moved(first, QueueBounds(first, 250))
-    appended = await store.append(MIDDLE, [draft("next")])
+    appended = await store.append(MIDDLE, [make_draft("next")])
     assert appended.offset == 250
     found = await store.read(MIDDLE, first, count_max=100)
     assert isinstance(found, Slice)
-    assert [message.queue_offset for message in messages(found)] == list(range(first, 251))
+    assert [message.queue_offset for message in decode_messages(found)] == list(range(first, 251))
     assert (await trimmed(store)).messages == (1 if store.database.dialect == "sqlite" else 0)
 
 
 async def test_partitions_are_created_ahead_of_need(store: SqlStore) -> None:
     if store.database.dialect == "sqlite":
-        pytest.skip("it has none")
+        pytest.skip("this database has no partitions")
     lane = lane_of(store, MIDDLE)
     for filled in (100, 250, 430):
         await fill(store, MIDDLE, filled - (await store.bounds(MIDDLE)).end)
@@ -97,7 +97,7 @@ async def test_partitions_are_created_ahead_of_need(store: SqlStore) -> None:
 
 async def test_a_new_partition_size_applies_from_the_next_partition(store: SqlStore) -> None:
     if store.database.dialect == "sqlite":
-        pytest.skip("it has no partitions")
+        pytest.skip("this database has no partitions")
     lane = lane_of(store, MIDDLE)
     await add_partitions(store.database, lane.table, 290, 1000)
     assert [each.end for each in await list_partitions(store.database, lane.table)] == [101, 201, 301, 1001, 2001, 3001]
@@ -108,7 +108,7 @@ async def test_a_new_partition_size_applies_from_the_next_partition(store: SqlSt
 
 async def test_concurrent_creation_of_partitions_works(store: SqlStore) -> None:
     if store.database.dialect == "sqlite":
-        pytest.skip("it has no partitions")
+        pytest.skip("this database has no partitions")
     lane = lane_of(store, MIDDLE)
     for next_id in range(290, 1500, ROWS):
         await asyncio.gather(*(add_partitions(store.database, lane.table, next_id, ROWS) for _ in range(4)))
@@ -151,7 +151,7 @@ async def test_messages_of_a_pending_resend_are_kept(store: SqlStore) -> None:
     async with store.database.transaction() as session:
         assert await store.resend_ranges.mark_done(session, "g", lane, 1)
     await trimmed(store)
-    assert (await store.bounds(MIDDLE)).first >= 300, "what is meant for g need not be seen by h"
+    assert (await store.bounds(MIDDLE)).first >= 300, "a resend range of g must not wait for h"
 
 
 async def test_keys_of_deleted_messages_are_deleted_and_other_keys_are_kept(store: SqlStore) -> None:
@@ -163,7 +163,7 @@ async def test_keys_of_deleted_messages_are_deleted_and_other_keys_are_kept(stor
     assert went.keys == went.messages * 2
     assert await count(store, "key_orders", "priority = 'middle'") == kept * 2
     assert await count(store, "key_orders", "priority = 'high'") == 3 * 2
-    assert len(await store.find_by_key("orders", "order-1")) == 1, "the one of the high lane"
+    assert len(await store.find_by_key("orders", "order-1")) == 1, "only the message of the high lane may remain"
 
 
 async def test_a_key_that_every_message_has_is_deleted_in_batches(
@@ -179,7 +179,7 @@ async def test_a_key_that_every_message_has_is_deleted_in_batches(
 async def test_batch_rows_are_kept_for_the_dedup_window(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparrow.store.sql.maintenance.retention.ROWS_PER_DELETE", 3)
     for _ in range(10):
-        await store.append(MIDDLE, [draft("x")])
+        await store.append(MIDDLE, [make_draft("x")])
     assert (await trimmed(store, later_ms=DEDUP_WINDOW_MS - HOUR_MS)).batches == 0
     assert (await trimmed(store, later_ms=DEDUP_WINDOW_MS + HOUR_MS)).batches == 10
     assert await count(store, "hermes_batch") == 0
@@ -208,7 +208,7 @@ async def test_the_next_trim_completes_an_interrupted_one(store: SqlStore) -> No
 
 async def test_a_leftover_detached_partition_is_dropped(store: SqlStore) -> None:
     if store.database.dialect != "postgresql":
-        pytest.skip("nothing is ever detached")
+        pytest.skip("this database does not detach partitions")
     lane = lane_of(store, MIDDLE)
     await fill(store, MIDDLE, 250)
     await store.database.execute(f'ALTER TABLE "{lane.table}" DETACH PARTITION "{lane.table}$p0"')
@@ -220,7 +220,7 @@ async def test_a_leftover_detached_partition_is_dropped(store: SqlStore) -> None
 
 async def test_a_long_transaction_delays_the_drop_and_blocks_no_append_or_read(store: SqlStore) -> None:
     if store.database.dialect == "sqlite":
-        pytest.skip("there is no DDL")
+        pytest.skip("this database drops rows without DDL")
     await fill(store, MIDDLE, 250)
     lane = lane_of(store, MIDDLE)
     old = (await list_partitions(store.database, lane.table))[:2]
@@ -230,7 +230,7 @@ async def test_a_long_transaction_delays_the_drop_and_blocks_no_append_or_read(s
         slowest = 0.0
         for number in range(10):
             begun = clock.now_ms()
-            await store.append(MIDDLE, [draft(f"while waiting {number}")])
+            await store.append(MIDDLE, [make_draft(f"while waiting {number}")])
             assert isinstance(await store.read(MIDDLE, 240, count_max=100), Slice)
             await store.find_by_key("orders", "nothing")
             slowest = max(slowest, clock.now_ms() - begun)
@@ -248,14 +248,14 @@ async def test_appends_and_reads_continue_during_retention(database_url: str, st
 
         async def write() -> None:
             for start in range(0, total, 10):
-                await store.append(MIDDLE, [draft(f"{start + at}", keys=f"a-{start + at} b") for at in range(10)])
+                await store.append(MIDDLE, [make_draft(f"{start + at}", keys=f"a-{start + at} b") for at in range(10)])
 
         async def read() -> None:
             while len(seen) < total:
                 found = await reader.read(MIDDLE, len(seen), count_max=64)
-                assert not isinstance(found, Moved), f"{found} was taken before it was read"
+                assert not isinstance(found, Moved), f"{found} was deleted before it was read"
                 if isinstance(found, Slice):
-                    seen.extend(int(message.body) for message in messages(found))
+                    seen.extend(int(message.body) for message in decode_messages(found))
                     await reader.offsets.commit("g", MIDDLE, len(seen))
 
         async def keep() -> None:

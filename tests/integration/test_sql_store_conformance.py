@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft, portion, read_all, topic
+from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, queue_records, read_all, topic
+from tests.support.drafts import make_draft
 
 from sparrow.model.queue import QueueBounds
 from sparrow.settings import SqlSettings
@@ -45,7 +46,11 @@ class TestSqlStore(StoreConformance):
         opened += [await open_store() for _ in range(3)]
         everybody = [store, *opened[-3:]]
         for number in range(6):
-            group = [portion(OTHER, "x"), portion(Q0, *(f"{number}.{n}" for n in range(700))), portion(Q1, "c")]
+            group = [
+                queue_records(OTHER, "x"),
+                queue_records(Q0, *(f"{number}.{n}" for n in range(700))),
+                queue_records(Q1, "c"),
+            ]
             done = await asyncio.gather(*(each.append_atomically("query", number, group) for each in everybody))
             assert sorted(done) == [False, False, False, True]
         for each in everybody:
@@ -57,8 +62,10 @@ class TestSqlStore(StoreConformance):
 
         async def appended(each: SqlStore, scope: str, *queues) -> None:
             for number in range(10):
-                assert await each.append_atomically(scope, number, [portion(queue, scope, scope) for queue in queues])
-                await each.append(queues[0], [draft("single")])
+                assert await each.append_atomically(
+                    scope, number, [queue_records(queue, scope, scope) for queue in queues]
+                )
+                await each.append(queues[0], [make_draft("single")])
 
         await asyncio.gather(
             appended(store, "f", Q0, Q1, OTHER),
@@ -76,7 +83,7 @@ class TestSqlStore(StoreConformance):
             database_url, on_growth=lambda queue, end: grown.append((queue, end)), awaited_queues=lambda: [Q0, OTHER]
         )
         opened.append(waiting)
-        await store.append_atomically("query", 0, [portion(Q0, "a", "b"), portion(OTHER, "c")])
+        await store.append_atomically("query", 0, [queue_records(Q0, "a", "b"), queue_records(OTHER, "c")])
         async with asyncio.timeout(10):
             while {(Q0, 2), (OTHER, 1)} - set(grown):
                 await asyncio.sleep(0.001)
@@ -88,7 +95,7 @@ class TestSqlStore(StoreConformance):
         for name in (Q0.topic, OTHER.topic):
             await store.catalog.put_topic(topic(name))
         sent = [f"{n}" for n in range(1500)]
-        assert await store.append_atomically("query", 0, [portion(Q0, *sent), portion(OTHER, *sent)])
+        assert await store.append_atomically("query", 0, [queue_records(Q0, *sent), queue_records(OTHER, *sent)])
         assert await read_all(store, Q0, count_max=500) == [body.encode() for body in sent]
         assert await store.bounds(OTHER) == QueueBounds(0, 1500)
 
@@ -98,14 +105,14 @@ class TestSqlStore(StoreConformance):
         async def fails_the_second_time(*args: object) -> None:
             calls.append(args)
             if len(calls) == 2:
-                raise RuntimeError("a mistake of our own")
+                raise RuntimeError("injected bug")
             await insert(*args)
 
         monkeypatch.setattr(bulk_insert, "_insert_keys", fails_the_second_time)
         with pytest.raises(RuntimeError):
-            await store.append_atomically("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
+            await store.append_atomically("query", 0, [queue_records(Q0, "a"), queue_records(OTHER, "b")])
         assert (await store.bounds(Q0), await store.ledger("query")) == (QueueBounds(0, 0), None)
-        assert await store.append_atomically("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
+        assert await store.append_atomically("query", 0, [queue_records(Q0, "a"), queue_records(OTHER, "b")])
         assert await read_all(store, Q0) == [b"a"]
 
     async def test_an_atomic_append_whose_commit_response_is_lost_is_done_once(self, store, monkeypatch):
@@ -125,10 +132,10 @@ class TestSqlStore(StoreConformance):
                     raise StoreDatabaseUnreachable("here", "after the commit")
 
         monkeypatch.setattr(store.database, "transaction", Losing)
-        assert await store.append_atomically("query", 0, [portion(Q0, "a"), portion(OTHER, "b")]) is True
+        assert await store.append_atomically("query", 0, [queue_records(Q0, "a"), queue_records(OTHER, "b")]) is True
         monkeypatch.undo()
         assert await read_all(store, Q0) == [b"a"]
-        assert await store.append_atomically("query", 0, [portion(Q0, "a")]) is False
+        assert await store.append_atomically("query", 0, [queue_records(Q0, "a")]) is False
 
     async def test_the_ledger_deletes_scopes_that_are_inactive_for_months(self, store):
         await store.append_atomically("idle", 1, [])

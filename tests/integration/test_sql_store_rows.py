@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
-from tests.support.drafts import bodies, draft, messages
+from tests.support.drafts import decode_bodies, decode_messages, make_draft
+from tests.support.topic_cursor import open_at_end, open_for_group, read_span
 
 from sparrow import clock
 from sparrow.broker.auth import ALLOWED_CODES, may_send
@@ -28,7 +29,6 @@ from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import unpack_properties
 from sparrow.store.sql.state.committed_offsets import CommitFenced
 from sparrow.store.sql.state.resend_ranges import IDS_PER_ROW
-from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
 from sparrow.wire import record
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.properties import encode
@@ -90,7 +90,7 @@ def topic(name: str, *, parts: int = 1) -> Topic:
 
 def numbers(count: int, start: int = 1) -> list[Draft]:
     """Return messages whose bodies are consecutive numbers."""
-    return [draft(f"{start + at}") for at in range(count)]
+    return [make_draft(f"{start + at}") for at in range(count)]
 
 
 def lane(store: SqlStore, queue: Queue) -> Lane:
@@ -158,19 +158,19 @@ async def resent(store: SqlStore, group: str, queue: Queue) -> list[int]:
 
 async def test_low_messages_have_a_table_with_the_specified_columns(store):
     assert await columns(store, "msg_low_testtopic") == SEED_COLUMNS
-    await store.append(LOW, [draft("low")])
+    await store.append(LOW, [make_draft("low")])
     assert await column(store, "body", "msg_low_testtopic") == [b"low"]
 
 
 async def test_middle_messages_have_a_table_with_the_same_columns(store):
     assert await columns(store, "msg_middle_testtopic") == SEED_COLUMNS
-    await store.append(MIDDLE, [draft("middle")])
+    await store.append(MIDDLE, [make_draft("middle")])
     assert await column(store, "body", "msg_middle_testtopic") == [b"middle"]
 
 
 async def test_high_messages_have_a_table_with_the_same_columns(store):
     assert await columns(store, "msg_high_testtopic") == SEED_COLUMNS
-    await store.append(HIGH, [draft("high")])
+    await store.append(HIGH, [make_draft("high")])
     assert await column(store, "body", "msg_high_testtopic") == [b"high"]
 
 
@@ -210,7 +210,7 @@ async def test_a_topic_created_twice_has_its_eight_tables_and_keeps_its_messages
     await store.append(HIGH, numbers(3))
     await store.catalog.put_topic(topic(TOPIC))
     assert await tables(store) == before
-    assert bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]
+    assert decode_bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]
     assert await store.database.fetch("SELECT topic, state FROM hermes_topic") == [(TOPIC, "active")]
 
 
@@ -228,12 +228,12 @@ async def test_an_interrupted_creation_of_a_topic_is_completed(store, open_store
         other = await open_store()
     else:
         other = store
-        assert TOPIC not in await other.catalog.list_topics(), "what is half-made is not served"
+        assert TOPIC not in await other.catalog.list_topics(), "a half-written row must not be served"
         await other.catalog.put_topic(topic(TOPIC))
     assert await tables(other) == whole
     assert await other.database.fetch("SELECT topic, state FROM hermes_topic") == [(TOPIC, "active")]
     for queue in (HIGH, MIDDLE, LOW):
-        assert (await other.append(queue, [draft("works")])).offset == 0
+        assert (await other.append(queue, [make_draft("works")])).offset == 0
         assert await other.resend_ranges.request(lane(other, queue), "g", 1, 1) == 1
 
 
@@ -241,7 +241,7 @@ async def test_several_brokers_can_create_the_same_topic_concurrently(database_u
     stores = await asyncio.gather(*(SqlStore.open(database_url) for _ in range(4)))
     try:
         await asyncio.gather(*(store.catalog.put_topic(topic(TOPIC)) for store in stores))
-        places = await asyncio.gather(*(store.append(HIGH, [draft("x")]) for store in stores))
+        places = await asyncio.gather(*(store.append(HIGH, [make_draft("x")]) for store in stores))
         assert sorted(place.offset for place in places) == [0, 1, 2, 3]
         assert await tables(stores[0]) >= EIGHT
         ((count,),) = await stores[0].database.fetch("SELECT COUNT(*) FROM hermes_lane")
@@ -282,7 +282,7 @@ async def test_tables_of_part_0_have_plain_names_and_others_a_number_suffix(stor
     for part in (1, 2):
         assert found >= {f"{name}${part}" for name in EIGHT}
     assert not any(name.endswith(("$0", "$3")) for name in found)
-    await store.append(Queue(TOPIC, 3), [draft("part 1, high")])
+    await store.append(Queue(TOPIC, 3), [make_draft("part 1, high")])
     assert await column(store, "body", "msg_high_testtopic$1") == [b"part 1, high"]
     assert await column(store, "body", "msg_high_testtopic") == []
 
@@ -304,7 +304,7 @@ async def test_any_body_including_an_empty_one_is_read_back_unchanged(store, ope
     sent = [bytes(range(256)), b"", *(bytes([value]) for value in range(256)), b"'\\\";--\0%s:x" * 100]
     await store.append(MIDDLE, [Draft(body=body) for body in sent])
     for reader in (store, await open_store()):
-        assert bodies(await reader.read(MIDDLE, 0, count_max=1000)) == sent
+        assert decode_bodies(await reader.read(MIDDLE, 0, count_max=1000)) == sent
     assert await column(store, "body", "msg_middle_testtopic") == sent
 
 
@@ -318,7 +318,7 @@ async def test_the_largest_body_is_read_back_and_a_larger_one_is_refused(open_st
     ((size,),) = await store.database.fetch("SELECT LENGTH(body) FROM msg_low_testtopic")
     assert size == largest
     reader = await open_store()
-    assert bodies(await reader.read(LOW, 0)) == [b"\xff" * largest]
+    assert decode_bodies(await reader.read(LOW, 0)) == [b"\xff" * largest]
 
 
 async def test_an_ipv4_address_is_stored_as_a_number_and_an_ipv6_address_as_a_property(store, open_store):
@@ -334,7 +334,9 @@ async def test_an_ipv4_address_is_stored_as_a_number_and_an_ipv6_address_as_a_pr
     (_, properties) = await column(store, "properties", "msg_high_testtopic")
     assert dict(unpack_properties(bytes(properties)))[b"sys.src"] == b"2001:db8::1"
     for reader in (store, await open_store()):
-        found = [(message.born_host.ip, message.born_host.port) for message in messages(await reader.read(HIGH, 0))]
+        found = [
+            (message.born_host.ip, message.born_host.port) for message in decode_messages(await reader.read(HIGH, 0))
+        ]
         assert found == [(v4, 10911), (v6, 10911)]
 
 
@@ -343,25 +345,25 @@ async def test_a_message_row_contains_the_token_id_of_its_producer(store):
     await insert(store, "meta_token", id=231, token=name, type="p", secret_hash=bytes(SECRET_BYTES))
     token = (await store.tokens.all())[name]
     assert token.id == 231
-    signed = draft("signed")
+    signed = make_draft("signed")
     signed.token = token.id
     await store.append_nowait(HIGH, [signed])
-    await store.append_nowait(HIGH, [draft("from nobody")])
+    await store.append_nowait(HIGH, [make_draft("from nobody")])
     assert await column(store, "token", "msg_high_testtopic") == [231, store.catalog.anonymous_token]
 
 
 async def test_keys_are_found_in_every_priority_and_compared_byte_by_byte(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{priority_of_queue(queue.id).label}", unique="order-4423")])
+        await store.append(queue, [make_draft(f"{priority_of_queue(queue.id).label}", unique="order-4423")])
     longest = "k" * 255
     others = ["Order-4423", "order-4423 ", "ORDER-4423", "order-442", "örder", longest, longest[1:]]
-    await store.append(LOW, [draft(f"{key}", unique=key) for key in others])
+    await store.append(LOW, [make_draft(f"{key}", unique=key) for key in others])
     found = [record.decode(raw).body for raw in await store.find_by_key(TOPIC, "order-4423")]
     assert sorted(found) == [b"high", b"low", b"middle"]
     for key in others:
         assert [record.decode(raw).body.decode() for raw in await store.find_by_key(TOPIC, key)] == [key]
     assert (await column(store, "ref_key", "msg_high_testtopic")) == [b"order-4423"]
-    await store.append(HIGH, [draft("no key")])
+    await store.append(HIGH, [make_draft("no key")])
     assert (await column(store, "ref_key", "msg_high_testtopic"))[-1] is None
 
 
@@ -381,8 +383,8 @@ async def test_store_times_never_decrease_even_if_the_clock_is_set_back(open_sto
 async def test_store_times_never_decrease_across_brokers_with_different_clocks(store, open_store):
     late = await open_store(now_ms=lambda: clock.now_ms() - 60_000)
     for _ in range(5):
-        await store.append(HIGH, [draft("now")])
-        await late.append(HIGH, [draft("late")])
+        await store.append(HIGH, [make_draft("now")])
+        await late.append(HIGH, [make_draft("late")])
     times = await column(store, "timestamp", "msg_high_testtopic")
     assert times == sorted(times)
     assert len(times) == 10
@@ -399,7 +401,7 @@ async def test_properties_with_any_text_are_read_back(store, open_store):
     }
     await store.append(MIDDLE, [Draft(body=b"", properties=encode(said))])
     for reader in (store, await open_store()):
-        (message,) = messages(await reader.read(MIDDLE, 0))
+        (message,) = decode_messages(await reader.read(MIDDLE, 0))
         assert message.properties == said
     (packed,) = await column(store, "properties", "msg_middle_testtopic")
     assert (packed[0], int.from_bytes(packed[1:3], "big")) == (1, len(said) + 1)
@@ -410,7 +412,7 @@ async def test_properties_with_any_text_are_read_back(store, open_store):
 async def test_internal_properties_of_a_sender_are_dropped(store, open_store):
     forged = {"sys.born": "1", "sys.flag": "77", "sys.src": "::1", "mine": "kept"}
     await store.append(MIDDLE, [Draft(body=b"", properties=encode(forged), born_ms=5, flag=2)])
-    (message,) = messages(await (await open_store()).read(MIDDLE, 0))
+    (message,) = decode_messages(await (await open_store()).read(MIDDLE, 0))
     assert (message.properties, message.born_ms, message.flag) == ({"mine": "kept"}, 5, 2)
     assert message.born_host.ip == bytes([127, 0, 0, 1])
 
@@ -545,7 +547,9 @@ async def test_resend_offsets_are_independent_of_committed_offsets(store, open_s
         await store.resend_ranges.request(lane(store, LOW), "g", message_id, message_id)
     assert await resent(store, "g", LOW) == [2, 4]
     await store.offsets.flush()
-    assert await column(store, "offset", "resend_offset_testtopic") == [2], "the last row that is done"
+    assert await column(store, "offset", "resend_offset_testtopic") == [2], (
+        "the offset must be that of the last finished row"
+    )
     assert await column(store, "offset", "offset_testtopic") == [9]
     await store.offsets.commit("g", LOW, 5)
     await store.offsets.flush()
@@ -626,7 +630,7 @@ async def test_a_batch_is_appended_completely_or_not_at_all_with_consecutive_ids
     with pytest.raises(StorageError, match="did not write"):
         await store.append(HIGH, numbers(5, 11))
     reader = await open_store()
-    assert len(bodies(await reader.read(HIGH, 0))) == 10
+    assert len(decode_bodies(await reader.read(HIGH, 0))) == 10
     assert await column(store, "id", "msg_high_testtopic") == [*range(1, 11), 13]
     await store.database.execute("DELETE FROM msg_high_testtopic WHERE id = 13")
     assert (await store.append(HIGH, numbers(5, 11))).offset == 10
@@ -687,14 +691,16 @@ async def test_a_consumer_without_a_group_reads_only_new_messages_and_stores_no_
     await store.append(MIDDLE, numbers(4, 12))
     await store.offsets.flush()
     assert await column(store, "group_id", "offset_testtopic") == []
-    assert await (await open_at_end(store, TOPIC)).read(100) == [], "after a reconnect it starts at the new maximum"
+    assert await (await open_at_end(store, TOPIC)).read(100) == [], (
+        "after a reconnect reading must start at the new maximum"
+    )
     assert ids(await reader.read(100)) == [12, 13, 14, 15]
 
 
 async def test_a_read_at_offset_5_starts_with_id_6(store, open_store):
     await store.append(HIGH, numbers(9))
     for reader in (store, await open_store()):
-        assert ids(messages(await reader.read(HIGH, 5, count_max=3))) == [6, 7, 8]
+        assert ids(decode_messages(await reader.read(HIGH, 5, count_max=3))) == [6, 7, 8]
 
 
 async def test_a_read_is_filled_with_high_then_middle_then_low(store, open_store):
@@ -708,7 +714,7 @@ async def test_a_read_is_filled_with_high_then_middle_then_low(store, open_store
         assert ids(found) == [1, 2, 3, 1, 2, 3, 4, 1, 2, 3]
     reader = await open_for_group(store, TOPIC, "g")
     await reader.read(10)
-    await store.append(HIGH, [draft("hurry")])
+    await store.append(HIGH, [make_draft("hurry")])
     found = await reader.read(10)
     assert found[0].body == b"hurry"
     assert ids(found[1:]) == [4, 5, 6, 7, 8, 9]
@@ -725,7 +731,7 @@ async def test_all_parts_of_a_priority_are_read_before_the_next_priority(store):
     )
     for queue_id in range(6):
         assert ids([message for message in found if message.queue_id == queue_id]) == [1, 2, 3, 4, 5]
-    assert {message.queue_id for message in found[:6]} == {0, 3}, "neither part waits until the other is empty"
+    assert {message.queue_id for message in found[:6]} == {0, 3}, "neither queue may wait until the other is empty"
 
 
 async def test_a_group_continues_after_its_committed_offset_in_each_priority(store, open_store):
@@ -734,7 +740,7 @@ async def test_a_group_continues_after_its_committed_offset_in_each_priority(sto
     reader = await open_for_group(store, TOPIC, "g")
     assert len(await reader.read(7)) == 7
     await reader.commit()
-    assert len(await reader.read(4)) == 4, "read, and not committed"
+    assert len(await reader.read(4)) == 4, "these messages were read but not committed"
     await store.close()
     found = await (await open_for_group(await open_store(), TOPIC, "g")).read(100)
     assert [(priority_of_queue(message.queue_id).label, message.queue_offset + 1) for message in found] == [
@@ -779,7 +785,7 @@ async def test_a_lease_gets_a_newer_epoch_when_its_holder_changes(open_store):
     epoch = await first.leases.acquire("group:t:g")
     assert epoch is not None
     assert await second.leases.acquire("group:t:g") is None
-    assert await first.leases.acquire("group:t:g") == epoch, "to keep it is no change"
+    assert await first.leases.acquire("group:t:g") == epoch, "a renewed lease must keep its epoch"
     await first.leases.release("group:t:g")
     assert await second.leases.acquire("group:t:g") == epoch + 1
     assert await first.leases.acquire("group:t:g") is None
@@ -797,7 +803,7 @@ async def test_a_resend_reaches_only_its_group_and_in_order(store, open_store):
     assert await resent(other, "g1", LOW) == [1, 2, 3, 4, 5]
     assert await resent(other, "g2", LOW) == []
     assert await resent(store, "g1", LOW) == [], "once"
-    assert await (await open_for_group(store, TOPIC, "g1")).read(100) == [], "where the group is has not changed"
+    assert await (await open_for_group(store, TOPIC, "g1")).read(100) == [], "the committed offset must not change"
 
 
 async def test_a_resend_requires_a_group(store):
@@ -811,7 +817,9 @@ async def test_a_resend_requires_a_group(store):
 
 async def test_a_low_resend_range_is_read_from_the_low_table(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{priority_of_queue(queue.id).label} {number}") for number in range(1, 4)])
+        await store.append(
+            queue, [make_draft(f"{priority_of_queue(queue.id).label} {number}") for number in range(1, 4)]
+        )
     await store.resend_ranges.register_group("g", lane(store, LOW))
     await store.resend_ranges.request(lane(store, LOW), "g", 2, 3)
     ((_, start, end, _),) = (await store.resend_ranges.next_ranges("g", lane(store, LOW)))[0]
@@ -856,9 +864,9 @@ async def test_ids_are_assigned_committed_and_visible_in_the_same_order(store, o
     try:
         async with store.database.transaction() as session:
             assert (await take_ids(session, of, 1, 1))[0] == 1
-            waiting = asyncio.ensure_future(other.append(HIGH, [draft("second")]))
+            waiting = asyncio.ensure_future(other.append(HIGH, [make_draft("second")]))
             _, pending = await asyncio.wait({waiting}, timeout=0.3)
-            assert pending, "the lane's row is locked"
+            assert pending, "the row of the lane must be locked"
             assert await reader.read(HIGH, 0) == AtEnd(QueueBounds(0, 0))
             if outcome == "rolled back":
                 raise ZeroDivisionError
@@ -873,7 +881,7 @@ async def test_ids_are_assigned_committed_and_visible_in_the_same_order(store, o
         pass
     await waiting
     found = [b"first", b"second"] if outcome == "done" else [b"second"]
-    assert bodies(await reader.read(HIGH, 0)) == found
+    assert decode_bodies(await reader.read(HIGH, 0)) == found
     assert await column(store, "id", of.table) == list(range(1, len(found) + 1))
     assert await next_id(store, of) == len(found) + 1
 
@@ -891,7 +899,7 @@ async def test_appends_of_many_brokers_have_no_gap_and_are_read_in_order(store, 
         while len(seen) < total:
             found = await reader.read(HIGH, len(seen))
             if isinstance(found, Slice):
-                seen.extend(ids(messages(found)))
+                seen.extend(ids(decode_messages(found)))
 
     await asyncio.wait_for(asyncio.gather(read(), *map(write, writers)), 60)
     assert seen == list(range(1, total + 1))
@@ -903,13 +911,13 @@ async def test_a_manually_inserted_row_is_refused_or_detected_by_the_next_append
         assert await insert_message(store, body=b"by hand") == 1
         with pytest.raises(StorageError, match="sparrow store check"):
             await store.append(HIGH, numbers(1, 3))
-        assert bodies(await (await open_store()).read(HIGH, 0)) == [b"1", b"2"]
+        assert decode_bodies(await (await open_store()).read(HIGH, 0)) == [b"1", b"2"]
         await store.database.execute("DELETE FROM msg_high_testtopic WHERE id = 3")
     else:
         with pytest.raises((DatabaseRefused, MissingPartition)):  # PostgreSQL: no partition accepts a row without an id
             await insert_message(store, body=b"by hand")
     assert (await store.append(HIGH, numbers(1, 3))).offset == 2
-    assert bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]
+    assert decode_bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("hole", [{1}, {3}, {3, 4, 5}, {10}, {1, 3, 5, 7, 9}])
@@ -925,6 +933,6 @@ async def test_readers_skip_accidental_gaps_in_the_ids(store, open_store, hole):
         while more := ids(await reader.read(count)):
             found += more
         assert found == left
-        assert reader.position(HIGH) == 10, "so that what is left to read is a matter of subtraction"
+        assert reader.position(HIGH) == 10, "the position must be at the end, so that the lag is 0"
     small = await other.read(HIGH, 0, bytes_max=1)
-    assert ids(messages(small)) == left[:1]
+    assert ids(decode_messages(small)) == left[:1]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.drafts import draft
+from tests.support.drafts import make_draft
 
 from sparrow import clock
 from sparrow.model.errors import Refused
@@ -32,7 +32,9 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
         await opened.catalog.put_topic(Topic(name=RETRY.topic, write_queues=1, read_queues=1))
         for queue in (MIDDLE, LOW, RETRY):
             for start in range(0, 30, 10):
-                await opened.append(queue, [draft("x", keys=f"a-{start + at} b-{start + at} c") for at in range(10)])
+                await opened.append(
+                    queue, [make_draft("x", keys=f"a-{start + at} b-{start + at} c") for at in range(10)]
+                )
             await opened.offsets.commit("g", queue, 30)
         await opened.offsets.flush()
         await opened.resend_ranges.register_group("g", opened.catalog.lanes[MIDDLE])
@@ -41,7 +43,7 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
 
 
 @pytest.fixture(autouse=True)
-def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.IDS_PER_QUERY", 7)
     monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.KEYS_PER_QUERY", 7)
 
@@ -54,7 +56,7 @@ async def test_a_sound_database_passes_and_progress_reaches_the_total(store: Sql
     told: list[tuple[int, int]] = []
     assert await check_store(store.database, lambda done, total: told.append((done, total))) == []
     assert told == sorted(told)
-    assert told[-1] == (91, 91), "90 messages and a range"
+    assert told[-1] == (91, 91), "90 messages and a resend range must be checked"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ async def test_a_database_without_a_store_is_reported(database_url: str) -> None
 
 
 async def test_messages_deleted_by_retention_are_no_finding(store: SqlStore) -> None:
-    await store.append(MIDDLE, [draft("x", keys="a b") for _ in range(100)])
+    await store.append(MIDDLE, [make_draft("x", keys="a b") for _ in range(100)])
     settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     assert (await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)).messages >= 100
     assert await findings(store) == []
@@ -123,7 +125,7 @@ async def test_a_database_in_use_gives_no_false_finding(store: SqlStore) -> None
 
     async def change() -> None:
         while not is_over:
-            await store.append(MIDDLE, [draft("x", keys="a b c") for _ in range(50)])
+            await store.append(MIDDLE, [make_draft("x", keys="a b c") for _ in range(50)])
             await store.offsets.commit("g", MIDDLE, (await store.bounds(MIDDLE)).end)
             await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)
 
@@ -132,14 +134,14 @@ async def test_a_database_in_use_gives_no_false_finding(store: SqlStore) -> None
         for _ in range(5):
             assert await findings(store) == []
         is_over = True
-    assert (await store.bounds(MIDDLE)).first > 0, "messages came and went meanwhile"
+    assert (await store.bounds(MIDDLE)).first > 0, "messages must have been added and deleted meanwhile"
 
 
 async def test_a_registered_gap_is_no_finding_and_appends_continue_after_it(store: SqlStore) -> None:
     lane = store.catalog.lanes[MIDDLE]
     assert await skip_ids(store.database, lane.number, 251, "the backup was a day old", clock.now_ms()) == [(31, 251)]
     assert await findings(store) == []
-    appended = await store.append(MIDDLE, [draft("after it")])
+    appended = await store.append(MIDDLE, [make_draft("after it")])
     assert appended.offset == 250
     assert await findings(store) == []
     assert await store.bounds(MIDDLE) == QueueBounds(0, 251)

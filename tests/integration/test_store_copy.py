@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
-from tests.support.drafts import draft, messages
-from tests.support.log_stores import small
+from tests.support.drafts import decode_messages, make_draft
+from tests.support.log_stores import small_settings
 from typer.testing import CliRunner
 
 from sparrow import clock
@@ -29,7 +29,7 @@ from sparrow.store.sql.maintenance.retention import trim
 from sparrow.store.sql.schema.table_names import table_suffix
 from sparrow.wire import properties
 
-LOG = small(segment_bytes=4 << 20, queue_file_entries=1000, index_slots=1000, index_entries=4000)
+LOG = small_settings(segment_bytes=4 << 20, queue_file_entries=1000, index_slots=1000, index_entries=4000)
 DATABASE = SqlSettings(partition_rows=1000)
 ORDERS, OTHERS, URGENT, RETRY = (
     Queue("orders", 0),
@@ -72,7 +72,7 @@ async def append(store: Store, queue: Queue, count: int, **more: object) -> None
 
 
 def made(name: str, **more: object) -> Draft:
-    found = draft(name.encode() + bytes(range(256)), tags="t", keys=f"k-{name} 键", unique=f"u-{name}", flag=9)
+    found = make_draft(name.encode() + bytes(range(256)), tags="t", keys=f"k-{name} 键", unique=f"u-{name}", flag=9)
     found.properties += properties.encode({"note": "a:b\nc"})
     for field, value in {"born_ms": 1234, "born_host": b"\x0a\0\0\1\0\0\x10\0", **more}.items():
         setattr(found, field, value)
@@ -85,7 +85,7 @@ async def contents(store: Store, queue: Queue) -> list[StoredMessage]:
     while len(found) < end - first:
         read = await store.read(queue, first + len(found), count_max=500, bytes_max=8 << 20)
         assert isinstance(read, Slice)
-        found += messages(read)
+        found += decode_messages(read)
     return found
 
 
@@ -193,7 +193,7 @@ async def test_an_interrupted_copy_continues_without_duplicates(log: LogStore, d
     await assert_same(log, ORDERS, database_store, MIDDLE_ORDERS)
     await assert_same(log, URGENT, database_store, URGENT)
     await append(log, ORDERS, 3)
-    assert (await into_database(log, database_store)).messages == 3, "what has come since"
+    assert (await into_database(log, database_store)).messages == 3, "only messages added since must be copied"
     assert (await into_database(log, database_store)).messages == 0
     assert len(await contents(database_store, MIDDLE_ORDERS)) == 1206
 
@@ -225,12 +225,12 @@ async def test_a_batch_stored_before_its_mark_is_not_copied_again(
 async def test_foreign_messages_in_the_target_are_refused(log: LogStore, database_store: SqlStore) -> None:
     await fill(log)
     await database_store.catalog.put_topic(Topic(name="orders", write_queues=2, read_queues=2))
-    await database_store.append(MIDDLE_ORDERS, [draft("mine")])
+    await database_store.append(MIDDLE_ORDERS, [make_draft("mine")])
     with pytest.raises(Refused, match="not copied from this source"):
         await into_database(log, database_store)
     await database_store.catalog.delete_topic("orders")
     await into_database(log, database_store)
-    await database_store.append(MIDDLE_OTHERS, [draft("since")])
+    await database_store.append(MIDDLE_OTHERS, [make_draft("since")])
     with pytest.raises(Refused, match="orders/4 in the target"):
         await into_database(log, database_store)
     with pytest.raises(Refused, match="not copied from this source"):
@@ -284,7 +284,7 @@ async def test_illegal_table_names_are_refused_before_anything_is_copied(log: Lo
         await log.catalog.put_topic(Topic(name="TestTopic", read_queues=1, write_queues=1))
         await log.append(Queue("TestTopic", 0), [made("upper")])
         await log.append(
-            RETRY, [draft(), Draft(body=b"again", properties=properties.encode({"RETRY_TOPIC": "TestTopic"}))]
+            RETRY, [make_draft(), Draft(body=b"again", properties=properties.encode({"RETRY_TOPIC": "TestTopic"}))]
         )
         with pytest.raises(Refused, match=r"'TestTopic'.*--rename TestTopic=testtopic"):
             await into_database(log, target)
@@ -304,13 +304,13 @@ async def test_references_are_copied_as_full_messages(log: LogStore, database_st
     assert isinstance(found, Slice)
     (raw,) = found.records()
     reference = make_reference(
-        raw, "orders", messages(found)[0].properties and properties.encode(messages(found)[0].properties)
+        raw, "orders", decode_messages(found)[0].properties and properties.encode(decode_messages(found)[0].properties)
     )
     gone = Draft(body=b"", properties=reference.properties.replace(b"__REF\x01", b"__REF\x019"))
     await log.append(RETRY, [reference, gone])
     done = await into_database(log, database_store)
     _, resent, dangling = await contents(database_store, RETRY)
-    assert resent.body == messages(found)[0].body
+    assert resent.body == decode_messages(found)[0].body
     assert resent.properties["RETRY_TOPIC"] == "orders"
     assert resent.properties["RESENT"] == "true"
     assert resent.unique_key == "u-orders/0:17"
@@ -322,7 +322,7 @@ async def test_references_are_copied_as_full_messages(log: LogStore, database_st
 async def test_a_retry_of_an_idempotent_message_is_copied(log: LogStore, database_store: SqlStore) -> None:
     for topic in ("orders", "%RETRY%g"):
         await log.catalog.put_topic(Topic(name=topic, read_queues=1, write_queues=1))
-        once = draft("once")
+        once = make_draft("once")
         once.properties += properties.encode({"__PID": "me", "__SEQ": "7"})
         await log.append(Queue(topic, 0), [once])
     assert (await into_database(log, database_store)).messages == 2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.drafts import draft
-from tests.support.log_stores import crashed_copy, overwrite, small
+from tests.support.drafts import make_draft
+from tests.support.log_stores import copy_as_crashed, overwrite, small_settings
 
 from sparrow.model import Draft, Queue
 from sparrow.model.errors import DataLost
@@ -20,9 +20,10 @@ from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
 from sparrow.store.log.readonly.store_directory import SegmentRecords, StoreDirectory
 from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import Moved, QueueRecords, Slice
+from sparrow.store.spi import Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
+from sparrow.wire.queue_batches import QueueBatch
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store"
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text())
@@ -46,7 +47,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[LogStore]:
-    async with LogStore(tmp_path / "store", small(), now_ms=clock) as opened:
+    async with LogStore(tmp_path / "store", small_settings(), now_ms=clock) as opened:
         for name in ("orders", "events", "%RETRY%group"):
             await opened.catalog.put_topic(Topic(name=name))
         yield opened
@@ -58,9 +59,9 @@ def fill(store: LogStore, clock: Clock, count: int, *, seed: int = 1) -> None:
     for number in range(count):
         queue = Queue(rng.choice(["orders", "events", "%RETRY%group"]), rng.randrange(3))
         sizes = [rng.randrange(200) for _ in range(rng.choice([1, 1, 1, 3]))]
-        drafts = [draft(rng.randbytes(size), tags=rng.choice(["", "red", "blue", "größe"])) for size in sizes]
+        drafts = [make_draft(rng.randbytes(size), tags=rng.choice(["", "red", "blue", "größe"])) for size in sizes]
         if rng.random() < 0.1:
-            drafts.append(draft("half", sys_flag=4))
+            drafts.append(make_draft("half", sys_flag=4))
         store.append_nowait(queue, drafts)
         clock.ms += rng.randrange(3)
         if number % 97 == 50:
@@ -125,14 +126,14 @@ async def test_a_directory_of_an_open_store_reads_the_same(store: LogStore, cloc
 async def test_a_directory_of_a_killed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
     for number in range(5):
         fill(store, clock, 37, seed=number)
-        await assert_same(store, crashed_copy(store, tmp_path / f"killed-{number}"))
+        await assert_same(store, copy_as_crashed(store, tmp_path / f"killed-{number}"))
 
 
 async def test_a_killed_store_without_consume_queue_files_is_readable(
     store: LogStore, clock: Clock, tmp_path: Path
 ) -> None:
     fill(store, clock, 80)
-    copy = crashed_copy(store, tmp_path / "killed")
+    copy = copy_as_crashed(store, tmp_path / "killed")
     shutil.rmtree(copy / "consumequeue")
     (copy / "sparrow.checkpoint").unlink()
     await assert_same(store, copy)
@@ -142,7 +143,7 @@ async def test_a_directory_of_a_closed_store_reads_the_same(store: LogStore, clo
     fill(store, clock, 120)
     store.close_blocking()
     closed = shutil.copytree(store.path, tmp_path / "closed")
-    async with LogStore(closed, small(), now_ms=clock) as again:
+    async with LogStore(closed, small_settings(), now_ms=clock) as again:
         await assert_same(again, store.path)
 
 
@@ -171,13 +172,13 @@ async def test_a_queue_emptied_by_retention_keeps_its_end(store: LogStore, clock
     for _ in range(2):  # the segment of the last of them also holds younger messages
         clock.ms += 100 * HOUR_MS
         for _ in range(40):
-            store.append_nowait(Queue("events", 0), [draft(bytes(200))])
+            store.append_nowait(Queue("events", 0), [make_draft(bytes(200))])
     assert await store.trim() > 0
     assert StoreDirectory(store.path).bounds("orders") == {id: (end, end) for id, end in ends.items()}
     await assert_same(store, store.path)
     store.close_blocking()
     shutil.rmtree(store.path / "consumequeue")
-    async with LogStore(store.path, small(), now_ms=clock) as again:
+    async with LogStore(store.path, small_settings(), now_ms=clock) as again:
         assert not (store.path / "consumequeue" / "orders").exists()
         await assert_same(again, store.path)
 
@@ -187,7 +188,7 @@ async def test_a_directory_with_a_running_writer_is_read_without_gaps(store: Log
 
     def write() -> None:
         for number in range(1500):
-            store.append_nowait(Queue("orders", number % 3), [draft(f"{number}".ljust(150))])
+            store.append_nowait(Queue("orders", number % 3), [make_draft(f"{number}".ljust(150))])
         done.set()
 
     writer = threading.Thread(target=write)
@@ -213,19 +214,19 @@ async def test_a_directory_with_a_running_writer_is_read_without_gaps(store: Log
 @pytest.mark.parametrize("body_bytes", [20, 900])
 async def test_an_atomic_append_is_visible_only_when_complete(store: LogStore, tmp_path: Path, body_bytes: int) -> None:
     """Truncate before each of its records in turn, in one segment and across several, after a complete append."""
-    store.append_nowait(Queue("orders", 0), [draft("before")])
+    store.append_nowait(Queue("orders", 0), [make_draft("before")])
     bodies = [bytes([number]) * body_bytes for number in range(12)]
     encoded = columns.encode(pa.array(bodies, pa.binary()), topic="orders")
-    portions = [QueueRecords(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
-    assert await store.append_atomically("job", 1, portions)
+    batches = [QueueBatch(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
+    assert await store.append_atomically("job", 1, batches)
     begun_at = store.written
-    assert await store.append_atomically("job", 2, portions)
+    assert await store.append_atomically("job", 2, batches)
     end = store.written
-    store.append_nowait(Queue("orders", 0), [draft("after")])
+    store.append_nowait(Queue("orders", 0), [make_draft("after")])
     places = [place_of(data) for data in records(StoreDirectory(store.path).scan(begun_at, end, rows_max=100))]
     assert len(places) == 26
     for number, place in enumerate(places):
-        copy = crashed_copy(store, tmp_path / f"{number}")
+        copy = copy_as_crashed(store, tmp_path / f"{number}")
         for path in (copy / "commitlog").iterdir():
             if int(path.name) + 4096 > place:
                 at = max(place - int(path.name), 0)
@@ -233,7 +234,7 @@ async def test_an_atomic_append_is_visible_only_when_complete(store: LogStore, t
         directory = StoreDirectory(copy)
         assert directory.bounds("orders") == {0: (0, 13), 1: (0, 12)}
         assert directory.physical_bounds()[1] == begun_at
-        async with LogStore(copy, small()) as recovered:
+        async with LogStore(copy, small_settings()) as recovered:
             assert await recovered.bounds(Queue("orders", 0)) == (0, 13)
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 26), 1: (0, 24)}
     await assert_same(store, store.path)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.platforms import SMALL_LOG, broker_settings, channel_to, running_platform, try_pull, try_send
-from tests.support.wires import wire_to
+from tests.support.platforms import SMALL_LOG, broker_settings, open_channel, running_platform, try_pull, try_send
+from tests.support.raw_connection import open_raw_connection
 
 import sparrow.testing
 from sparrow import client
@@ -180,7 +180,7 @@ async def test_a_producer_and_a_consumer_work_with_their_tokens(
     assert sorted(got) == [b"0", b"1", b"2", b"3", b"4", b"5"]
     async with Consumer(platform.name_servers, group="group", credentials=reader) as consumer:
         await consumer.subscribe("orders")
-        assert await consumer.poll(timeout_ms=100) == [], "what was committed stays committed"
+        assert await consumer.poll(timeout_ms=100) == [], "committed offsets must remain"
 
 
 async def test_transactions_can_be_ended_with_a_producer_token(
@@ -226,7 +226,7 @@ async def test_pop_works_with_a_consumer_token(platform: Platform, sender: Crede
 
 
 async def test_every_unsigned_request_is_refused(platform: Platform) -> None:
-    async with channel_to(platform.address) as channel:
+    async with open_channel(platform.address) as channel:
         refused = [await channel.request(code) for code in (*dispatch.HANDLERS, 424242)]
         refused += [await try_send(channel, "orders", b"1"), await try_pull(channel, "orders")]
     assert {answer.code for answer in refused} == {ResponseCode.NO_PERMISSION}
@@ -340,9 +340,9 @@ async def test_a_request_modified_after_signing_is_refused(
     header = headers.SendMessageV2("g", "orders", "TBW102", 4, 0, 0, 1, 0, "")
     ext = headers.write(sign(header, b"body", sender))
     asked = [(ext, b"body"), (ext | {"e": "1"}, b"body"), (ext, b"Body")]
-    async with wire_to(platform.address) as wire:
+    async with open_raw_connection(platform.address) as wire:
         answers = [
-            await wire.ask(RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=fields, body=body))
+            await wire.request(RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=fields, body=body))
             for fields, body in asked
         ]
     assert [answer.code for answer in answers] == [

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, standing
-from tests.support.waiting import eventually, wait_until
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.recording_handlers import RecordingHandler
+from tests.support.wait import eventually, wait_until
 
 from sparrow import client
 from sparrow.client.aio import ClientSession, Consumer, Producer
@@ -24,59 +25,59 @@ IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transactio
 
 
 @pytest.fixture
-async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path) as running:
-        await running.topic("T")
+async def driver(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path) as running:
+        await running.create_topic("T")
         yield running
 
 
 @pytest.fixture
-async def impatient(tmp_path: Path) -> AsyncIterator[Stand]:
-    async with standing(tmp_path, **IMPATIENT) as running:
-        await running.topic("T")
+async def impatient(tmp_path: Path) -> AsyncIterator[PlatformDriver]:
+    async with running_platform_driver(tmp_path, **IMPATIENT) as running:
+        await running.create_topic("T")
         yield running
 
 
 @asynccontextmanager
-async def reading(stand: Stand) -> AsyncIterator[Inbox]:
-    async with Consumer(stand.name_servers, group="readers") as consumer:
-        inbox = Inbox()
+async def reading(driver: PlatformDriver) -> AsyncIterator[RecordingHandler]:
+    async with Consumer(driver.name_servers, group="readers") as consumer:
+        handler = RecordingHandler()
         await consumer.subscribe("T")
-        await consumer.start(inbox)
-        yield inbox
+        await consumer.start(handler)
+        yield handler
 
 
-def unfinished(stand: Stand) -> int:
-    return stand.platform.broker.broker.transactions.count  # type: ignore[attr-defined, no-any-return]
+def unfinished(driver: PlatformDriver) -> int:
+    return driver.platform.broker.broker.transactions.count  # type: ignore[attr-defined, no-any-return]
 
 
 class Oops(Exception):
     pass
 
 
-async def test_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
-    async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
+async def test_message_is_delivered_when_its_block_ends(driver: PlatformDriver) -> None:
+    async with Producer(driver.name_servers, group="shop") as producer, reading(driver) as handler:
         async with producer.transaction(Message("T", "paid", keys="order-7")) as sent:
-            assert unfinished(stand) == 1
-            assert inbox.messages == []
-        assert unfinished(stand) == 0
-        await eventually(lambda: inbox.texts == ["paid"])
-        (message,) = inbox.messages
+            assert unfinished(driver) == 1
+            assert handler.messages == []
+        assert unfinished(driver) == 0
+        await eventually(lambda: handler.texts == ["paid"])
+        (message,) = handler.messages
         assert (message.unique_key, message.keys) == (sent.message_id, ["order-7"])
 
 
-async def test_message_is_dropped_when_its_block_raises(stand: Stand) -> None:
-    async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
+async def test_message_is_dropped_when_its_block_raises(driver: PlatformDriver) -> None:
+    async with Producer(driver.name_servers, group="shop") as producer, reading(driver) as handler:
         with pytest.raises(Oops):
             async with producer.transaction(Message("T", "not paid")):
                 raise Oops
-        assert unfinished(stand) == 0
+        assert unfinished(driver) == 0
         await producer.send(Message("T", "after it"))
-        await eventually(lambda: inbox.texts == ["after it"])
+        await eventually(lambda: handler.texts == ["after it"])
 
 
-async def test_cancelled_block_rolls_back(stand: Stand) -> None:
-    async with Producer(stand.name_servers, group="shop") as producer:
+async def test_cancelled_block_rolls_back(driver: PlatformDriver) -> None:
+    async with Producer(driver.name_servers, group="shop") as producer:
         begun = asyncio.Event()
 
         async def work() -> None:
@@ -89,11 +90,11 @@ async def test_cancelled_block_rolls_back(stand: Stand) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert unfinished(stand) == 0
+        assert unfinished(driver) == 0
 
 
-async def test_result_of_the_callback_decides_the_transaction(stand: Stand) -> None:
-    async with Producer(stand.name_servers, group="shop", linger_ms=1) as producer, reading(stand) as inbox:
+async def test_result_of_the_callback_decides_the_transaction(driver: PlatformDriver) -> None:
+    async with Producer(driver.name_servers, group="shop", linger_ms=1) as producer, reading(driver) as handler:
 
         async def nothing(message: Message) -> None:
             assert message.body == b"by nothing"
@@ -108,11 +109,11 @@ async def test_result_of_the_callback_decides_the_transaction(stand: Stand) -> N
             await producer.send_in_transaction(Message("T", "failed"), raising)
         with pytest.raises(TypeError, match="TransactionState"):
             await producer.send_in_transaction(Message("T", "unclear"), lambda _: True)
-        assert unfinished(stand) == 0
-        await eventually(lambda: inbox.texts == ["by nothing", "by its word"])
+        assert unfinished(driver) == 0
+        await eventually(lambda: handler.texts == ["by nothing", "by its word"])
 
 
-async def test_unknown_state_is_resolved_by_a_check_back(impatient: Stand) -> None:
+async def test_unknown_state_is_resolved_by_a_check_back(impatient: PlatformDriver) -> None:
     asked: list[StoredMessage] = []
 
     async def check(message: StoredMessage) -> TransactionState:
@@ -121,16 +122,16 @@ async def test_unknown_state_is_resolved_by_a_check_back(impatient: Stand) -> No
 
     async with (
         Producer(impatient.name_servers, group="shop", transaction_checker=check) as producer,
-        reading(impatient) as inbox,
+        reading(impatient) as handler,
     ):
         await producer.send_in_transaction(Message("T", "paid", tags="t"), lambda _: TransactionState.UNKNOWN)
-        await eventually(lambda: inbox.texts == ["paid"])
+        await eventually(lambda: handler.texts == ["paid"])
         assert len(asked) >= 2  # more if the broker was slow to process the result
         assert {(message.topic, message.body, message.tags) for message in asked} == {("T", b"paid", "t")}
         await eventually(lambda: unfinished(impatient) == 0)
 
 
-async def test_check_back_is_answered_for_a_producer_that_died(impatient: Stand) -> None:
+async def test_check_back_is_answered_for_a_producer_that_died(impatient: PlatformDriver) -> None:
     async with Producer(impatient.name_servers, group="shop") as first:
         await first.begin_transaction(Message("T", "paid"))
         await first.begin_transaction(Message("T", "not paid"))
@@ -140,14 +141,14 @@ async def test_check_back_is_answered_for_a_producer_that_died(impatient: Stand)
 
     async with (
         Producer(impatient.name_servers, group="shop", transaction_checker=check) as second,
-        reading(impatient) as inbox,
+        reading(impatient) as handler,
     ):
         await second.send(Message("T", "hello"))
         await eventually(lambda: unfinished(impatient) == 0)
-        await eventually(lambda: sorted(inbox.texts) == ["hello", "paid"])
+        await eventually(lambda: sorted(handler.texts) == ["hello", "paid"])
 
 
-async def test_checker_is_not_called_while_the_block_runs(impatient: Stand) -> None:
+async def test_checker_is_not_called_while_the_block_runs(impatient: PlatformDriver) -> None:
     asked: list[StoredMessage] = []
 
     def check(message: StoredMessage) -> TransactionState:
@@ -164,16 +165,16 @@ async def test_checker_is_not_called_while_the_block_runs(impatient: Stand) -> N
             return said
 
         handlers[RequestCode.CHECK_TRANSACTION_STATE] = counted
-        async with reading(impatient) as inbox:
+        async with reading(impatient) as handler:
             async with producer.transaction(Message("T", "paid")):
                 await eventually(lambda: len(questions) >= 3)
                 assert unfinished(impatient) == 1
-                assert inbox.messages == []
-            await eventually(lambda: inbox.texts == ["paid"])
+                assert handler.messages == []
+            await eventually(lambda: handler.texts == ["paid"])
         assert asked == []
 
 
-async def test_failing_checker_is_called_again(impatient: Stand) -> None:
+async def test_failing_checker_is_called_again(impatient: PlatformDriver) -> None:
     calls = 0
 
     def check(message: StoredMessage) -> TransactionState:
@@ -185,53 +186,53 @@ async def test_failing_checker_is_called_again(impatient: Stand) -> None:
 
     async with (
         Producer(impatient.name_servers, group="shop", transaction_checker=check) as producer,
-        reading(impatient) as inbox,
+        reading(impatient) as handler,
     ):
         sent = await producer.begin_transaction(Message("T", "paid"))
         await producer.end_transaction(sent, TransactionState.UNKNOWN)
-        await eventually(lambda: inbox.texts == ["paid"])
+        await eventually(lambda: handler.texts == ["paid"])
 
 
 async def test_lost_end_of_a_transaction_is_repeated_after_a_check_back(tmp_path: Path) -> None:
-    async with standing(tmp_path, **IMPATIENT | {"transaction_timeout_ms": 200}) as stand:
-        await stand.topic("T")
-        async with Producer(stand.name_servers, group="shop") as producer:
+    async with running_platform_driver(tmp_path, **IMPATIENT | {"transaction_timeout_ms": 200}) as driver:
+        await driver.create_topic("T")
+        async with Producer(driver.name_servers, group="shop") as producer:
             async with producer.transaction(Message("T", "paid")) as sent:
                 # The producer cannot find its broker; the broker is still connected and sends a check-back.
                 route = producer.session.cached_route("T")
                 assert route is not None
                 address = route.masters.pop(sent.broker_name)
-            assert unfinished(stand) == 1
+            assert unfinished(driver) == 1
             route.masters[sent.broker_name] = address
-            async with reading(stand) as inbox:
-                await eventually(lambda: inbox.texts == ["paid"])
+            async with reading(driver) as handler:
+                await eventually(lambda: handler.texts == ["paid"])
 
 
-async def test_end_that_the_broker_refuses_raises(stand: Stand) -> None:
+async def test_end_that_the_broker_refuses_raises(driver: PlatformDriver) -> None:
     async with (
-        Producer(stand.name_servers, group="shop") as producer,
-        Producer(stand.name_servers, group="stranger") as stranger,
+        Producer(driver.name_servers, group="shop") as producer,
+        Producer(driver.name_servers, group="stranger") as stranger,
     ):
         sent = await producer.begin_transaction(Message("T", "paid"))
         await stranger.send(Message("T", "to know the way"))
         with pytest.raises(Refused, match="stranger"):
             await stranger.end_transaction(sent, TransactionState.COMMIT)
-        assert unfinished(stand) == 1
+        assert unfinished(driver) == 1
         await producer.end_transaction(sent, TransactionState.ROLLBACK)
-        assert unfinished(stand) == 0
+        assert unfinished(driver) == 0
 
 
-async def test_producers_of_one_session_answer_check_backs_of_their_own_group(impatient: Stand) -> None:
+async def test_producers_of_one_session_answer_check_backs_of_their_own_group(impatient: PlatformDriver) -> None:
     async with (
         Producer(impatient.name_servers, group="yes", transaction_checker=lambda _: TransactionState.COMMIT) as yes,
         Producer(session=yes.session, group="no", transaction_checker=lambda _: TransactionState.ROLLBACK) as no,
-        reading(impatient) as inbox,
+        reading(impatient) as handler,
     ):
         for producer, text in ((no, "no"), (yes, "yes")):
             sent = await producer.begin_transaction(Message("T", text))
             await producer.end_transaction(sent, TransactionState.UNKNOWN)
         await eventually(lambda: unfinished(impatient) == 0)
-        await eventually(lambda: inbox.texts == ["yes"])
+        await eventually(lambda: handler.texts == ["yes"])
 
 
 def test_blocking_producer_has_transactions(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 from tests.interop import official, platforms
+from tests.interop.fresh_topic import QUEUES, FreshTopic
 from tests.interop.java import JavaClient, Producer, java_client
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
-from tests.interop.stage import QUEUES, Stage
 
 from sparrow.client.aio import Admin
 
@@ -70,13 +70,13 @@ def apache_java(
 
 
 @pytest.fixture
-async def stage(request: pytest.FixtureRequest, apache_broker: Platform) -> Stage:
+async def fresh_topic(request: pytest.FixtureRequest, apache_broker: Platform) -> FreshTopic:
     """A new topic on Apache's broker, named after the test, and a group without committed offsets."""
     # A retry topic's name, which is longer than the group's, may have 127 characters.
     topic = request.node.originalname.removeprefix("test_")[:80]
     async with Admin(apache_broker.name_server) as admin:
         await admin.create_topic(topic, QUEUES)
-    return Stage(apache_broker, topic, f"{topic}_group")
+    return FreshTopic(apache_broker, topic, f"{topic}_group")
 
 
 @pytest.fixture(scope="session")

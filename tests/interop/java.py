@@ -22,7 +22,7 @@ Mode = Literal["sync", "async", "oneway", "batch"]
 State = Literal["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
 
 
-class Seen(msgspec.Struct, frozen=True, rename="camel"):
+class ReceivedMessage(msgspec.Struct, frozen=True, rename="camel"):
     """A message as the client received it."""
 
     topic: str
@@ -40,7 +40,7 @@ class Seen(msgspec.Struct, frozen=True, rename="camel"):
     """Its position among all messages that consumers of this JVM received."""
 
 
-class Sent(msgspec.Struct, frozen=True, rename="camel"):
+class SendResult(msgspec.Struct, frozen=True, rename="camel"):
     status: str
     msg_id: str
     offset_msg_id: str
@@ -49,7 +49,7 @@ class Sent(msgspec.Struct, frozen=True, rename="camel"):
     broker: str
 
 
-class Half(msgspec.Struct, frozen=True, rename="camel"):
+class HalfMessage(msgspec.Struct, frozen=True, rename="camel"):
     """The client's result for a half message; it does not contain the place of the half message."""
 
     status: str
@@ -147,26 +147,26 @@ class Producer:
     def _order(self, command: str, **fields: object) -> Any:
         return self.java.order(command, id=self.id, **fields)
 
-    def send(self, topic: str, messages: Sequence[dict[str, Any] | str], *, mode: Mode = "sync") -> list[Sent]:
+    def send(self, topic: str, messages: Sequence[dict[str, Any] | str], *, mode: Mode = "sync") -> list[SendResult]:
         """Send messages, each a body, or a dict with body and optional tags, keys, properties and hash.
 
         Delays: delayLevel, and since 5.0 delayTimeMs and deliverTimeMs.
         """
         dicts = [{"body": message} if isinstance(message, str) else message for message in messages]
-        sent = msgspec.convert(self._order("send", topic=topic, mode=mode, messages=dicts), list[Sent])
+        sent = msgspec.convert(self._order("send", topic=topic, mode=mode, messages=dicts), list[SendResult])
         assert all(one.status == "SEND_OK" for one in sent)
         return sent
 
-    def send_in_transaction(self, topic: str, message: dict[str, Any], state: State) -> Half:
+    def send_in_transaction(self, topic: str, message: dict[str, Any], state: State) -> HalfMessage:
         """Send a half message and end its transaction with `state`; the property `answers` holds the answers to
         check-backs."""
         sent = self._order("send_in_transaction", topic=topic, message=message, state=state)
-        return msgspec.convert(sent, Half)
+        return msgspec.convert(sent, HalfMessage)
 
-    def asked(self, count: int = 0, *, within_s: float = 0) -> list[Seen]:
+    def check_backs(self, count: int = 0, *, within_s: float = 0) -> list[ReceivedMessage]:
         """Return the transactions of check-backs since the last call."""
         fields = {"atLeast": count, "timeoutMs": int(within_s * 1000)}
-        return msgspec.convert(self._order("asked", **fields), list[Seen])
+        return msgspec.convert(self._order("asked", **fields), list[ReceivedMessage])
 
     def request(self, topic: str, body: str, *, timeout_ms: int = 20_000) -> str:
         """Send a request and return the text of the reply."""
@@ -176,11 +176,11 @@ class Producer:
     def create_topic(self, topic: str, *, like: str, queues: int = 4, flags: int = 0) -> None:
         self._order("create_topic", topic=topic, key=like, queues=queues, flags=flags)
 
-    def query_by_key(self, topic: str, key: str) -> list[Seen]:
-        return msgspec.convert(self._order("query_by_key", topic=topic, key=key), list[Seen])
+    def query_by_key(self, topic: str, key: str) -> list[ReceivedMessage]:
+        return msgspec.convert(self._order("query_by_key", topic=topic, key=key), list[ReceivedMessage])
 
-    def view_by_id(self, topic: str, msg_id: str) -> Seen:
-        return msgspec.convert(self._order("view_by_id", topic=topic, msgId=msg_id), Seen)
+    def view_by_id(self, topic: str, msg_id: str) -> ReceivedMessage:
+        return msgspec.convert(self._order("view_by_id", topic=topic, msgId=msg_id), ReceivedMessage)
 
     def offsets(self, topic: str, *, timestamp: int | None = None) -> list[Bounds]:
         found = msgspec.convert(self._order("offsets", topic=topic, timestamp=timestamp), list[Bounds])
@@ -192,22 +192,22 @@ class Consumer:
 
     def __init__(self, java: JavaClient, id: str) -> None:
         self.id = id
-        self.seen: list[Seen] = []
+        self.seen: list[ReceivedMessage] = []
         self._java = java
 
     def _order(self, command: str, **fields: object) -> Any:
         return self._java.order(command, id=self.id, **fields)
 
-    def receive(self, count: int = 0, *, within_s: float = SETTLE_S) -> list[Seen]:
+    def receive(self, count: int = 0, *, within_s: float = SETTLE_S) -> list[ReceivedMessage]:
         """Return the messages since the last call; wait until there are `count`, and fail if they do not arrive."""
         fresh = self.drain(count, within_s=within_s)
         assert len(fresh) >= count, f"{len(fresh)} of {count} messages in {within_s} s: {[seen.body for seen in fresh]}"
         return fresh
 
-    def drain(self, count: int = 0, *, within_s: float = 0) -> list[Seen]:
+    def drain(self, count: int = 0, *, within_s: float = 0) -> list[ReceivedMessage]:
         """Like `receive`, but fewer messages are no error."""
         fields = {"atLeast": count, "timeoutMs": int(within_s * 1000)}
-        fresh = msgspec.convert(self._order("received", **fields), list[Seen])
+        fresh = msgspec.convert(self._order("received", **fields), list[ReceivedMessage])
         self.seen += fresh
         return fresh
 
@@ -215,12 +215,12 @@ class Consumer:
         """Return the assigned queues; wait until there are `count`."""
         wanted = {} if count is None else {"count": count, "timeoutMs": int(within_s * 1000)}
         found = set(self._order("queues_of", **wanted))
-        assert count is None or len(found) == count, f"it has {found} instead of {count} queues"
+        assert count is None or len(found) == count, f"the consumer has {found} instead of {count} queues"
         return found
 
     def stop(self) -> None:
         """Stop the consumer; `seen` then includes its last messages."""
-        self.seen += msgspec.convert(self._order("stop_consumer"), list[Seen])
+        self.seen += msgspec.convert(self._order("stop_consumer"), list[ReceivedMessage])
 
     def __enter__(self) -> "Consumer":
         return self

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.interop.official import Kit
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin
 
@@ -143,8 +143,8 @@ class _Log(NamedTuple):
         """Wait until the output contains these words; return the output."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while words not in (said := self.path.read_text(errors="replace")):
-            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{said}"
-            assert time.monotonic() < deadline, f"it never said {words!r}:\n{said}"
+            assert self.process.poll() is None, f"the process ended with {self.process.returncode}:\n{said}"
+            assert time.monotonic() < deadline, f"the output never contained {words!r}:\n{said}"
             time.sleep(_LOOK_S)
         return said
 

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from tests.support.message_brokers import MessageBroker, kafka_server
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.kafka.consumer import OffsetTracker
 from sparrow.bus.transports.kafka.transport import KafkaTransport
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope, TransportConsumer

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
+from tests.interop.fresh_topic import TIMEOUT_S
 from tests.interop.platforms import Platform
-from tests.interop.stage import PATIENCE_S
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.sparrow.consumer import SparrowGroupConsumer
 from sparrow.bus.transports.sparrow.message_format import MessageForm
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
@@ -44,7 +44,7 @@ async def transport(apache_broker: Platform) -> AsyncIterator[SparrowTransport]:
 
 async def received(listening: SparrowGroupConsumer, count: int) -> list[BrokerDelivery]:
     found: list[BrokerDelivery] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while len(found) < count:
             found += await listening.receive(count - len(found))
     return found
@@ -90,7 +90,7 @@ async def test_keys_keep_their_order_and_unacknowledged_events_are_delivered_aga
 async def test_a_wildcard_finds_a_new_topic_and_no_system_topic(transport: SparrowTransport, name: str) -> None:
     listening = await transport.listen(f"everything.{name}", ["#.created"], prefetch=10)
     assert await transport.send([event(1, name)]) == [None]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while name not in {delivery.name for delivery in await listening.receive(100)}:
             pass
     everything = await transport.listen(f"all.of.{name}", ["#"], prefetch=10)

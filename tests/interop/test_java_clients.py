@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 import pytest
-from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, Producer, Seen
+from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, Producer, ReceivedMessage
 from tests.interop.mqadmin import Mqadmin
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 # A client that lost a notification catches up half a minute later, possibly several times in a test.
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -24,11 +24,11 @@ def numbered(count: int, *, start: int = 0) -> list[str]:
     return [f"message {number}" for number in range(start, start + count)]
 
 
-def bodies(seen: Sequence[Seen]) -> list[str]:
+def bodies(seen: Sequence[ReceivedMessage]) -> list[str]:
     return [message.body for message in seen]
 
 
-def places(seen: Sequence[Seen]) -> set[tuple[int, int]]:
+def places(seen: Sequence[ReceivedMessage]) -> set[tuple[int, int]]:
     return {(message.queue_id, message.queue_offset) for message in seen}
 
 
@@ -264,7 +264,7 @@ def test_messages_are_found_by_key_and_by_either_id(producer: Producer, topic: s
     assert producer.view_by_id(topic, sent[2].offset_msg_id).body == "message 2"
 
 
-def found_by_key(producer: Producer, topic: str, key: str) -> list[Seen]:
+def found_by_key(producer: Producer, topic: str, key: str) -> list[ReceivedMessage]:
     """Return the found messages; the client raises an error instead of returning an empty list."""
     try:
         return producer.query_by_key(topic, key)

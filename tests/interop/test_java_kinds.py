@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Producer, Seen, java_client
+from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Producer, ReceivedMessage, java_client
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin, trace_records
 from sparrow.client.trace_records import ConsumeEndTrace, ConsumeStartTrace, PublishTrace, TraceRecord
@@ -27,7 +27,7 @@ TRACED_S = 20
 """5.x clients buffer traces for up to five seconds."""
 
 
-def bodies(seen: Sequence[Seen]) -> list[str]:
+def bodies(seen: Sequence[ReceivedMessage]) -> list[str]:
     return [message.body for message in seen]
 
 
@@ -72,12 +72,12 @@ def test_check_backs_repeat_until_the_producer_knows_the_state(java: JavaClient,
             body: producer.send_in_transaction(topic, later(body, *answers), "UNKNOW").msg_id
             for body, answers in states.items()
         }
-        asked = producer.asked(4, within_s=ASKED_S)
+        asked = producer.check_backs(4, within_s=ASKED_S)
         assert Counter(bodies(asked)) == {body: len(answers) for body, answers in states.items()}
         for message in asked:
             assert (message.topic, message.msg_id, message.tags) == (topic, ids[message.body], "TagA")
         consumer.receive(3)
-        assert producer.asked(1, within_s=NOT_ASKED_S) == [], "all are over"
+        assert producer.check_backs(1, within_s=NOT_ASKED_S) == [], "every transaction must have ended"
     assert sorted(bodies(consumer.seen)) == ["known: COMMIT_MESSAGE", "paid", "paid late"]
     assert {ids[message.body] == message.msg_id for message in consumer.seen if message.body in ids} == {True}
 
@@ -97,7 +97,7 @@ def test_another_producer_of_the_group_answers_check_backs_of_a_dead_one(
         assert consumer.drain() == []
         # A producer sends heartbeats only to brokers to which it has sent a message.
         second.send_in_transaction(topic, {"body": "own"}, "ROLLBACK_MESSAGE")
-        [orphan] = second.asked(1, within_s=ASKED_S)
+        [orphan] = second.check_backs(1, within_s=ASKED_S)
         assert (orphan.topic, orphan.body, orphan.msg_id) == (topic, "orphan", sent.msg_id)
         assert [message.msg_id for message in consumer.receive(1)] == [sent.msg_id]
 
@@ -142,7 +142,7 @@ def test_a_message_is_delivered_at_its_time_and_not_before(
         assert {message.msg_id for message in seen} == {one.msg_id for one in sent}
         for message in seen[1:]:
             assert message.topic == topic
-            assert message.store_timestamp >= times[message.body], "it lay in the queue before its time"
+            assert message.store_timestamp >= times[message.body], "the message was in its queue before it was due"
         assert time.time() * 1000 >= times["at a time"]
 
 
@@ -255,7 +255,7 @@ def test_queues_that_move_between_consumers_keep_their_order(java: JavaClient, p
             second.drain(1, within_s=1)
         assert together() == {queue: list(range(count)) for queue, count in sent.items()}
     for reader in (first, second):
-        assert reader.seen, "both had their turn"
+        assert reader.seen, "both consumers must have received messages"
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------

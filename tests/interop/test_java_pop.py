@@ -4,7 +4,7 @@ Concurrent consumption only: the client does not pop in order, although brokers 
 """
 
 import pytest
-from tests.interop.java import Consumer, JavaClient, Producer, Seen
+from tests.interop.java import Consumer, JavaClient, Producer, ReceivedMessage
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
@@ -33,7 +33,7 @@ def popping(java: JavaClient, group: str, topic: str, **options: object) -> Cons
     return java.push_consumer(group, topic, popInvisibleMs=INVISIBLE_MS, **options)
 
 
-def bodies(seen: list[Seen]) -> list[str]:
+def bodies(seen: list[ReceivedMessage]) -> list[str]:
     return sorted(message.body for message in seen)
 
 
@@ -42,7 +42,7 @@ def test_a_popped_and_consumed_message_is_delivered_once(
 ) -> None:
     sent = [f"message {number:03}" for number in range(100)]
     with popping(java, group, topic) as consumer:
-        assert consumer.queues(1) == {-1}, "all queues as one"
+        assert consumer.queues(1) == {-1}, "all queues must be assigned as one"
         producer.send(topic, sent)
         consumer.receive(100)
         # Longer than the invisible time: an unacknowledged message would be delivered again.
@@ -57,7 +57,7 @@ def test_pop_consumers_share_all_queues(java: JavaClient, producer: Producer, to
     with popping(java, group, topic) as one, popping(java, group, topic) as other:
         assert (one.queues(1), other.queues(1)) == ({-1}, {-1})
         producer.send(topic, sent)
-        got: list[Seen] = []
+        got: list[ReceivedMessage] = []
         while len(got) < len(sent):
             got += one.drain(1, within_s=0.2) + other.drain(1, within_s=0.2)
         assert bodies(got) == sent

@@ -21,7 +21,7 @@ PRIORITIES = [priority.label for priority in Priority]
 @pytest.fixture(autouse=True)
 def knows_lanes(platform: Platform) -> None:
     if platform.kind != "sparrow":
-        pytest.skip("lanes are Sparrow's own")
+        pytest.skip("lanes are an extension of Sparrow")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_consumer_reads_every_lane_and_a_producer_writes_every_part(
         seen = consumer.receive(len(sent))
     bodies = [*(str(message["body"]) for message in messages), "of no priority"]
     assert Counter(message.body for message in seen) == Counter(bodies)
-    assert {one.queue_id for one in sent} == set(range(PARTS * LANE_COUNT)), "senders are told where it lies"
+    assert {one.queue_id for one in sent} == set(range(PARTS * LANE_COUNT)), "all queues must be used"
     for message in seen:
         assert PRIORITIES[message.queue_id % LANE_COUNT] == message.properties.get("PRIORITY", "middle")
     ends = {row["QID"]: row["Max Offset"] for row in mqadmin.table("topicStatus", "-t", lanes)}

@@ -3,7 +3,7 @@
 import pytest
 from tests.interop.java import JavaClient, Producer
 from tests.interop.platforms import Platform
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin
 
@@ -16,7 +16,7 @@ COMMITTED_S = 30
 @pytest.fixture(autouse=True)
 def only_sparrow(platform: Platform) -> None:
     if platform.kind != "sparrow":
-        pytest.skip("a request of Sparrow's own")
+        pytest.skip("resend is an extension of Sparrow")
 
 
 def test_a_push_consumer_gets_a_resent_range(

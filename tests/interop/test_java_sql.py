@@ -16,17 +16,17 @@ from typing import NamedTuple
 import pytest
 from tests.interop import official, platforms
 from tests.interop.conftest import CLIENT_VERSIONS, PRODUCER_GROUP, TEMPLATE_TOPIC
-from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, Producer, Sent, java_client
+from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Mode, Producer, SendResult, java_client
 from tests.interop.mqadmin import Mqadmin, fields
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
 from tests.interop.test_java_clients import bodies, found_by_key, numbered, places, settle, wait_for_all
 from tests.interop.test_java_kinds import ASKED_S, later, traces
 from tests.interop.test_mqadmin import body_of, route
-from tests.support import processes
+from tests.support import server_processes
 from tests.support.databases import Server, mariadb_server
-from tests.support.processes import broker_process
-from tests.support.waiting import wait_until
+from tests.support.server_processes import broker_process
+from tests.support.wait import wait_until
 
 from sparrow.client import Admin
 from sparrow.client.trace_records import ConsumeEndTrace, ConsumeStartTrace, PublishTrace
@@ -104,7 +104,7 @@ def test_messages_of_every_send_mode_arrive_once_and_unchanged(
     large = "all work and no play " * 10_000
     with java.push_consumer(f"{topic}_group", topic) as consumer:
         assert consumer.queues(QUEUES) == set(range(QUEUES))
-        sent: dict[Mode, list[Sent]] = {}
+        sent: dict[Mode, list[SendResult]] = {}
         for mode in modes:
             messages = [
                 {
@@ -184,7 +184,7 @@ def test_broadcast_tags_and_sql_select_the_receivers(java: JavaClient, producer:
 
 def test_queues_that_move_between_consumers_keep_their_order(java: JavaClient, producer: Producer, topic: str) -> None:
     if java.version.startswith("4."):
-        pytest.skip("4.9 takes twenty seconds to share queues in order: it does so while the leader is replaced, below")
+        pytest.skip("clients of 4.9 take 20 s to rebalance orderly groups; a test below covers them")
     group, sent = f"{topic}_group", Counter[int]()
 
     def put() -> None:
@@ -210,7 +210,7 @@ def test_queues_that_move_between_consumers_keep_their_order(java: JavaClient, p
         wait_until(is_all_seen, within_s=SETTLE_S)
         assert first_seen([first, second]) == {queue: list(range(count)) for queue, count in sent.items()}
     for reader in (first, second):
-        assert reader.seen, "both had their turn"
+        assert reader.seen, "both consumers must have received messages"
 
 
 def test_a_group_continues_and_its_rejected_message_is_retried_then_dead_lettered(
@@ -274,7 +274,7 @@ def test_messages_are_delivered_at_their_time_unless_recalled(
         seen = consumer.receive(3)
         assert bodies(seen) == ["long ago", "at a time", "behind it"]
         for message in seen[1:]:
-            assert message.store_timestamp >= times[message.body], "it lay in the queue before its time"
+            assert message.store_timestamp >= times[message.body], "the message was in its queue before it was due"
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
@@ -303,10 +303,10 @@ def test_transactions_are_committed_rolled_back_and_checked_even_of_a_dead_produ
             ids[body] = producer.send_in_transaction(topic, message, state).msg_id
         for body, answers in unknown.items():
             ids[body] = producer.send_in_transaction(topic, later(body, *answers), "UNKNOW").msg_id
-        asked = producer.asked(5, within_s=ASKED_S)
+        asked = producer.check_backs(5, within_s=ASKED_S)
         assert Counter(bodies(asked)) == {"orphan": 1, "paid": 1, "not paid": 1, "late": 2}
         seen = consumer.receive(4)
-        assert producer.asked(1, within_s=NOT_ASKED_S) == [], "all are over"
+        assert producer.check_backs(1, within_s=NOT_ASKED_S) == [], "every transaction must have ended"
     assert {message.msg_id == ids[message.body] for message in (*asked, *seen)} == {True}
     assert {(message.topic, message.tags) for message in (*asked, *seen)} == {(topic, "TagA")}
     assert sorted(bodies(consumer.seen)) == ["known paid", "late", "orphan", "paid"]
@@ -353,7 +353,7 @@ class Scene(NamedTuple):
 
     topic: str
     group: str
-    sent: list[Sent]
+    sent: list[SendResult]
 
 
 @pytest.fixture(scope="module")
@@ -486,7 +486,7 @@ def test_a_popped_message_is_delivered_once(
         java.push_consumer(group, topic, popInvisibleMs=INVISIBLE_MS) as consumer,
         Admin(on_mysql.name_server) as admin,
     ):
-        assert consumer.queues(1) == {-1}, "all queues as one"
+        assert consumer.queues(1) == {-1}, "all queues must be assigned as one"
         producer.send(topic, [{"body": f"{n}", "properties": {"PRIORITY": Priority(n % 3).label}} for n in range(30)])
         assert Counter(bodies(consumer.receive(30))) == Counter(str(n) for n in range(30))
         # All are acknowledged long before their invisible time is over.
@@ -545,10 +545,10 @@ def _crew(version: str, name_server: str, folder: Path) -> Iterator[Crew]:
 async def test_clients_continue_when_the_leader_of_two_brokers_is_killed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(processes.ENVIRONMENT, "SPARROW_SQL__LEASE_MS", "2000")
+    monkeypatch.setitem(server_processes.ENVIRONMENT, "SPARROW_SQL__LEASE_MS", "2000")
     store = server.new_database()
     async with (
-        processes.server_process("name-server", "--port", "0", "--data", str(tmp_path / "naming")) as said,
+        server_processes.server_process("name-server", "--port", "0", "--data", str(tmp_path / "naming")) as said,
         AsyncExitStack() as brokers,
     ):
         name_server = said[0].split()[-1]

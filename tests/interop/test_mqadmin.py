@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.interop.conftest import PRODUCER_GROUP, TEMPLATE_TOPIC
-from tests.interop.java import SETTLE_S, Consumer, JavaClient, Producer, Sent
+from tests.interop.java import SETTLE_S, Consumer, JavaClient, Producer, SendResult
 from tests.interop.mqadmin import Mqadmin, fields
 from tests.interop.platforms import Platform
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -23,7 +23,7 @@ class Scene(NamedTuple):
 
     topic: str
     group: str
-    sent: list[Sent]
+    sent: list[SendResult]
     consumer: Consumer
 
     def key(self, number: int) -> str:
@@ -69,7 +69,7 @@ def body_of(shown: dict[str, str]) -> str:
 
 def test_cluster_list_shows_the_broker(mqadmin: Mqadmin, java: JavaClient, platform: Platform) -> None:
     if platform.kind.startswith("apache-5.") and java.version.startswith("4."):
-        pytest.skip("4.9 asks for the figure getTransferedTps, and brokers of 5.x have learnt to spell")
+        pytest.skip("4.9 reads the field getTransferedTps, which brokers of 5.x spell correctly")
     [row] = mqadmin.table("clusterList")
     assert row["Cluster Name"] == platform.cluster
     assert row["Broker Name"] == platform.broker_name

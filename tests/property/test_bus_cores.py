@@ -14,9 +14,9 @@ import pydantic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparrow.bus.codec.headers import format_time_span, parse_time_span
 from sparrow.bus.codec.payload import encode_payload, payload_decoder
 from sparrow.bus.errors import RetryAfter, Undecodable
-from sparrow.bus.headers import format_time_span, parse_time_span
 from sparrow.bus.names import is_pattern, matches, pattern_regex, specificity
 from sparrow.bus.retry import NO_RETRY, NextAttempt, Retry, RetryDelays, exponential, fixed, quartic
 

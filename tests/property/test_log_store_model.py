@@ -17,20 +17,21 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.support.drafts import draft, messages
-from tests.support.log_stores import crashed_copy, overwrite, small
+from tests.support.drafts import decode_messages, make_draft
+from tests.support.log_stores import copy_as_crashed, overwrite, small_settings
 
 from sparrow.model.errors import UnknownTopic
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.state.updates import STATE_QUEUE
-from sparrow.store.spi import AtEnd, Moved, QueueRecords, Slice
+from sparrow.store.spi import AtEnd, Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
+from sparrow.wire.queue_batches import QueueBatch
 
 HOUR_MS = 3_600_000
-SETTINGS = small(queue_file_entries=3, index_slots=2, index_entries=6, retention_hours=1, hot_bytes=2048)
+SETTINGS = small_settings(queue_file_entries=3, index_slots=2, index_entries=6, retention_hours=1, hot_bytes=2048)
 TOPICS = ("A", "B")
 QUEUES = [Queue(topic, queue_id) for topic in TOPICS for queue_id in (0, 1)]
 KEYS = ("Aa", "BB", "k")
@@ -40,7 +41,7 @@ TAGS = ("", "x", "y")
 queues = st.sampled_from(QUEUES)
 topics = st.sampled_from(TOPICS)
 drafted = st.builds(
-    draft,
+    make_draft,
     st.integers(0, 700).map(lambda n: b"%d:" % n + bytes(n)),
     tags=st.sampled_from(TAGS),
     keys=st.lists(st.sampled_from(KEYS), max_size=2).map(" ".join),
@@ -193,16 +194,16 @@ class LogStoreMachine(RuleBasedStateMachine):
         noted = self.model.ledger()
         number = max(0, (-1 if noted is None else noted) + step)
         begun, bounds = self.store.written, {queue: self.model.bounds(queue).end for queue in QUEUES}
-        portions = []
+        batches = []
         for queue, sizes in parts:
             encoded = columns.encode(
                 pa.array([bytes(size) for size in sizes], pa.binary()),
                 topic=queue.topic,
                 keys=pa.array([KEYS[size % 3] for size in sizes], pa.string()),
             )
-            portions.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
+            batches.append(QueueBatch(queue, memoryview(encoded.data), encoded.sizes))
         is_new = noted is None or number > noted
-        assert self.run(self.store.append_atomically("scope", number, portions)) == is_new
+        assert self.run(self.store.append_atomically("scope", number, batches)) == is_new
         if not is_new:
             assert self.store.written == begun
             return
@@ -289,7 +290,9 @@ class LogStoreMachine(RuleBasedStateMachine):
         self.model.first = self.store.first
         oldest_ms = self.now_ms - HOUR_MS
         young = [written for written in self.model.log if written.data and written.store_ms > oldest_ms]
-        assert all(written.start >= self.store.first for written in young), "nothing goes before its time"
+        assert all(written.start >= self.store.first for written in young), (
+            "retention must not delete records too early"
+        )
         # Retention appended the state of topics at the head before it dropped the old records; the model ignores where.
 
     # -- stops and crashes, and what they may lose --------------------------------------------------------------------
@@ -302,7 +305,7 @@ class LogStoreMachine(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         self.lives += 1
-        path = crashed_copy(self.store, self.home / f"store-{self.lives}")
+        path = copy_as_crashed(self.store, self.home / f"store-{self.lives}")
         self.store.close_blocking()
         shutil.rmtree(self.path)
         self.path = path
@@ -402,7 +405,9 @@ class LogStoreMachine(RuleBasedStateMachine):
                 result = self.run(self.store.read(queue, offset, count_max=100))
                 assert isinstance(result, Slice)
                 assert result.next_offset > offset
-                assert [message.queue_offset for message in messages(result)] == list(range(offset, result.next_offset))
+                assert [message.queue_offset for message in decode_messages(result)] == list(
+                    range(offset, result.next_offset)
+                )
                 data, offset = data + result.tobytes(), result.next_offset
             assert data == b"".join(written.data for written in self.model.kept(queue))
 

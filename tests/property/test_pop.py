@@ -8,8 +8,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.log_stores import crashed_copy
-from tests.support.log_stores import small as small_log
+from tests.support.log_stores import copy_as_crashed, small_settings
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.pop.state import log as pops_module
@@ -103,7 +102,7 @@ async def _pops(store: LogStore, now: list[int]) -> LogPopState:
 
 async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bool) -> None:
     now = [1_000_000]
-    log = small_log(segment_bytes=1 << 16)
+    log = small_settings(segment_bytes=1 << 16)
     store = LogStore(folder / "one", log)
     pops = await _pops(store, now)
     next_offset = 0
@@ -143,7 +142,7 @@ async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bo
             else:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)  # the loop iteration ends and its changes are written
-        path = crashed_copy(store, folder / "two") if is_killed else store.path
+        path = copy_as_crashed(store, folder / "two") if is_killed else store.path
         expected = _view(pops)
     finally:
         pops_module.ROLL_AFTER_RECORDS = roll_after

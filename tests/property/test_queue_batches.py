@@ -14,7 +14,7 @@ topics = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=
 
 
 @st.composite
-def some_portions(draw: st.DrawFn) -> list[QueueBatch]:
+def queue_batch_lists(draw: st.DrawFn) -> list[QueueBatch]:
     """Batches of arbitrary bytes: the codec does not check the contents of records."""
     found = []
     for _ in range(draw(st.integers(0, 4))):
@@ -29,14 +29,14 @@ def plain(some: list[QueueBatch]) -> list[tuple[Queue, bytes, list[int]]]:
     return [(part.queue, bytes(part.data), part.sizes.tolist()) for part in some]
 
 
-@given(some_portions())
+@given(queue_batch_lists())
 def test_queue_batches_round_trip(some: list[QueueBatch]) -> None:
     body = queue_batches.encode(some)
     assert plain(queue_batches.decode(body)) == plain(some)
     assert queue_batches.topics_in(body) == {part.queue.topic for part in some}
 
 
-@given(some_portions(), st.data())
+@given(queue_batch_lists(), st.data())
 def test_damaged_bytes_raise_a_protocol_error_or_decode_completely(some: list[QueueBatch], data: st.DataObject) -> None:
     body = bytearray(queue_batches.encode(some))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -70,18 +70,18 @@ def test_every_row_reaches_its_queue_once_and_in_order(made: tuple[MessageRows, 
         gathered: dict[str, BlobBuilder] = {}
         blobs: list[tuple[str, bytes | None]] = []
         for piece in split_rows(rows):
-            for broker, portion in encoder.encode_batches(piece, queues, select_queues(piece, count)):
-                blobs.append((broker, gathered.setdefault(broker, BlobBuilder("t")).add(portion)))
+            for broker, batch in encoder.encode_batches(piece, queues, select_queues(piece, count)):
+                blobs.append((broker, gathered.setdefault(broker, BlobBuilder("t")).add(batch)))
         blobs += [(broker, each.take()) for broker, each in gathered.items()]
     finally:
         record_encoder.BLOB_BYTES_MAX = before
     arrived: dict[QueueRef, list[dict[str, object]]] = {queue: [] for queue in queues}
     for broker, blob in blobs:
-        for portion in queue_batches.decode(blob) if blob is not None else ():
+        for batch in queue_batches.decode(blob) if blob is not None else ():
             columns = ("body", "keys", "tags", "msg_id", "queue_id", "properties")
-            found = decode(portion.data, sizes=portion.sizes, columns=columns, verify_crc=by_client).to_pylist()
-            assert {row["queue_id"] for row in found} == {portion.queue.id}
-            arrived[QueueRef("t", broker, portion.queue.id)] += found
+            found = decode(batch.data, sizes=batch.sizes, columns=columns, verify_crc=by_client).to_pylist()
+            assert {row["queue_id"] for row in found} == {batch.queue.id}
+            arrived[QueueRef("t", broker, batch.queue.id)] += found
     for place, queue in enumerate(queues):
         mine = rows.take(np.flatnonzero(places == place))
         assert [row["body"] for row in arrived[queue]] == mine.body.to_pylist()

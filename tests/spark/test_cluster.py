@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.spark import Ran
+from tests.support.spark import ScriptResult
 
 from sparrow.client import Admin, Message, Producer
 from sparrow.testing.platform import run_platform
@@ -20,9 +20,9 @@ import json
 import sys
 
 from pyspark.sql import functions as f
-from tests.support.spark import session_here
+from tests.support.spark import start_script_session
 
-spark = session_here()
+spark = start_script_session()
 found = {}
 for store, name_servers in json.loads(sys.argv[1]).items():
     given = {"nameServers": name_servers}
@@ -43,7 +43,7 @@ spark.stop()
 
 @pytest.mark.thorough
 def test_a_cluster_copies_topics_of_both_stores_exactly_once(
-    local_cluster_spark: Callable[..., Ran], tmp_path: Path
+    local_cluster_spark: Callable[..., ScriptResult], tmp_path: Path
 ) -> None:
     with run_platform() as log, run_platform(store=f"sqlite:///{tmp_path}/messages.db") as sql:
         places = {"log": log.name_servers, "sql": sql.name_servers}

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.cli.demo.revenue_pipeline import one_line_error
 from sparrow.client import Consumer

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.jobs import TINY_LOG, Stored, append, make_topic, store_of, stored, trim
+from tests.support.spark_jobs import TINY_LOG, StoredFields, append, create_topic, log_store_of, read_stored, trim
 from typer.testing import CliRunner
 
 from sparrow.cli.main import app
@@ -36,7 +36,7 @@ QUEUES, ROWS = 3, 200
 def platform() -> Iterator[RunningPlatform]:
     """A platform whose segments expire at once when they are archived."""
     with run_platform(log=TINY_LOG | {"retention_group": archive.ARCHIVE_GROUP}) as started:
-        make_topic(started, "orders", QUEUES)
+        create_topic(started, "orders", QUEUES)
         for number in range(ROWS):
             for queue_id in range(QUEUES):
                 append(started, "orders", queue_id, [odd_message(queue_id, number)])
@@ -75,7 +75,7 @@ def test_a_killed_archive_job_continues_without_duplicates_and_retention_keeps_t
     work = ArchiveJob(
         name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",), batch_rows_max=400
     )
-    assert trim(platform) == 0, "nothing is archived yet, so nothing goes, however old it is"
+    assert trim(platform) == 0, "nothing is archived yet, so nothing may be deleted"
 
     class Killed(Exception):
         pass
@@ -106,24 +106,24 @@ def test_a_killed_archive_job_continues_without_duplicates_and_retention_keeps_t
 def test_messages_deleted_by_retention_are_restored_byte_for_byte_and_once(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
-    originals = stored(platform, "orders", QUEUES)
+    originals = read_stored(platform, "orders", QUEUES)
     assert sum(map(len, originals.values())) == QUEUES * ROWS
     work = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
     assert archive.run(spark, work, on_progress=quiet).rows == QUEUES * ROWS
 
     # Messages of another topic roll the segments; then retention deletes all of the archived topic.
-    make_topic(platform, "others", 1)
+    create_topic(platform, "others", 1)
     append(platform, "others", 0, [Draft(body=bytes(8000)) for _ in range(20)])
     assert trim(platform) > 0
-    nothing: dict[int, list[Stored]] = {queue_id: [] for queue_id in range(QUEUES)}
-    assert stored(platform, "orders", QUEUES) == nothing
+    nothing: dict[int, list[StoredFields]] = {queue_id: [] for queue_id in range(QUEUES)}
+    assert read_stored(platform, "orders", QUEUES) == nothing
 
     back = RestoreJob(name_servers=platform.name_servers, path=work.path)
     assert restore.run(spark, back, on_progress=quiet).written == QUEUES * ROWS
-    assert stored(platform, "orders", QUEUES) == originals
+    assert read_stored(platform, "orders", QUEUES) == originals
     again = restore.run(spark, back, on_progress=quiet)
     assert (again.written, again.was_done) == (0, True)
-    assert stored(platform, "orders", QUEUES) == originals
+    assert read_stored(platform, "orders", QUEUES) == originals
 
     # Restore a part to a topic that does not exist: the job creates it with the same number of queues.
     part = MessageSelection(topics=("orders",), queue_id=2, offsets=(10, 29))
@@ -131,7 +131,7 @@ def test_messages_deleted_by_retention_are_restored_byte_for_byte_and_once(
     counted = restore.run(spark, some, dry_run=True, on_progress=quiet)
     assert (counted.rows, counted.written) == (20, 0)
     assert restore.run(spark, some, on_progress=quiet).written == 20
-    assert stored(platform, "part", QUEUES) == nothing | {2: originals[2][10:30]}
+    assert read_stored(platform, "part", QUEUES) == nothing | {2: originals[2][10:30]}
 
 
 @pytest.mark.thorough
@@ -161,20 +161,20 @@ def test_the_messages_of_this_module_are_really_compressed() -> None:
 
 def test_the_broker_keeps_segments_until_the_retention_group_has_consumed_them() -> None:
     with run_platform(log=TINY_LOG | {"retention_group": "keeper"}) as platform:
-        make_topic(platform, "late", 1)
+        create_topic(platform, "late", 1)
         append(platform, "late", 0, [Draft(body=bytes(8000)) for _ in range(30)])
-        assert trim(platform) == 0, "the group has not begun"
+        assert trim(platform) == 0, "the group has committed nothing, so nothing may be deleted"
         place = platform._loop.run(_commit(platform, 10))
         assert trim(platform) > 0
-        assert store_of(platform).first <= place
+        assert log_store_of(platform).first <= place
         platform._loop.run(_commit(platform, 30))
         assert trim(platform) > 0
-        assert store_of(platform).first > place
+        assert log_store_of(platform).first > place
 
 
 async def _commit(platform: RunningPlatform, offset: int) -> int:
     """Commit an offset for the group; return the physical offset up to which it has consumed the log."""
-    store = store_of(platform)
+    store = log_store_of(platform)
     await store.offsets.commit("keeper", Queue("late", 0), offset)
     place = store.consumed_to("keeper")
     assert place is not None

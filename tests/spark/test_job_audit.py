@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow import client, clock

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.jobs import append, make_topic, stored
+from tests.support.spark_jobs import append, create_topic, read_stored
 
 from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
@@ -25,7 +25,7 @@ QUEUES, KEYS = 3, 150
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RunningPlatform]:
     with run_platform() as started:
-        make_topic(started, "changes", QUEUES)
+        create_topic(started, "changes", QUEUES)
         yield started
 
 
@@ -53,7 +53,7 @@ def quiet(_: object) -> None:
 def bodies(spark: SparkSession, path: str) -> dict[str, bytes]:
     rows = compact.read_table(spark, path).select("keys", "body").collect()
     found = {row["keys"]: bytes(row["body"]) for row in rows}
-    assert len(found) == len(rows), "a key is there once"
+    assert len(found) == len(rows), "a key must occur once"
     return found
 
 
@@ -95,7 +95,7 @@ def test_the_table_holds_the_latest_message_of_each_key_after_every_run(
     news = change(platform, 3, 40)
     assert compact.run(spark, to_topic, on_progress=quiet).keys == len(news)
     found: dict[str, bytes] = {}
-    for queue in stored(platform, "latest", 4).values():
+    for queue in read_stored(platform, "latest", 4).values():
         for message in queue:
             found[properties.decode(message.properties)["KEYS"]] = message.body
     assert found == known | news

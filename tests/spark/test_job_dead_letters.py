@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow.cli.main import app
@@ -63,12 +63,12 @@ def test_a_selection_is_redriven_once_with_its_retry_state_reset(
     assert (again.topic, again.flag, again.reconsume_times) == ("orders", 7, 0)
     assert again.unique_key == first.unique_key
 
-    assert redrive(spark, arguments, checkpoint).sent == 0, "the same selection again"
+    assert redrive(spark, arguments, checkpoint).sent == 0, "the same selection must send nothing again"
     bury(platform, "billing", Message("orders", "slow too", properties={"ERROR": "Timeout: 3 s"}))
     # "slow" was redriven to the group above and dead-lettered again.
     with Admin(platform.name_servers) as admin:
         timeouts = [letter.body for letter in admin.dead_letters("billing") if letter.body.startswith(b"slow")]
-    assert redrive(spark, arguments, checkpoint).sent == len(timeouts) - 1, "only those that died since"
+    assert redrive(spark, arguments, checkpoint).sent == len(timeouts) - 1, "only newer dead letters may be sent"
 
 
 @pytest.mark.thorough

@@ -33,7 +33,7 @@ def bodies(platform: RunningPlatform, topic: str) -> list[str]:
     """Return the bodies in queue order."""
     with Consumer(platform.name_servers, group="readers") as consumer:
         rows = consumer.read_table(topic, columns=["queue_id", "queue_offset", "body"]).to_pylist()
-    assert len({row["queue_id"] for row in rows}) == 1, "one key, one queue"
+    assert len({row["queue_id"] for row in rows}) == 1, "a key must have one queue"
     return [row["body"].decode() for row in rows]
 
 
@@ -60,7 +60,9 @@ def test_repeats_are_dropped_across_batches_and_runs_and_the_rest_keeps_its_orde
     assert (done.read, done.dropped) == (47, 10)
     kept = [f"a{number}" for number in range(30)] + ["no number"] * 2 + [f"b{number}" for number in range(30, 35)]
     assert bodies(platform, "once") == kept
-    assert spark.conf.get("spark.sql.streaming.stateStore.providerClass") != ROCKSDB_PROVIDER, "that was for one query"
+    assert spark.conf.get("spark.sql.streaming.stateStore.providerClass") != ROCKSDB_PROVIDER, (
+        "the option must apply to one query only"
+    )
 
     send(platform, [("c0", "0"), ("c99", "99")])
     assert run(spark, arguments).dropped == 1

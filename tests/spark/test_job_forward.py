@@ -89,7 +89,7 @@ def test_a_backlog_moves_to_a_wider_topic_once_and_in_order(
         assert len(admin.route("wide").write_queues) == 8
 
         send(platform, range(60, 70))
-        assert run(spark, arguments).written == 10, "it goes on where it stopped"
+        assert run(spark, arguments).written == 10, "the job must continue where it stopped"
         assert contents(platform, "wide") == contents(platform, "orders")
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.bus_tables import rows
+from tests.support.bus_tables import read_rows
 from typer.testing import CliRunner
 
 from sparrow.bus.aio import EventBus
 from sparrow.bus.publish.outgoing_event import OutgoingEvent
-from sparrow.bus.relay.relay import EventRelay
 from sparrow.bus.sql.claims import claim_due
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE
 from sparrow.bus.transports.sparrow.message_format import to_delivery
+from sparrow.bus.worker.relay import EventRelay
 from sparrow.cli.main import app
 from sparrow.cli.pipeline.outbox_relay import BulkRelay
 from sparrow.client import Admin, Consumer
@@ -46,7 +46,7 @@ def looked_up(url: str, table: str) -> list[dict[str, Any]]:
         bus = EventBus(url, "memory://")
         try:
             await bus.prepare()
-            return await rows(bus, table)
+            return await read_rows(bus, table)
         finally:
             await bus.database.close()
 
@@ -85,7 +85,7 @@ def test_a_backlog_of_due_events_is_sent_and_marked(
     paid = events(platform, "order|paid")
     for key in range(3):
         in_its_queue = [number for number, message in paid if message.properties["__SHARDINGKEY"] == f"k{key}"]
-        assert in_its_queue == keyed[key::3], "the order of a key"
+        assert in_its_queue == keyed[key::3], "events of a key must keep their order"
     status = {row["Id"]: row["StatusName"] for row in looked_up(database_url, "published")}
     assert {status[number] for number in [*plain, *keyed]} == {"Successed"}
     assert status[later] == "Delayed"
@@ -122,7 +122,9 @@ def test_relays_that_run_at_the_same_time_share_the_work(
     by_job, by_relay = asyncio.run(both())
     assert by_relay >= 5
     assert by_job + by_relay == len(numbers)
-    assert sorted(number for number, _ in events(platform, "order|created")) == sorted(numbers), "each once"
+    assert sorted(number for number, _ in events(platform, "order|created")) == sorted(numbers), (
+        "every event must be published once"
+    )
 
 
 @pytest.mark.thorough
@@ -166,7 +168,7 @@ def test_an_event_that_no_broker_accepts_does_not_block_others(
     assert "1 attempts failed" in done.output
     assert [number for number, _ in events(platform, "order|created")] == [whole]
     rows = {row["Id"]: row for row in looked_up(url, "published")}
-    assert rows[behind]["StatusName"] == "Scheduled", "the order of a key outlasts the job"
+    assert rows[behind]["StatusName"] == "Scheduled", "a key must keep its order across jobs"
     refused = rows[strange]
     assert (refused["StatusName"], refused["Retries"]) == ("Scheduled", 1)
     assert "IllegalName" in refused["LastError"]

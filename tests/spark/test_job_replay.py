@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.jobs import append, make_topic, stored
-from tests.support.waiting import wait_until
+from tests.support.spark_jobs import append, create_topic, read_stored
+from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow.cli.main import app
@@ -32,7 +32,7 @@ QUEUES, ROWS = 2, 50
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RunningPlatform]:
     with run_platform() as started:
-        make_topic(started, "orders", QUEUES)
+        create_topic(started, "orders", QUEUES)
         for queue_id in range(QUEUES):
             append(started, "orders", queue_id, [order(queue_id, number) for number in range(ROWS)])
         yield started
@@ -57,8 +57,8 @@ def test_selected_keys_are_replayed_with_their_ids_and_origin(spark: SparkSessio
     assert "orders/sparrow/1: 3 messages, offsets 3 to 40" in ran.output
     assert "5 messages would be replayed to again." in ran.output
     assert replay.run(spark, work, on_progress=quiet).written == 5
-    found = stored(platform, "again", QUEUES)
-    originals = stored(platform, "orders", QUEUES)
+    found = read_stored(platform, "again", QUEUES)
+    originals = read_stored(platform, "orders", QUEUES)
     assert [each.body for each in found[0]] == [b"0/3", b"0/40"]
     assert [each.body for each in found[1]] == [b"1/3", b"1/7", b"1/40"]
     copy, original = found[1][1], originals[1][7]
@@ -67,7 +67,7 @@ def test_selected_keys_are_replayed_with_their_ids_and_origin(spark: SparkSessio
     assert (copy.flag, copy.born_ms) == (7, 1_007)
     again = replay.run(spark, work, on_progress=quiet)
     assert (again.was_done, again.written) == (True, 0)
-    assert stored(platform, "again", QUEUES) == found
+    assert read_stored(platform, "again", QUEUES) == found
 
 
 @pytest.mark.thorough

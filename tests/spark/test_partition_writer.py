@@ -123,7 +123,7 @@ def test_rows_of_several_brokers_are_published_together(job: Job):
     receipts = [job.task(BODIES[:500]), job.task(BODIES[500:], 1)]
     assert {staged.broker for receipt in receipts for staged in receipt.stages} == {"a", "b"}
     assert sum(staged.rows for receipt in receipts for staged in receipt.stages) == 1000
-    assert job.stored() == [], "what is staged is not seen"
+    assert job.stored() == [], "staged records must not be visible"
     assert job.commit(*reversed(receipts))
     assert sorted(job.stored()) == sorted(BODIES)
 

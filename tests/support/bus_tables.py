@@ -10,16 +10,16 @@ from sqlalchemy import Connection, inspect
 from sparrow.bus.aio import EventBus
 
 TIMES = ("Added", "ExpiresAt", "NextAt", "SeenAt", "LastLockTime")
-EFFECTS = "effects"
+EFFECTS_TABLE = "effects"
 """A table of the application, to which handlers write."""
 
 
-async def rows(bus: EventBus, table: str) -> list[dict[str, Any]]:
+async def read_rows(bus: EventBus, table: str) -> list[dict[str, Any]]:
     """Return all rows of `published`, `received`, `queue`, `inbox` or `lock`, by first column; times as datetimes."""
-    return await bus.database.run(lambda db: read(db, bus, table))
+    return await bus.database.run(lambda db: _read_rows(db, bus, table))
 
 
-def read(db: Connection, bus: EventBus, table: str) -> list[dict[str, Any]]:
+def _read_rows(db: Connection, bus: EventBus, table: str) -> list[dict[str, Any]]:
     sql = bus.core.context.sql_of(db)
     result = sql.run(db, f"SELECT * FROM {getattr(sql.names, table)} ORDER BY 1")
     names = list(result.keys())
@@ -31,20 +31,20 @@ def read(db: Connection, bus: EventBus, table: str) -> list[dict[str, Any]]:
     return found
 
 
-async def row(bus: EventBus, table: str, number: int | None = None) -> dict[str, Any]:
+async def read_row(bus: EventBus, table: str, number: int | None = None) -> dict[str, Any]:
     """Return the only row, or the row with this Id."""
-    found = [each for each in await rows(bus, table) if number is None or each["Id"] == number]
+    found = [each for each in await read_rows(bus, table) if number is None or each["Id"] == number]
     assert len(found) == 1, f"{len(found)} rows in {table}"
     return found[0]
 
 
-async def counts(bus: EventBus) -> tuple[int, int, int]:
+async def count_rows(bus: EventBus) -> tuple[int, int, int]:
     """Return the numbers of rows of Published, Received and Queue."""
-    published, received, queue = [await rows(bus, table) for table in ("published", "received", "queue")]
+    published, received, queue = [await read_rows(bus, table) for table in ("published", "received", "queue")]
     return len(published), len(received), len(queue)
 
 
-async def change(bus: EventBus, statement: str, *values: Any) -> int:
+async def run_statement(bus: EventBus, statement: str, *values: Any) -> int:
     """Run a statement; `{published}` and the like stand for the tables."""
     names = vars(bus.core.context.sql.names)
     return await bus.database.run(lambda db: bus.core.context.sql.change(db, statement.format(**names), *values))
@@ -52,25 +52,25 @@ async def change(bus: EventBus, statement: str, *values: Any) -> int:
 
 async def set_time(bus: EventBus, table: str, column: str, moment: datetime | None, number: int) -> None:
     value = None if moment is None else bus.core.context.sql.to_time(moment)
-    await change(bus, f'UPDATE {{{table}}} SET "{column}" = ? WHERE "Id" = ?', value, number)
+    await run_statement(bus, f'UPDATE {{{table}}} SET "{column}" = ? WHERE "Id" = ?', value, number)
 
 
-async def make_effects(bus: EventBus) -> None:
+async def create_effects_table(bus: EventBus) -> None:
     await bus.database.run(
-        lambda db: db.exec_driver_sql(f"CREATE TABLE {EFFECTS} (what VARCHAR(100) NOT NULL)").close()
+        lambda db: db.exec_driver_sql(f"CREATE TABLE {EFFECTS_TABLE} (what VARCHAR(100) NOT NULL)").close()
     )
 
 
-async def effects(bus: EventBus) -> list[str]:
+async def read_effects(bus: EventBus) -> list[str]:
     """Return the rows that handlers have written and committed."""
 
     def read_them(db: Connection) -> list[str]:
-        return sorted(found[0] for found in db.exec_driver_sql(f"SELECT what FROM {EFFECTS}"))
+        return sorted(found[0] for found in db.exec_driver_sql(f"SELECT what FROM {EFFECTS_TABLE}"))
 
     return await bus.database.run(read_them)
 
 
-async def table_names(bus: EventBus) -> set[str]:
+async def list_tables(bus: EventBus) -> set[str]:
     """Return all tables in the database, those of a schema as schema.table."""
 
     def read_them(db: Connection) -> set[str]:
@@ -83,7 +83,7 @@ async def table_names(bus: EventBus) -> set[str]:
     return await bus.database.run(read_them)
 
 
-async def shape(bus: EventBus) -> dict[str, Any]:
+async def describe_tables(bus: EventBus) -> dict[str, Any]:
     """Return columns, keys and indexes of every table from the database's catalog, without schema names."""
     meta = bus.metadata()
 

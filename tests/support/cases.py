@@ -15,7 +15,7 @@ def each_case(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Cal
     """
     wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = [case if len(wanted) > 1 else (case,) for case in cases]
-    assert table, "a table without cases claims nothing"
+    assert table, "the table must have at least one case"
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)

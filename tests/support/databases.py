@@ -27,15 +27,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 # Not the temporary folder of the environment: a unix socket's path has at most 107 bytes (103 on macOS).
-HOME = Path(f"/tmp/sparrow-databases-{os.geteuid()}")
+ROOT_FOLDER = Path(f"/tmp/sparrow-databases-{os.geteuid()}")
 SOCKET_PATH_MAX = 103
-START_S = 60.0
-STOP_S = 30.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
 INSTALL = ("apt-get", "-o", "DPkg::Lock::Timeout=300")
-INSTALL_WORDS = ("install", "-y", "-qq", "--no-install-recommends")
+INSTALL_ARGUMENTS = ("install", "-y", "-qq", "--no-install-recommends")
 PACKAGES = ("mariadb-server", "postgresql")
 # Below the ephemeral ports: an outgoing connection could occupy a port of that range while the server is down.
 PORTS = range(20_000, 30_000)
@@ -81,11 +81,11 @@ EMPTY_POSTGRES = """
 _LAUNCHER = ThreadPoolExecutor(1, thread_name_prefix="database-launcher")
 
 
-class NoServer(Exception):
+class ServerNotInstalled(Exception):
     """The server's programs are missing on this machine and cannot be installed from here."""
 
     def __init__(self, name: str, packages: Sequence[str] = PACKAGES) -> None:
-        words = " ".join((INSTALL[0], *INSTALL_WORDS, *packages))
+        words = " ".join((INSTALL[0], *INSTALL_ARGUMENTS, *packages))
         super().__init__(f"no {name} server found; as root, run: apt-get update && {words}")
 
 
@@ -99,9 +99,9 @@ class Server:
     command: Sequence[str]
     client: Sequence[str]
     """The command that runs the statement appended to it."""
-    farewell: signal.Signals
+    stop_signal: signal.Signals
     """The signal for a shutdown that does not wait for clients to disconnect."""
-    emptying: str = ""
+    empty_statement: str = ""
     """A statement that empties a database, where this is faster than a new database."""
     _process: subprocess.Popen[bytes] | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -116,16 +116,16 @@ class Server:
         if self._empty:
             return self._empty.pop()
         name = f"db{next(self._numbers)}"
-        self._tell(f"CREATE DATABASE {name}")
+        self._execute(f"CREATE DATABASE {name}")
         return f"{self.url}/{name}"
 
-    def take_back(self, url: str) -> None:
+    def recycle_database(self, url: str) -> None:
         """Empty a database that is no longer used and keep it for another test."""
-        if not (self.emptying and self.is_running):
+        if not (self.empty_statement and self.is_running):
             return
         *words, run = self.client
         try:
-            _run(*words, f"--dbname={url.rpartition('/')[2]}", run, self.emptying)
+            _run(*words, f"--dbname={url.rpartition('/')[2]}", run, self.empty_statement)
         except subprocess.CalledProcessError:
             return  # a client is still connected
         self._empty.append(url)
@@ -145,8 +145,8 @@ class Server:
                 start_new_session=True,  # Ctrl-C is for the tests, not for the server
             )
             self._process = starting.result()
-        deadline = time.monotonic() + START_S
-        while not self._answers():
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_ready():
             if not self.is_running or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{self.url} did not start:\n{self._log.read_text(errors='replace')[-4_000:]}")
@@ -168,9 +168,9 @@ class Server:
     def stop(self) -> None:
         """Stop the server at once and remove its data. May be called again, and after `kill`."""
         if self._process is not None and self.is_running:
-            self._process.send_signal(self.farewell)
+            self._process.send_signal(self.stop_signal)
             try:
-                self._process.wait(STOP_S)
+                self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -179,12 +179,12 @@ class Server:
     def _log(self) -> Path:
         return self.folder / "log"
 
-    def _tell(self, statement: str) -> None:
+    def _execute(self, statement: str) -> None:
         _run(*self.client, statement)
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
-            self._tell("SELECT 1")
+            self._execute("SELECT 1")
         except subprocess.CalledProcessError:
             return False
         return True
@@ -222,11 +222,11 @@ def mariadb_server(folder: Path | None = None, *, binlog: bool = False, **settin
         server = Server(
             f"mysql://root@127.0.0.1:{port}",
             private,
-            (*_guarded(None), str(daemon), "--no-defaults", *account, *options),
+            (*_parent_death_prefix(None), str(daemon), "--no-defaults", *account, *options),
             (*client, f"--port={port}", "--user=root", "--execute"),
             signal.SIGKILL,
         )
-        yield from _running(server)
+        yield from _run_server(server)
 
 
 @contextmanager
@@ -254,15 +254,15 @@ def postgres_server(folder: Path | None = None, **settings: object) -> Iterator[
         server = Server(
             f"postgresql://postgres@127.0.0.1:{port}",
             private,
-            (*_guarded(owner), str(daemon), "-D", str(data), *options),
+            (*_parent_death_prefix(owner), str(daemon), "-D", str(data), *options),
             (*client, "--username=postgres", "--dbname=postgres", "--command"),
             signal.SIGQUIT,
             EMPTY_POSTGRES,
         )
-        yield from _running(server)
+        yield from _run_server(server)
 
 
-def _running(server: Server) -> Iterator[Server]:
+def _run_server(server: Server) -> Iterator[Server]:
     try:
         server.start()
         yield server
@@ -278,14 +278,14 @@ def _program(name: str, server: str, packages: Sequence[str] = PACKAGES) -> Path
     if (found := _find(name)) is not None:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NoServer(server, packages)
+        raise ServerNotInstalled(server, packages)
     with _locked(_home()):
         if (found := _find(name)) is None:  # another process may have installed it meanwhile
             _run(*INSTALL, "update", "-qq", env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
-            _run(*INSTALL, *INSTALL_WORDS, *packages, env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
+            _run(*INSTALL, *INSTALL_ARGUMENTS, *packages, env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
             found = _find(name)
     if found is None:
-        raise NoServer(server, packages)
+        raise ServerNotInstalled(server, packages)
     return found
 
 
@@ -299,7 +299,7 @@ def _find(name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _guarded(user: str | None) -> tuple[str, ...]:
+def _parent_death_prefix(user: str | None) -> tuple[str, ...]:
     """Return a command prefix that makes a command end with this process, optionally as another user, without a process
     in between.
 
@@ -350,11 +350,11 @@ def _free_port() -> int:
 
 def _home() -> Path:
     """Return the folder of templates and servers, readable for PostgreSQL's user."""
-    HOME.mkdir(exist_ok=True)
-    if HOME.is_symlink() or HOME.stat().st_uid != os.geteuid():
-        raise PermissionError(f"{HOME} belongs to another user; remove it")
-    HOME.chmod(0o755)
-    return HOME
+    ROOT_FOLDER.mkdir(exist_ok=True)
+    if ROOT_FOLDER.is_symlink() or ROOT_FOLDER.stat().st_uid != os.geteuid():
+        raise PermissionError(f"{ROOT_FOLDER} belongs to another user; remove it")
+    ROOT_FOLDER.chmod(0o755)
+    return ROOT_FOLDER
 
 
 @contextmanager
@@ -412,7 +412,7 @@ def _copy_template(daemon: Path, create: Sequence[str], data: Path, *, owner: st
             half_made.mkdir(mode=0o700)
             if owner is not None:
                 shutil.chown(half_made, owner, owner)
-            _run(*_guarded(owner), *(word.format(data=half_made) for word in create))
+            _run(*_parent_death_prefix(owner), *(word.format(data=half_made) for word in create))
             half_made.rename(template)
     _run("cp", "-a", str(template), str(data))
 
@@ -422,7 +422,7 @@ def prepare() -> None:
     try:
         _program("mariadbd", "MariaDB")
         _program("postgres", "PostgreSQL")
-    except NoServer as missing:
+    except ServerNotInstalled as missing:
         print(missing)
 
 

@@ -5,7 +5,7 @@ from sparrow.store.spi import Slice
 from sparrow.wire import properties, record
 
 
-def draft(
+def make_draft(
     body: bytes | str = b"", *, tags: str = "", keys: str = "", unique: str = "", flag: int = 0, sys_flag: int = 0
 ) -> Draft:
     named = {"KEYS": keys, "TAGS": tags, "UNIQ_KEY": unique}
@@ -18,7 +18,7 @@ def draft(
     )
 
 
-def messages(found: Slice) -> list[StoredMessage]:
+def decode_messages(found: Slice) -> list[StoredMessage]:
     """Return the messages of a slice; assert that the slice describes them correctly."""
     decoded = record.decode_all(found.tobytes())
     assert sum(found.sizes) == len(found.tobytes())
@@ -26,5 +26,5 @@ def messages(found: Slice) -> list[StoredMessage]:
     return decoded
 
 
-def bodies(found: Slice) -> list[bytes]:
-    return [message.body for message in messages(found)]
+def decode_bodies(found: Slice) -> list[bytes]:
+    return [message.body for message in decode_messages(found)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from sparrow.settings import LogSettings
 from sparrow.store.log import LogStore
 
-SMALL = LogSettings(
+SMALL_SETTINGS = LogSettings(
     segment_bytes=4096,
     queue_file_entries=8,
     index_slots=8,
@@ -23,11 +23,11 @@ SMALL = LogSettings(
 )
 
 
-def small(**changes: object) -> LogSettings:
-    return SMALL.model_copy(update=changes)
+def small_settings(**changes: object) -> LogSettings:
+    return SMALL_SETTINGS.model_copy(update=changes)
 
 
-def crashed_copy(store: LogStore, to: Path) -> Path:
+def copy_as_crashed(store: LogStore, to: Path) -> Path:
     """Copy the files as a kill would leave them at this moment. The store itself continues; the caller closes it."""
     with store._maintenance_thread.paused(), store._segment_thread.paused(), store._writer.lock:
         shutil.copytree(store.path, to)
@@ -45,7 +45,7 @@ def segment_path(store_path: Path, base: int) -> Path:
     return store_path / "commitlog" / f"{base:020d}"
 
 
-def damage(store_path: Path, physical_offset: int, segment_bytes: int, data: bytes = b"\xff") -> None:
+def corrupt_log(store_path: Path, physical_offset: int, segment_bytes: int, data: bytes = b"\xff") -> None:
     """Overwrite a byte of the log, in the segment that holds it."""
     base = physical_offset - physical_offset % segment_bytes
     overwrite(segment_path(store_path, base), physical_offset - base, data)

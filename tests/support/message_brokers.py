@@ -20,14 +20,14 @@ from pathlib import Path
 
 from tests.interop import official
 from tests.support.databases import (
-    NoServer,
     Server,
+    ServerNotInstalled,
     _free_port,
-    _guarded,
+    _parent_death_prefix,
     _private_folder,
     _program,
     _run,
-    _running,
+    _run_server,
 )
 
 PACKAGES = ("rabbitmq-server", "redis-server", "nats-server")
@@ -56,7 +56,7 @@ class MessageBroker(Server):
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), LOOK_TIMEOUT_S) as connection:
                 connection.settimeout(LOOK_TIMEOUT_S)
@@ -80,7 +80,7 @@ def rabbitmq_server(folder: Path | None = None, **settings: object) -> Iterator[
         register = MessageBroker(
             f"epmd://127.0.0.1:{names_port}",
             private / "epmd",
-            (*_guarded(None), str(_program("epmd", "Erlang", PACKAGES)), "-port", str(names_port)),
+            (*_parent_death_prefix(None), str(_program("epmd", "Erlang", PACKAGES)), "-port", str(names_port)),
             (),
             signal.SIGKILL,
             port=names_port,
@@ -110,14 +110,19 @@ def rabbitmq_server(folder: Path | None = None, **settings: object) -> Iterator[
         server = MessageBroker(
             f"amqp://guest:guest@127.0.0.1:{port}/",
             private,
-            (*_guarded(None), "env", *(f"{name}={value}" for name, value in environment.items()), str(program)),
+            (
+                *_parent_death_prefix(None),
+                "env",
+                *(f"{name}={value}" for name, value in environment.items()),
+                str(program),
+            ),
             (),
             signal.SIGKILL,
             port=port,
             greeting=AMQP_GREETING,
         )
-        with contextmanager(_running)(register):
-            yield from _running(server)
+        with contextmanager(_run_server)(register):
+            yield from _run_server(server)
 
 
 @contextmanager
@@ -156,13 +161,13 @@ def kafka_server(folder: Path | None = None, **settings: object) -> Iterator[Mes
         server = MessageBroker(
             f"kafka://127.0.0.1:{port}",
             private,
-            (*_guarded(None), *java, "kafka.Kafka", str(properties)),
+            (*_parent_death_prefix(None), *java, "kafka.Kafka", str(properties)),
             (),
             signal.SIGKILL,
             port=port,
             greeting=KAFKA_GREETING,
         )
-        yield from _running(server)
+        yield from _run_server(server)
 
 
 def _kafka_jars() -> Path:
@@ -189,7 +194,7 @@ def prepare() -> None:
     try:
         for program, name in (("rabbitmq-server", "RabbitMQ"), ("redis-server", "Redis"), ("nats-server", "NATS")):
             _program(program, name, PACKAGES)
-    except NoServer as missing:
+    except ServerNotInstalled as missing:
         print(missing)
 
 

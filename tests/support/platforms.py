@@ -61,7 +61,7 @@ async def running_broker(
 
 
 @asynccontextmanager
-async def channel_to(address: Address, serve: RequestReceiver | None = None) -> AsyncIterator[Channel]:
+async def open_channel(address: Address, serve: RequestReceiver | None = None) -> AsyncIterator[Channel]:
     channel = await connect(address, serve)
     try:
         yield channel
@@ -116,7 +116,7 @@ async def send(
     **others: object,
 ) -> SendMessageResponse:
     """Send a message that must be stored; return its place."""
-    return sent(await try_send(channel, topic, body, queue_id, properties, code=code, **others))
+    return read_send_response(await try_send(channel, topic, body, queue_id, properties, code=code, **others))
 
 
 async def send_batch(
@@ -127,12 +127,12 @@ async def send_batch(
     return await send(channel, topic, body, queue_id, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, **others)
 
 
-def sent(answer: RemotingCommand) -> SendMessageResponse:
+def read_send_response(answer: RemotingCommand) -> SendMessageResponse:
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return headers.read(SendMessageResponse, answer.ext)
 
 
-def named(**said: str) -> str:
+def encode_properties(**said: str) -> str:
     """Return a property string."""
     return properties.encode(said).decode()
 
@@ -140,7 +140,7 @@ def named(**said: str) -> str:
 # -- pulling ----------------------------------------------------------------------------------------------------------
 
 
-class PullAnswer(NamedTuple):
+class PullResult(NamedTuple):
     code: int
     remark: str
     header: PullMessageResponse
@@ -209,15 +209,15 @@ async def pull(
     *,
     code: int = RequestCode.PULL_MESSAGE,
     **how: object,
-) -> PullAnswer:
+) -> PullResult:
     """Pull; the response must have one of the four codes of a pull (0, 19, 20, 21)."""
-    return pulled(await try_pull(channel, topic, queue_id, offset, code=code, **how))
+    return read_pull_response(await try_pull(channel, topic, queue_id, offset, code=code, **how))
 
 
-def pulled(answer: RemotingCommand) -> PullAnswer:
+def read_pull_response(answer: RemotingCommand) -> PullResult:
     header = headers.read(PullMessageResponse, answer.ext)
-    assert answer.code == ResponseCode.SUCCESS or not answer.body, "only what was found has a body"
-    return PullAnswer(answer.code, answer.remark or "", header, record.decode_all(bytes(answer.body)))
+    assert answer.code == ResponseCode.SUCCESS or not answer.body, "only a successful pull may have a body"
+    return PullResult(answer.code, answer.remark or "", header, record.decode_all(bytes(answer.body)))
 
 
 async def subscribe(channel: Channel, group: str, *, version: int = 1, **expressions: str) -> None:

@@ -15,22 +15,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.databases import _free_port, _guarded, _private_folder, _program, _running
+from tests.support.databases import _free_port, _parent_death_prefix, _private_folder, _program, _run_server
 from tests.support.message_brokers import LOOK_TIMEOUT_S, PACKAGES, MessageBroker
 
 
 @dataclass(eq=False)
-class SpeakingServer(MessageBroker):
+class ReplyingServer(MessageBroker):
     """A server that is ready when it sends this greeting; before that it may listen and refuse every command."""
 
-    says: bytes = b""
+    expected_reply: bytes = b""
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), LOOK_TIMEOUT_S) as connection:
                 connection.settimeout(LOOK_TIMEOUT_S)
                 connection.sendall(self.greeting)
-                return connection.recv(4_096).startswith(self.says)
+                return connection.recv(4_096).startswith(self.expected_reply)
         except OSError:
             return False
 
@@ -52,17 +52,17 @@ def redis_server(folder: Path | None = None, **settings: object) -> Iterator[Mes
         }
         settled = {f"--{name.replace('_', '-')}": str(value) for name, value in (wanted | settings).items()}
         options = [word for setting in settled.items() for word in setting]
-        server = SpeakingServer(
+        server = ReplyingServer(
             f"redis://127.0.0.1:{port}",
             private,
-            (*_guarded(None), str(daemon), *options),
+            (*_parent_death_prefix(None), str(daemon), *options),
             (),
             signal.SIGKILL,
             port=port,
             greeting=b"PING\r\n",
-            says=b"+PONG",
+            expected_reply=b"+PONG",
         )
-        yield from _running(server)
+        yield from _run_server(server)
 
 
 @contextmanager
@@ -72,13 +72,13 @@ def nats_server(folder: Path | None = None) -> Iterator[MessageBroker]:
     port = _free_port()
     with _private_folder(folder, owner=None) as private:
         options = ("--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", str(private / "data"))
-        server = SpeakingServer(
+        server = ReplyingServer(
             f"nats://127.0.0.1:{port}",
             private,
-            (*_guarded(None), str(daemon), *options),
+            (*_parent_death_prefix(None), str(daemon), *options),
             (),
             signal.SIGKILL,
             port=port,
-            says=b"INFO ",
+            expected_reply=b"INFO ",
         )
-        yield from _running(server)
+        yield from _run_server(server)

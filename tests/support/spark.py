@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCAL = "local[2,4]"  # four attempts per task: plain local mode has one
-CLUSTER = "local-cluster[2,1,1024]"
+LOCAL_MASTER = "local[2,4]"  # four attempts per task: plain local mode has one
+CLUSTER_MASTER = "local-cluster[2,1,1024]"
 CLUSTER_TIMEOUT_S = 110  # below the time limit of a test, so that pytest shows the output
-SMALL = {
+SMALL_OPTIONS = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -34,11 +34,11 @@ SMALL = {
 
 
 def start_session(warehouse: Path) -> SparkSession:
-    options = {**SMALL, "spark.sql.warehouse.dir": str(warehouse)}
-    return spark_session("tests", master=LOCAL, options=options, quick_start=True)
+    options = {**SMALL_OPTIONS, "spark.sql.warehouse.dir": str(warehouse)}
+    return spark_session("tests", master=LOCAL_MASTER, options=options, quick_start=True)
 
 
-class Ran(NamedTuple):
+class ScriptResult(NamedTuple):
     """The output of a script, and its exit status."""
 
     code: int
@@ -47,12 +47,17 @@ class Ran(NamedTuple):
 
 
 def run_script(
-    script: str, *arguments: str, folder: Path, master: str = CLUSTER, timeout_s: float = CLUSTER_TIMEOUT_S, **env: str
-) -> Ran:
+    script: str,
+    *arguments: str,
+    folder: Path,
+    master: str = CLUSTER_MASTER,
+    timeout_s: float = CLUSTER_TIMEOUT_S,
+    **env: str,
+) -> ScriptResult:
     """Run a Python script in `folder`, in its own process group, which is killed afterwards.
 
-    The script finds the master in SPARROW_TEST_MASTER (`session_here()` starts such a session). Keyword arguments are
-    environment variables; an empty one is unset.
+    The script finds the master in SPARROW_TEST_MASTER; `start_script_session()` starts a session on it. Keyword
+    arguments are environment variables; an empty one is unset.
     """
     (folder / "script.py").write_text(script)
     environ = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "SPARROW_TEST_MASTER": master} | env
@@ -71,20 +76,20 @@ def run_script(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
-        raise AssertionError(f"no end after {timeout_s} s:\n{output}\n{errors}") from None
-    return Ran(process.returncode, output, errors)
+        raise AssertionError(f"the script did not end within {timeout_s} s:\n{output}\n{errors}") from None
+    return ScriptResult(process.returncode, output, errors)
 
 
-def session_here(app_name: str = "script", **options: str) -> SparkSession:
+def start_script_session(app_name: str = "script", **options: str) -> SparkSession:
     """For scripts: return a session on the master chosen by `run_script`. Options are Spark's, with __ for a dot."""
     told = {name.replace("__", "."): value for name, value in options.items()}
     master = os.environ["SPARROW_TEST_MASTER"]
-    session = spark_session(app_name, master=master, options={**SMALL, **told}, quick_start=True)
-    atexit.register(_leave_nothing, session, session.sparkContext.applicationId)
+    session = spark_session(app_name, master=master, options={**SMALL_OPTIONS, **told}, quick_start=True)
+    atexit.register(_stop_and_clean_up, session, session.sparkContext.applicationId)
     return session
 
 
-def _leave_nothing(session: SparkSession, application: str) -> None:
+def _stop_and_clean_up(session: SparkSession, application: str) -> None:
     """Remove the executors' files that a cluster within one process leaves below Spark's folder."""
     session.stop()
     home = spark_home(os.environ)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests.support.consuming import Stand
-from tests.support.platforms import broker_settings, channel_to
+from tests.support.platform_driver import PlatformDriver
+from tests.support.platforms import broker_settings, open_channel
 
 from sparrow.broker.leadership import Leadership
 from sparrow.broker.server import BrokerServer
@@ -18,13 +18,15 @@ from sparrow.net import Channel
 from sparrow.settings import NameServerSettings, SqlSettings
 from sparrow.store.sql.engine import SqlStore
 
-NAME = "db"
+BROKER_NAME = "db"
 """The broker name that all of them share in routes."""
 LEASE_MS = 1_000
 
 
 @asynccontextmanager
-async def standing_on(folder: Path, url: str, *, wait_ms: int = 5_000, **settings: object) -> AsyncIterator[Stand]:
+async def running_sql_platform(
+    folder: Path, url: str, *, wait_ms: int = 5_000, **settings: object
+) -> AsyncIterator[PlatformDriver]:
     """Run a name server and a broker on a database, with the topic `t` of one part."""
     async with Platform(
         folder,
@@ -32,26 +34,26 @@ async def standing_on(folder: Path, url: str, *, wait_ms: int = 5_000, **setting
         broker=broker_settings(store=url, **settings),
         sql=SqlSettings(database_wait_ms=wait_ms),
     ) as platform:
-        async with channel_to(platform.address) as channel:
-            stand = Stand(platform, channel)
+        async with open_channel(platform.address) as channel:
+            driver = PlatformDriver(platform, channel)
             if "t" not in platform.broker.broker.topics:
-                await stand.topic("t")
-            yield stand
+                await driver.create_topic("t")
+            yield driver
 
 
-def store_of(server: BrokerServer) -> SqlStore:
+def sql_store_of(server: BrokerServer) -> SqlStore:
     store = server.broker.store
     assert isinstance(store, SqlStore)
     return store
 
 
-def leading_of(server: BrokerServer) -> Leadership:
+def leadership_of(server: BrokerServer) -> Leadership:
     (part,) = server.broker.workers
     assert isinstance(part, Leadership)
     return part
 
 
-class Crew:
+class SqlBrokers:
     """Several brokers on one database."""
 
     def __init__(
@@ -61,31 +63,31 @@ class Crew:
         self.brokers: list[BrokerServer] = []
         self.channels: list[Channel] = []
 
-    async def begin(self) -> None:
+    async def start_name_server(self) -> None:
         self.name_server = NameServer(NameServerSettings(port=0), kv_path=self._folder / "naming.json")
         await self.name_server.start()
         self._stack.push_async_callback(self.name_server.stop)
         self.name_servers = str(self.name_server.address)
 
-    async def join(self) -> BrokerServer:
+    async def start_broker(self) -> BrokerServer:
         """Start one more broker."""
-        settings = broker_settings(name=NAME, store=self._url, name_servers=self.name_servers, **self._settings)
+        settings = broker_settings(name=BROKER_NAME, store=self._url, name_servers=self.name_servers, **self._settings)
         server = BrokerServer(settings, self._folder, sql_settings=SqlSettings(lease_ms=self._lease_ms))
         await self._stack.enter_async_context(_running(server))
         self.brokers.append(server)
-        self.channels.append(await self._stack.enter_async_context(channel_to(server.address)))
+        self.channels.append(await self._stack.enter_async_context(open_channel(server.address)))
         return server
 
     @property
-    def numbers(self) -> list[int]:
+    def broker_ids(self) -> list[int]:
         return [server.broker.broker_id for server in self.brokers]
 
-    async def masters(self) -> dict[int, str]:
+    async def registered_brokers(self) -> dict[int, str]:
         """Return the name server's entries: broker number to address."""
         async with Admin(self.name_servers) as admin:
             for cluster in (await admin.clusters()).values():
-                if NAME in cluster.brokers:
-                    return dict(cluster.brokers[NAME])
+                if BROKER_NAME in cluster.brokers:
+                    return dict(cluster.brokers[BROKER_NAME])
         return {}
 
 
@@ -109,12 +111,12 @@ async def _running(server: BrokerServer) -> AsyncIterator[BrokerServer]:
 
 
 @asynccontextmanager
-async def crew(
+async def running_sql_brokers(
     folder: Path, url: str, count: int = 2, *, lease_ms: int = LEASE_MS, **settings: object
-) -> AsyncIterator[Crew]:
+) -> AsyncIterator[SqlBrokers]:
     async with AsyncExitStack() as stack:
-        found = Crew(stack, url, folder, lease_ms, settings)
-        await found.begin()
+        found = SqlBrokers(stack, url, folder, lease_ms, settings)
+        await found.start_name_server()
         for _ in range(count):
-            await found.join()
+            await found.start_broker()
         yield found

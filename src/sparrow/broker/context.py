@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from sparrow import clock
@@ -53,25 +54,58 @@ class Broker:
     topics: TopicCatalog
     groups: GroupCatalog
     clients: ClientRegistry
-    queue_locks: QueueLocks
     long_polls: LongPollTable
-    counters: TrafficCounters
     delay: DelayScheduler
     transactions: TransactionCoordinator
     pop_state: PopState
-    stages: StageStore
+    stages_folder: InitVar[Path]
+    """A folder that no other broker uses, for stages until they are committed."""
     resender: RangeResender | None = None
     """Stores ranges to be resent. None: `consume.resend` appends references at once."""
-    workers: Sequence[BackgroundWorker]
+    workers: Sequence[BackgroundWorker] = ()
     """Stopped in reverse order."""
-    started_ms: int
+    now_ms: Callable[[], int] = clock.now_ms
+    started_ms: int = field(init=False)
+    stages: StageStore = field(init=False)
+    queue_locks: QueueLocks = field(init=False)
+    counters: TrafficCounters = field(default_factory=TrafficCounters)
     mean_record_bytes: dict[Queue, tuple[int, int]] = field(default_factory=dict)
     """For each sampled queue: its end at the time of the sample, and the mean size of a record."""
     broker_id: int = 0
     """The broker's id among brokers of the same name. Clients send to id 0."""
     hand_over: Callable[[], Awaitable[None]] = _nothing_to_hand_over
     """Waits until another broker has taken over the leader's work. The broker serves requests until then."""
-    now_ms: Callable[[], int] = clock.now_ms
+
+    def __post_init__(self, stages_folder: Path) -> None:
+        self.started_ms = self.now_ms()
+        self.queue_locks = QueueLocks(self.settings.queue_lock_ms)
+        files = self.store.files
+        self.stages = StageStore(
+            stages_folder,
+            bytes_max=self.settings.stage_bytes_max,
+            ttl_ms=self.settings.stage_ttl_hours * 3_600_000,
+            now_ms=self.now_ms,
+            syncs=files is not None and files.settings.flush == "sync",
+        )
+
+    async def start(self) -> None:
+        """Load topics and groups, and start the background workers. Close the store if that fails."""
+        try:
+            await self.topics.load()
+            await self.groups.load()
+            for worker in self.workers:
+                await worker.start()
+            await self.stages.start()
+        except BaseException:
+            await self.store.close()
+            raise
+
+    async def stop(self) -> None:
+        """Stop the background workers and close the store."""
+        for worker in reversed(self.workers):
+            await worker.stop()
+        await self.stages.stop()
+        await self.store.close()
 
     @property
     def name(self) -> str:

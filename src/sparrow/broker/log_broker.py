@@ -7,16 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparrow.broker.catalog.groups import GroupCatalog
-from sparrow.broker.catalog.queue_locks import QueueLocks
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.context import Broker
-from sparrow.broker.counters import TrafficCounters
 from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.pop.revive import LogPopWorker, Reviver
 from sparrow.broker.pop.state.log import LogPopState
-from sparrow.broker.produce.stage_store import StageStore
 from sparrow.broker.retention.archive_progress import ArchiveProgress
 from sparrow.broker.transactions.log import LogTransactionCoordinator
 from sparrow.net.address import Address
@@ -66,30 +63,13 @@ async def open_log_broker(
         topics=topics,
         groups=groups,
         clients=clients,
-        queue_locks=QueueLocks(settings.queue_lock_ms),
         long_polls=long_polls,
-        counters=TrafficCounters(),
         delay=delay,
         transactions=transactions,
         pop_state=pop_state,
-        stages=StageStore(
-            path / STAGES_FOLDER,
-            bytes_max=settings.stage_bytes_max,
-            ttl_ms=settings.stage_ttl_hours * 3_600_000,
-            now_ms=now_ms,
-            syncs=store.settings.flush == "sync",
-        ),
+        stages_folder=path / STAGES_FOLDER,
         workers=(delay, transactions, LogPopWorker(pop_state, reviver)),
-        started_ms=now_ms(),
         now_ms=now_ms,
     )
-    try:
-        await topics.load()
-        await groups.load()
-        for worker in broker.workers:
-            await worker.start()
-        await broker.stages.start()
-    except BaseException:
-        await store.close()
-        raise
+    await broker.start()
     return broker

@@ -106,10 +106,7 @@ class BrokerServer:
         await self._serving.stop(self.settings.net.stop_grace_ms / 1000)
         self.broker.long_polls.release_all()
         await self._listener.stop()
-        for worker in reversed(self.broker.workers):
-            await worker.stop()
-        await self.broker.stages.stop()
-        await self.broker.store.close()
+        await self.broker.stop()
 
     async def __aenter__(self) -> BrokerServer:
         await self.start()

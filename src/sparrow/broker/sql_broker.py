@@ -8,18 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from sparrow.broker.catalog.groups import GroupCatalog
-from sparrow.broker.catalog.queue_locks import QueueLocks
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.consume.resend_sql import SqlResender
 from sparrow.broker.context import Broker
-from sparrow.broker.counters import TrafficCounters
 from sparrow.broker.delay.sql import SqlDelayScheduler
 from sparrow.broker.leadership import Leadership
 from sparrow.broker.pop.revive import Reviver
 from sparrow.broker.pop.state.sql import SqlPopState
-from sparrow.broker.produce.stage_store import StageStore
 from sparrow.broker.retention.sql import SqlRetention
 from sparrow.broker.transactions.sql import SqlTransactionCoordinator
 from sparrow.net.address import Address
@@ -68,21 +65,12 @@ async def open_sql_broker(
         topics=topics,
         groups=groups,
         clients=clients,
-        queue_locks=QueueLocks(settings.queue_lock_ms),
         long_polls=long_polls,
-        counters=TrafficCounters(),
         delay=delay,
         transactions=transactions,
         pop_state=pop_state,
-        stages=StageStore(
-            folder / f"stages-{address.port}",  # brokers that share a database may share a folder
-            bytes_max=settings.stage_bytes_max,
-            ttl_ms=settings.stage_ttl_hours * 3_600_000,
-            now_ms=now_ms,
-        ),
+        stages_folder=folder / f"stages-{address.port}",  # brokers that share a database may share a folder
         resender=resender,
-        workers=(),
-        started_ms=now_ms(),
         now_ms=now_ms,
     )
 
@@ -109,14 +97,6 @@ async def open_sql_broker(
             changes.add(task)
             task.add_done_callback(changes.discard)
 
-    try:
-        await topics.load()
-        await groups.load()
-        for worker in broker.workers:
-            await worker.start()
-        await broker.stages.start()
-    except BaseException:
-        await store.close()
-        raise
+    await broker.start()
     store.on_refresh, store.on_restart = apply_catalog, pop_state.forget
     return broker

@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 from sparrow.bus.api import EventBus
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.errors import (
     BusDatabaseUnreachable,
     IllegalTransition,
@@ -25,7 +26,6 @@ from sparrow.bus.handlers.call_plan import CancelToken, Event
 from sparrow.bus.handlers.filters import FilterContext
 from sparrow.bus.handlers.registry import subscribe
 from sparrow.bus.handlers.subscription import SubscriptionOptions
-from sparrow.bus.headers import Headers
 from sparrow.bus.operations.operations import Operations
 from sparrow.bus.operations.stored_event import OperationResult, StoredEvent, Where
 from sparrow.bus.publish.outgoing_event import OutgoingEvent, PublishOptions

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.codec.field_naming import split_annotation
 from sparrow.bus.codec.json_schema import SchemaCollection
 from sparrow.bus.handlers.subscription import EventSubscription

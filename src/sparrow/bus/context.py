@@ -18,8 +18,8 @@ from sparrow.bus.handlers.filters import HandlerFilter
 from sparrow.bus.handlers.registry import SubscriptionRegistry
 from sparrow.bus.handlers.transactions import HandlerTransaction
 from sparrow.bus.publish.outgoing_event import EventEncoder
+from sparrow.bus.publish.snowflake import SnowflakeGenerator
 from sparrow.bus.settings import BusSettings
-from sparrow.bus.snowflake import SnowflakeGenerator
 from sparrow.bus.sql.database import BusDatabase
 from sparrow.bus.sql.dialect import BusTableNames, DatabaseKind, SqlDialect, database_kind
 from sparrow.bus.telemetry.probe import BusProbe

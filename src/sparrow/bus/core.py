@@ -22,8 +22,8 @@ from sparrow.bus.handlers.registry import SubscriptionRegistry
 from sparrow.bus.publish.event_writer import EventWriter
 from sparrow.bus.publish.outgoing_event import EventEncoder
 from sparrow.bus.publish.request_reply import PendingRequests
+from sparrow.bus.publish.snowflake import SnowflakeGenerator
 from sparrow.bus.settings import BusSettings
-from sparrow.bus.snowflake import SnowflakeGenerator
 from sparrow.bus.sql.database import BusDatabase, is_unreachable
 from sparrow.bus.sql.dialect import BusTableNames, DatabaseClock, SqlDialect
 from sparrow.bus.sql.migrations.runner import check_schema, migrate

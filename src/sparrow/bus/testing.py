@@ -32,9 +32,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sparrow.bus import aio
 from sparrow.bus.api import EventBus
 from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.common import AnyEventBus
 from sparrow.bus.context import BusContext
-from sparrow.bus.headers import Headers
 from sparrow.bus.publish.outgoing_event import OutgoingEvent
 from sparrow.bus.sql.database import BusDatabase
 from sparrow.bus.sql.dialect import BusTableNames

@@ -5,6 +5,10 @@ An error holds values. Its text is made from them, and says what happened and wh
 
 from __future__ import annotations
 
+import re
+
+_PASSWORD_IN_URL = re.compile(r"((?:[\w+.-]+://)?+[^:/@]*):.*@")
+
 
 class SparrowError(Exception):
     """The base class of every error that Sparrow raises on purpose."""
@@ -272,12 +276,17 @@ class DataLost(StorageError):
 class SettingsError(SparrowError):
     """A setting or an argument has a value that cannot be used."""
 
-    def __init__(self, key: str, value: object, origin: str, suggestion: str) -> None:
-        super().__init__(key, value, origin, suggestion)
-        self.key, self.value, self.origin, self.suggestion = key, value, origin, suggestion
+    def __init__(self, key: str, value: object, origin: str, suggestion: str, reason: str = "") -> None:
+        """Keep what is wrong. The password in a URL is hidden; `reason` says why the value cannot be used."""
+        if isinstance(value, str):
+            value = _PASSWORD_IN_URL.sub(r"\1:***@", value, count=1)
+        super().__init__(key, value, origin, suggestion, reason)
+        self.key, self.value, self.origin, self.suggestion, self.reason = key, value, origin, suggestion, reason
 
     def __str__(self) -> str:
         use = self.suggestion.rstrip(",")
+        if self.reason:
+            return f"{self.key} = {self.value!r} cannot be used: {self.reason}. Write {use}."
         return f"{self.key} = {self.value!r} (from {self.origin}) cannot be used: use {use}"
 
 

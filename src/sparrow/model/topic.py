@@ -9,11 +9,15 @@ import msgspec
 from sparrow.model.errors import IllegalName
 from sparrow.model.protocol import (
     AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
     CHECK_LIMIT_TOPIC,
+    DLQ_TOPIC_PREFIX,
+    HEARTBEAT_SYNC_TOPIC,
     OFFSET_MOVED_TOPIC,
     PERM_READ,
     PERM_WRITE,
     REPLY_TOPIC_SUFFIX,
+    RETRY_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPIC_PREFIX,
@@ -22,7 +26,8 @@ from sparrow.model.protocol import (
 TOPIC_NAME_CHARS_MAX = 127
 """Records store the length of the topic in one signed byte."""
 GROUP_NAME_CHARS_MAX = 120
-
+ROCKETMQ_TOPICS = frozenset({BENCHMARK_TOPIC, HEARTBEAT_SYNC_TOPIC})
+"""Topics that RocketMQ creates in every cluster. On Sparrow they are topics like any other."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SYSTEM_TOPICS = frozenset({SCHEDULE_TOPIC, CHECK_LIMIT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, AUTO_CREATE_TOPIC})
@@ -71,9 +76,14 @@ def is_legal_name(name: str) -> bool:
 def is_system_topic(name: str) -> bool:
     """Return whether brokers use the topic internally, RocketMQ's or Sparrow's.
 
-    Retry and dead-letter topics do not count.
+    Retry and dead-letter topics do not count: see `is_group_topic`.
     """
     return name in _SYSTEM_TOPICS or _SYSTEM_TOPIC_PATTERN.fullmatch(name) is not None
+
+
+def is_group_topic(name: str) -> bool:
+    """Return whether it is the retry topic or the dead-letter topic of a group."""
+    return name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
 
 
 def validate_topic_name(name: str) -> str:

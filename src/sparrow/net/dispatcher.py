@@ -65,8 +65,9 @@ class RequestContext(msgspec.Struct, frozen=True):
 
 HandlerResult = Header | HandlerResponse | None
 RequestHandler = Callable[[Any, C, RequestContext], Coroutine[Any, Any, HandlerResult]]
-InlineHandler = Callable[[RemotingCommand, Channel], "bytes | Awaitable[bytes | None] | None"]
-"""Returns the response frame, an awaitable of it, or None when it has parked the request or needs no response."""
+InlineResult = bytes | Awaitable[bytes | None] | None
+"""The response frame, an awaitable of it, or None if the handler has parked the request or it needs no response."""
+InlineHandler = Callable[[RemotingCommand, Channel], InlineResult]
 
 
 class RequestDispatcher(Generic[C]):

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
-import numpy as np
 import numpy.typing as npt
 
 from sparrow.model.message import Draft
@@ -25,6 +24,7 @@ from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 from sparrow.settings import LogSettings
+from sparrow.wire.queue_batches import QueueBatch
 
 STATE_TOPIC = "rmq_sys_SPARROW_STATE"
 """The topic in which a log store keeps its own state, tokens included. Clients never get its records."""
@@ -88,15 +88,6 @@ class ReadLimits(TypedDict, total=False):
     """256 KiB by default; one message is always returned, whatever its size."""
     tags_codes: frozenset[int] | None
     """Return only messages with one of these tags codes; None for all."""
-
-
-class QueueRecords(NamedTuple):
-    """Encoded records for one queue, end to end, as `wire.columns.encode` lays them out; not yet stamped by a store."""
-
-    queue: Queue
-    data: memoryview
-    sizes: npt.NDArray[np.int32]
-    """Of each record."""
 
 
 class Catalog(Protocol):
@@ -199,7 +190,7 @@ class Store(Protocol):
         ...
 
     async def append_atomically(
-        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True
     ) -> bool:
         """Append all records or none, in this order, and set the ledger of `scope` to `number`.
 

@@ -35,7 +35,7 @@ _SMALLEST = _TOPIC_BYTES.size + 1 + _NUMBERS.size + 4 + RECORD_BYTES_MIN
 
 
 class QueueBatch(NamedTuple):
-    """Records of one queue, end to end."""
+    """Encoded records of one queue, end to end, as `columns.encode` lays them out; not yet stamped by a store."""
 
     queue: Queue
     data: memoryview

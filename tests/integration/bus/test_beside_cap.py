@@ -22,7 +22,7 @@ import nats
 import pytest
 import redis.asyncio
 from nats.js.api import StreamConfig
-from tests.support.databases import NoServer
+from tests.support.databases import ServerNotInstalled
 from tests.support.message_brokers import MessageBroker, rabbitmq_server
 from tests.support.redis_nats import nats_server, redis_server
 
@@ -157,7 +157,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, Callable[[str]
     try:
         with start() as server:
             yield server.url, peer
-    except NoServer as missing:
+    except ServerNotInstalled as missing:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(missing))

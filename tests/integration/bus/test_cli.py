@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from typer.testing import CliRunner
 
 from sparrow.bus import EventBus, EventStatus
@@ -211,8 +211,18 @@ def test_wrong_arguments_are_refused_with_a_clear_message(tmp_path: Path, shop: 
         ("list", "published", "--bus", "nowhere:bus"): "nowhere",
         ("list", "published", "--bus", "shop:not_a_bus"): "this is a int",
         ("list", "published", "--bus", "shop"): "module:name",
-        ("list", "published", "--database", "nonsense"): "cannot be used",
-        ("list", "published", "--database", "oracle://x/y"): "cannot be used",
+        (
+            "list",
+            "published",
+            "--database",
+            "nonsense",
+        ): "'nonsense' cannot be used: it is not a URL of a database. Write mysql://",
+        (
+            "list",
+            "published",
+            "--database",
+            "oracle://x/y",
+        ): "'oracle://x/y' cannot be used: the scheme 'oracle' is unknown. Write mysql://",
         ("list", "published", "--database", "sqlite:///nowhere.db"): "a file that exists",
         ("list", "published", "--database", "postgresql://me:secret@127.0.0.1:1/x"): "is unreachable",
         ("list", "published", *where, "--table-prefix", "other"): "are missing in",

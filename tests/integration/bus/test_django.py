@@ -260,6 +260,29 @@ assert indexes() == by_migration
 """)
 
 
+def test_tables_of_version_0_1_get_a_schema_version_and_keep_their_events(project: Project) -> None:
+    project.run("""
+def events():
+    return sorted(Published.objects.values_list("id", "name"))
+def versions():
+    with connection.cursor() as cursor:
+        cursor.execute(sql.text(f'SELECT "Version" FROM {sql.names.schema_version}'))
+        return [version for (version,) in cursor.fetchall()]
+sql = bus.core.context.sql
+assert versions() == [1], "of a new project"
+# Version 0.1 had the first migration only, and no such table.
+call_command("migrate", "sparrow_bus", "0001", verbosity=0)
+with connection.cursor() as cursor:
+    cursor.execute(sql.text(f"DROP TABLE {sql.names.schema_version}"))
+client.get("/orders/1")
+before = events()
+assert before
+call_command("migrate", verbosity=0)
+assert versions() == [1]
+assert events() == before
+""")
+
+
 def test_schema_and_prefix_settings_are_used(database_url: str, tmp_path: Path) -> None:
     Project(tmp_path, database_url, schema="events", table_prefix="events").run("""
 assert client.get("/orders/7").status_code == 200

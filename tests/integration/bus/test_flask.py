@@ -259,7 +259,7 @@ def test_process_that_ends_stops_its_bus_cleanly(application: Path) -> None:
     bus.database.engine.dispose()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_bus_started_before_a_fork_is_refused_in_the_child(application: Path) -> None:
     script = (
         "import os, sys, shop\n"

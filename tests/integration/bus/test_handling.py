@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
-from tests.support.bus_tables import change, counts, effects, make_effects, row, rows
-from tests.support.waiting import eventually
+from tests.support.bus_tables import count_rows, create_effects_table, read_effects, read_row, read_rows, run_statement
+from tests.support.wait import eventually
 
 from sparrow.bus import CancelToken, Event, FailedEvent, Headers, NoReply, Reject, Retry, fixed
 from sparrow.bus.aio import EventBus
@@ -44,7 +44,7 @@ def envelope(name: str = "order.created", body: bytes = b"1", **headers: str | N
 async def steal(bus: EventBus) -> None:
     """Give the claims of the handlers to another worker, which does nothing with them."""
     taking = 'UPDATE {queue} SET "LockToken" = "LockToken" + 1, "LockedBy" = ? WHERE "MessageType" = 1'
-    await change(bus, taking, "somebody/1")
+    await run_statement(bus, taking, "somebody/1")
 
 
 # -- once per group --------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ async def test_each_group_gets_an_event_once_and_members_share_the_events(make_b
     async with members[0], members[1]:
         await members[0].publish_many([("order.created", n) for n in range(30)])
         await asyncio.gather(*(bus.drain() for bus in members))
-        assert await counts(members[0]) == (30, 90, 0)
+        assert await count_rows(members[0]) == (30, 90, 0)
     assert sorted((group, value) for group, _, value in heard) == sorted(
         (group, value) for group in ("billing", "audit", "mail") for value in range(30)
     )
@@ -81,7 +81,7 @@ async def test_duplicate_is_stored_once_and_handled_once(make_bus: MakeBus, brok
         broker.take([one])
         await eventually(lambda: bus.core.context.probe.totals["bus_duplicates_total"] == 4)
         await bus.drain()
-        assert [each["MsgId"] for each in await rows(bus, "received")] == [one.id] * 2
+        assert [each["MsgId"] for each in await read_rows(bus, "received")] == [one.id] * 2
     assert handled == [1, 1]
 
 
@@ -123,12 +123,12 @@ async def test_event_without_subscriber_is_stored_as_failed_once_or_not_stored(
         # The topic has a subscription; the name in the header is another one.
         broker.take([envelope(cap_msg_name="order.unknown"), envelope()])
         await bus.drain()
-        unknown, good = sorted(await rows(bus, "received"), key=lambda each: str(each["StatusName"]))
+        unknown, good = sorted(await read_rows(bus, "received"), key=lambda each: str(each["StatusName"]))
         assert (unknown["Name"], unknown["StatusName"], unknown["Retries"]) == ("order.unknown", "Failed", 0)
         assert "order.unknown" in unknown["LastError"]
         assert good["StatusName"] == "Successed"
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
-        assert await rows(bus, "queue") == []
+        assert await read_rows(bus, "queue") == []
     assert [(info.message_id, info.group) for info in failed] == [(unknown["Id"], GROUP)]
     assert handled == [1]
 
@@ -173,21 +173,21 @@ KINDS = ("session", "connection", "async_session", "async_connection")
 async def test_effects_and_the_end_of_the_message_are_one_commit(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     await bus.prepare()
-    await make_effects(bus)
+    await create_effects_table(bus)
     for kind in KINDS:
         bus.subscriptions.add(kind, effectful(bus, kind))
     async with bus:
         await bus.publish_many([(kind, number) for number, kind in enumerate(KINDS)])
         await bus.drain()
-        assert {each["StatusName"] for each in await rows(bus, "received")} == {"Successed"}
-        assert await effects(bus) == [f"order {number}" for number in range(4)]
+        assert {each["StatusName"] for each in await read_rows(bus, "received")} == {"Successed"}
+        assert await read_effects(bus) == [f"order {number}" for number in range(4)]
     assert sorted(one.body for one in broker.sent if one.name == "next") == [b"0", b"1", b"2", b"3"]
 
 
 async def test_exception_after_writes_leaves_no_rows(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus(retry=TWICE)
     await bus.prepare()
-    await make_effects(bus)
+    await create_effects_table(bus)
 
     def fail() -> None:
         raise ValueError("after the writes")
@@ -197,15 +197,15 @@ async def test_exception_after_writes_leaves_no_rows(make_bus: MakeBus, broker: 
     async with bus:
         await bus.publish_many([(kind, 1) for kind in KINDS])
         await bus.drain()
-        assert {(each["StatusName"], each["Retries"]) for each in await rows(bus, "received")} == {("Failed", 2)}
-        assert await effects(bus) == []
+        assert {(each["StatusName"], each["Retries"]) for each in await read_rows(bus, "received")} == {("Failed", 2)}
+        assert await read_effects(bus) == []
     assert [one for one in broker.sent if one.name == "next"] == []
 
 
 async def test_handler_that_lost_its_lease_has_no_effect(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     await bus.prepare()
-    await make_effects(bus)
+    await create_effects_table(bus)
     stolen: list[int] = []
 
     @bus.subscribe("order.created")
@@ -221,14 +221,14 @@ async def test_handler_that_lost_its_lease_has_no_effect(make_bus: MakeBus, brok
     async with bus:
         await bus.publish("order.created", 1)
         await eventually(lambda: bus.core.context.probe.totals["bus_lease_lost_total"] == 1)
-        assert await effects(bus) == []
-        [queued] = [each for each in await rows(bus, "queue") if each["MessageType"] == 1]
+        assert await read_effects(bus) == []
+        [queued] = [each for each in await read_rows(bus, "queue") if each["MessageType"] == 1]
         assert queued["LockedBy"] == "somebody/1"
-        assert (await row(bus, "received"))["StatusName"] == "Processing"
+        assert (await read_row(bus, "received"))["StatusName"] == "Processing"
         bus.advance(61)
         await bus.drain()
-        assert await effects(bus) == ["order 1"]
-        assert (await row(bus, "received"))["Retries"] == 0
+        assert await read_effects(bus) == ["order 1"]
+        assert (await read_row(bus, "received"))["Retries"] == 0
     assert len([one for one in broker.sent if one.name == "next"]) == 1
 
 
@@ -253,7 +253,7 @@ async def test_lost_heartbeat_cancels_the_handler(make_bus: MakeBus) -> None:
         await bus.publish("order.created", 1)
         await eventually(lambda: calls == ["first", "cancelled", "again"])
         await bus.drain()
-        received = await row(bus, "received")
+        received = await read_row(bus, "received")
         assert (received["StatusName"], received["Retries"]) == ("Successed", 0)
 
 
@@ -277,19 +277,19 @@ async def test_handler_slower_than_its_lease_is_not_started_twice(make_bus: Make
         await one.publish("order.created", 1)
         await eventually(lambda: starts)
         await eventually(lambda: time.monotonic() > starts[0] + 2.5)
-        [queued] = await rows(one, "queue")
+        [queued] = await read_rows(one, "queue")
         assert (queued["LockToken"], queued["Crashes"]) == (1, 0)
         may_end.set()
         may_end_there.set()
         await asyncio.gather(one.drain(), two.drain())
-        assert (await row(one, "received"))["StatusName"] == "Successed"
+        assert (await read_row(one, "received"))["StatusName"] == "Successed"
     assert len(starts) == 1
 
 
 async def test_cancelled_or_late_handler_never_counts_as_success(make_bus: MakeBus) -> None:
     bus = make_bus(retry=TWICE)
     await bus.prepare()
-    await make_effects(bus)
+    await create_effects_table(bus)
     ended: list[str] = []
 
     @bus.subscribe("cancelled")
@@ -339,9 +339,9 @@ async def test_cancelled_or_late_handler_never_counts_as_success(make_bus: MakeB
     async with bus:
         await bus.publish_many([(name, 1) for name in names])
         await bus.drain()
-        states = {each["Name"]: (each["StatusName"], each["Retries"]) for each in await rows(bus, "received")}
+        states = {each["Name"]: (each["StatusName"], each["Retries"]) for each in await read_rows(bus, "received")}
         assert states == dict.fromkeys(names, ("Failed", 2))
-        assert await effects(bus) == []
+        assert await read_effects(bus) == []
     assert ended == ["asked to stop"] * 2
 
 
@@ -394,7 +394,7 @@ async def test_failing_message_blocks_skips_or_parks_its_key_as_configured(make_
         await eventually(lambda: "other" in heard and (on_failure == "block" or "later" in heard))
         await bus.drain()
         states = {
-            decode_content(each["Content"])[1].decode(): each["StatusName"] for each in await rows(bus, "received")
+            decode_content(each["Content"])[1].decode(): each["StatusName"] for each in await read_rows(bus, "received")
         }
         assert states['"other"'] == "Successed"
         if on_failure == "block":
@@ -406,7 +406,7 @@ async def test_failing_message_blocks_skips_or_parks_its_key_as_configured(make_
             assert (states['"bad"'], states['"later"']) == ("Failed", "Successed")
         bus.advance(61)
         await bus.drain()
-        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "what is parked waits for an operator"
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "a parked event must wait for an operator"
     mine = [value for value in heard if value != "other"]
     assert (
         mine
@@ -426,7 +426,7 @@ async def test_batch_is_one_call_and_one_transaction(make_bus: MakeBus, broker: 
     names: set[str] = set()
     bus = make_bus(retry=TWICE)
     await bus.prepare()
-    await make_effects(bus)
+    await create_effects_table(bus)
 
     @bus.subscribe("order.created", batch=10, within="200ms")
     async def handle(values: list[int], headers: list[Headers], events: list[Event], session: AsyncSession) -> None:
@@ -442,10 +442,10 @@ async def test_batch_is_one_call_and_one_transaction(make_bus: MakeBus, broker: 
         await bus.publish_many([("order.created", n) for n in range(25)])
         broker.take([envelope(body=b'"not a number"')])
         await bus.drain()
-        assert await effects(bus) == [f"{n:02}" for n in range(25)]
-        states = sorted(each["StatusName"] for each in await rows(bus, "received"))
+        assert await read_effects(bus) == [f"{n:02}" for n in range(25)]
+        states = sorted(each["StatusName"] for each in await read_rows(bus, "received"))
         assert states == ["Failed"] + ["Successed"] * 25
-        assert await rows(bus, "queue") == []
+        assert await read_rows(bus, "queue") == []
     assert max(sizes) <= 10
     assert sum(sizes[1:]) == 25
     assert names == {"order.created"}
@@ -454,14 +454,14 @@ async def test_batch_is_one_call_and_one_transaction(make_bus: MakeBus, broker: 
 async def test_batch_with_one_lost_claim_has_no_effect(make_bus: MakeBus) -> None:
     bus = make_bus()
     await bus.prepare()
-    await make_effects(bus)
+    await create_effects_table(bus)
     calls: list[int] = []
 
     @bus.subscribe("order.created", batch=5, within=0.2)
     async def handle(values: list[int], session: AsyncSession) -> None:
         calls.append(len(values))
         if len(calls) == 1:
-            await change(
+            await run_statement(
                 bus, 'UPDATE {queue} SET "LockToken" = "LockToken" + 1, "LockedBy" = ? WHERE "MessageType" = 1'
                 ' AND "MessageId" IN (SELECT MIN("Id") FROM {received})', "somebody/1",
             )  # fmt: skip
@@ -472,18 +472,18 @@ async def test_batch_with_one_lost_claim_has_no_effect(make_bus: MakeBus) -> Non
         await bus.publish_many([("order.created", n) for n in range(5)])
         await eventually(lambda: len(calls) >= 2)
         await eventually(lambda: bus.core.context.probe.totals['bus_handled_total{result="ok"}'] == sum(calls[1:]))
-        assert len(await effects(bus)) == sum(calls[1:]) == 4
+        assert len(await read_effects(bus)) == sum(calls[1:]) == 4
         bus.advance(61)
         await bus.drain()
-        assert await effects(bus) == ["0", "1", "2", "3", "4"]
-        assert {each["Retries"] for each in await rows(bus, "received")} == {0}
+        assert await read_effects(bus) == ["0", "1", "2", "3", "4"]
+        assert {each["Retries"] for each in await read_rows(bus, "received")} == {0}
 
 
 async def test_filters_run_around_the_handler_in_its_transaction(make_bus: MakeBus) -> None:
     order: list[str] = []
     bus = make_bus(retry=TWICE)
     await bus.prepare()
-    await make_effects(bus)
+    await create_effects_table(bus)
 
     async def outer(ctx: Any, call_next: Any) -> None:
         order.append("outer in")
@@ -513,8 +513,8 @@ async def test_filters_run_around_the_handler_in_its_transaction(make_bus: MakeB
         assert order == ["outer in", "handler 2", "outer out done", "outer in", "handler 3", "outer out mild"]
         await bus.publish("order.created", 10)
         await bus.drain()
-        assert [each["StatusName"] for each in await rows(bus, "received")] == ["Successed", "Successed", "Failed"]
-        assert await effects(bus) == ["2", "3"]
+        assert [each["StatusName"] for each in await read_rows(bus, "received")] == ["Successed", "Successed", "Failed"]
+        assert await read_effects(bus) == ["2", "3"]
 
 
 def double(value: dict[str, int]) -> dict[str, int]:
@@ -532,8 +532,10 @@ async def test_handler_may_run_and_crash_in_its_own_process(tmp_path: Path) -> N
         assert answer["pid"] != os.getpid()
         await bus.publish("double", {"n": -1})
         await bus.drain()
-        assert [each["StatusName"] for each in await rows(bus, "received") if each["Name"] == "double"][-1] == "Failed"
-        assert (await bus.request("double", {"n": 4}))["n"] == 8, "the others go on"
+        assert [each["StatusName"] for each in await read_rows(bus, "received") if each["Name"] == "double"][
+            -1
+        ] == "Failed"
+        assert (await bus.request("double", {"n": 4}))["n"] == 8, "other requests must still work"
 
 
 async def test_slow_group_delays_no_other_group(make_bus: MakeBus) -> None:
@@ -589,8 +591,8 @@ async def test_result_of_a_handler_goes_to_the_reply_topic_in_the_same_transacti
     async with bus:
         numbers = [await bus.publish("order.created", n, callback="order.receipts") for n in (1, 2, 3, 4)]
         await bus.drain()
-        states = [each["StatusName"] for each in await rows(bus, "received") if each["Name"] == "order.created"]
-        assert states == [*["Successed"] * 3, "Failed"], "an answer that cannot be written is a failure"
+        states = [each["StatusName"] for each in await read_rows(bus, "received") if each["Name"] == "order.created"]
+        assert states == [*["Successed"] * 3, "Failed"], "a reply that cannot be stored must fail the event"
     assert {headers.name: value["number"] for value, headers in answers} == {"order.receipts": 1, "elsewhere": 2}
     [headers] = [headers for value, headers in answers if value["number"] == 1]
     assert (headers.correlation_id, headers.correlation_sequence) == (str(numbers[0]), 1)
@@ -610,7 +612,7 @@ async def test_request_waits_for_its_reply(make_bus: MakeBus) -> None:
         with pytest.raises(NoReply):
             await bus.request("nobody.knows", 1, timeout=0.1)
         await bus.drain()
-        assert await rows(bus, "queue") == []
+        assert await read_rows(bus, "queue") == []
 
 
 # -- messages that cannot be handled ---------------------------------------------------------------------------------
@@ -648,7 +650,7 @@ async def test_poison_message_fails_once_with_its_cause_and_delays_no_other(
             broker.take([one, envelope()])
         broker.take(poison)
         await bus.drain()
-        received = await rows(bus, "received")
+        received = await read_rows(bus, "received")
         lost = [each for each in received if each["StatusName"] == "Failed"]
         good = [each for each in received if each["StatusName"] == "Successed"]
         assert len(lost) + len(good) == len(received)
@@ -657,7 +659,7 @@ async def test_poison_message_fails_once_with_its_cause_and_delays_no_other(
         assert sorted(each["Id"] for each in lost) == sorted(info.message_id for info in failed)
         assert len(failed) >= 6
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
-        assert await rows(bus, "queue") == []
+        assert await read_rows(bus, "queue") == []
         assert bus.problems() == {}
         # A body that is not JSON is kept for inspection.
         contents = [decode_content(each["Content"])[1] for each in lost]
@@ -674,10 +676,10 @@ async def test_message_with_damaged_stored_content_fails_and_delays_no_other(
     await bus.prepare()
     bad = await bus.publish("order.created", 1)
     await bus.publish("order.created", 2)
-    await change(bus, 'UPDATE {published} SET "Content" = ? WHERE "Id" = ?', "{damaged", bad)
+    await run_statement(bus, 'UPDATE {published} SET "Content" = ? WHERE "Id" = ?', "{damaged", bad)
     async with bus:
         await bus.drain()
-        damaged = await row(bus, "published", bad)
+        damaged = await read_row(bus, "published", bad)
         assert (damaged["StatusName"], damaged["Retries"]) == ("Failed", 0)
         assert "cannot be read" in damaged["LastError"]
     assert handled == [2]
@@ -772,7 +774,7 @@ async def test_executors_claim_only_the_groups_they_serve(make_bus: MakeBus, tmp
         assert heard == ["shop"]
     async with mail:
         await mail.drain()
-        assert sorted(each["Group"] for each in await rows(mail, "received")) == ["cap.queue.mail.v1", GROUP]
+        assert sorted(each["Group"] for each in await read_rows(mail, "received")) == ["cap.queue.mail.v1", GROUP]
     assert heard == ["shop", "mail"]
 
 

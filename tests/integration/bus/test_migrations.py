@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Connection, inspect
-from tests.support.bus_tables import change, row, rows
+from tests.support.bus_tables import read_row, read_rows, run_statement
 
 from sparrow.bus.errors import SchemaTooNew, SchemaTooOld, TablesMissing
 from sparrow.bus.sql.dialect import SqlDialect
@@ -15,7 +15,7 @@ from .conftest import MakeBus
 
 
 async def versions(make_bus: MakeBus) -> list[int]:
-    return [each["Version"] for each in await rows(make_bus(), "schema_version")]
+    return [each["Version"] for each in await read_rows(make_bus(), "schema_version")]
 
 
 def test_versions_are_numbered_without_gaps() -> None:
@@ -32,11 +32,11 @@ async def test_tables_of_version_0_1_keep_their_rows_and_get_a_version(make_bus:
     bus = make_bus()
     await bus.prepare()
     number = await bus.publish("order.created", {"n": 1})
-    await change(bus, "DROP TABLE {schema_version}")  # version 0.1 had no such table
+    await run_statement(bus, "DROP TABLE {schema_version}")  # version 0.1 had no such table
     await make_bus(create_tables=False).prepare()  # usable without a migration
     await make_bus().prepare()
     assert await versions(make_bus) == [1]
-    assert (await row(bus, "published", number))["Name"] == "order.created"
+    assert (await read_row(bus, "published", number))["Name"] == "order.created"
 
 
 def add_note(db: Connection, sql: SqlDialect, space: str) -> None:
@@ -56,7 +56,7 @@ async def test_pending_migration_is_applied_once_and_required_where_create_table
     await make_bus().prepare()
     await make_bus().prepare()
     assert await versions(make_bus) == [*range(1, later.version), later.version]
-    assert (await row(bus, "published", number))["Note"] is None
+    assert (await read_row(bus, "published", number))["Note"] is None
     await make_bus(create_tables=False).prepare()
 
 
@@ -66,7 +66,7 @@ async def test_newer_schema_is_refused(make_bus: MakeBus, create_tables: bool) -
     await bus.prepare()
     now = bus.core.context.sql.now
     statement = f'INSERT INTO {{schema_version}} ("Version", "Description", "AppliedAt") VALUES (?, ?, {now})'
-    await change(bus, statement, 99, "from the future")
+    await run_statement(bus, statement, 99, "from the future")
     with pytest.raises(SchemaTooNew, match="schema version 99, and this version of Sparrow knows versions up to"):
         await make_bus(create_tables=create_tables).prepare()
 

@@ -13,9 +13,9 @@ from nats.aio.client import Client
 from nats.js import api
 from tests.support.message_brokers import MessageBroker
 from tests.support.redis_nats import nats_server
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.nats.consumer import NatsStreamConsumer
 from sparrow.bus.transports.nats.subjects import covers, merge_subjects
 from sparrow.bus.transports.nats.transport import NatsTransport

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.bus import EventStatus, Reject, Retry, StateChange
 from sparrow.bus.aio import EventBus
@@ -163,22 +163,22 @@ async def test_each_filter_selects_the_messages_it_describes(database_url: str) 
         async def found(**conditions: Any) -> list[int]:
             return ids(await bus.operations.find("published", Where(**conditions)))
 
-        assert await found(name="order.created") == [first], "a name is exact"
+        assert await found(name="order.created") == [first], "a name must match exactly"
         assert await found(name="Order.Created") == []
         assert await found(content="50% of _all_") == [first]
-        assert await found(content="50_ of") == [], "nothing is a wildcard"
+        assert await found(content="50_ of") == [], "% and _ must not be wildcards"
         assert await found(content="5%") == []
         assert await found(content="Ünder") == [second]
         assert await found(content="ünder") == []
         assert await found(content="' OR 1=1 --") == []
         assert await found(correlation_id="c-7") == [second]
-        assert await found(correlation_id="c-") == [], "all of it"
-        assert await found(correlation_id=str(first)) == [first], "what begins a conversation is part of it"
+        assert await found(correlation_id="c-") == [], "a correlation id must match completely"
+        assert await found(correlation_id=str(first)) == [first], "the first event of a conversation is part of it"
         assert await found(tenant="north") == [first]
         assert await found(key="k") == [first]
         assert await found(message_id=str(second)) == [second]
         assert await found(message_id="no number") == []
-        assert await found(group="billing.v1") == [], "what is published has no group"
+        assert await found(group="billing.v1") == [], "published events have no group"
         added = (await bus.operations.get("published", second)).added
         assert await found(added_since=added) == [second] or await found(added_since=added) == [second, first]
         assert await found(added_until=added + timedelta(seconds=1)) == [second, first]
@@ -301,7 +301,9 @@ async def test_claimed_or_finished_message_cannot_be_cancelled_or_requeued(datab
         waiting = await bus.publish("a", None)
         with pytest.raises(IllegalTransition, match="is Processing: it cannot become Cancelled"):
             await bus.operations.cancel(waiting, held)
-        assert (await bus.operations.get("published", waiting)).status is EventStatus.SCHEDULED, "all or nothing"
+        assert (await bus.operations.get("published", waiting)).status is EventStatus.SCHEDULED, (
+            "either all rows change or none"
+        )
         with pytest.raises(IllegalTransition, match="is Scheduled: it cannot become Enqueued"):
             await bus.operations.requeue(waiting)
         with pytest.raises(IllegalTransition):
@@ -420,7 +422,7 @@ async def test_filter_changes_messages_in_batches_and_a_dry_run_changes_none(dat
         assert len(dry.ids) > 1
         assert await queued(bus) == set()
         assert (await bus.operations.requeue(where=where, limit=7)).count == 7
-        assert await queued(bus) == {(PUBLISH, number) for number in sorted(wanted)[:7]}, "the oldest first"
+        assert await queued(bus) == {(PUBLISH, number) for number in sorted(wanted)[:7]}, "the oldest must come first"
         assert (await bus.operations.requeue(where=where)).count == len(wanted) - 7
         assert await queued(bus) == {(PUBLISH, number) for number in wanted}
         assert (await bus.operations.requeue(where=where)).count == 0
@@ -438,7 +440,9 @@ async def test_filter_without_a_state_selects_the_safe_default_state(database_ur
         later = await bus.publish("a", None, delay=60)
         assert (await bus.operations.requeue(where=Where(name="a"))).count == 0, "nothing has failed"
         assert (await bus.operations.delete(where=Where(name="a"))).count == 0
-        assert (await bus.operations.cancel(where=Where(name="a"))).ids == (later,), "Scheduled ones must be named"
+        assert (await bus.operations.cancel(where=Where(name="a"))).ids == (later,), (
+            "Scheduled events must be selected by their status"
+        )
         assert (await bus.operations.cancel(where=Where(name="a", status=EventStatus.SCHEDULED))).count == 1
 
 

@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from tests.support.bus_tables import change, counts, effects, make_effects, row, rows
-from tests.support.waiting import wait_until
+from tests.support.bus_tables import count_rows, create_effects_table, read_effects, read_row, read_rows, run_statement
+from tests.support.wait import wait_until
 
 from sparrow.bus import Event, Headers, NotInTransaction, NotSerializable, OutgoingEvent
 from sparrow.bus.aio import EventBus
@@ -45,11 +45,11 @@ class Caller(NamedTuple):
 
 async def each_handle(bus: EventBus) -> AsyncIterator[str]:
     """Yield each kind of handle, and empty the tables each time, which is much faster than creating new ones."""
-    await make_effects(bus)
+    await create_effects_table(bus)
     for handle in HANDLES:
         yield handle
         for table in ("{published}", "{queue}", "effects"):
-            await change(bus, f"DELETE FROM {table}")
+            await run_statement(bus, f"DELETE FROM {table}")
 
 
 @asynccontextmanager
@@ -124,13 +124,13 @@ async def test_committed_events_are_in_the_outbox(bus: EventBus) -> None:
             number = await application.publish("t", {"a": 1}, key="7")
             assert type(number) is int
             await application.commit()
-        published = await row(bus, "published")
+        published = await read_row(bus, "published")
         assert (published["Id"], published["Name"], published["StatusName"]) == (number, "t", "Scheduled")
         headers, body = decode_content(published["Content"])
         assert (body, headers["cap-msg-name"], published["OrderKey"]) == (b'{"a":1}', "t", "7")
-        [queued] = await rows(bus, "queue")
+        [queued] = await read_rows(bus, "queue")
         assert (queued["MessageType"], queued["MessageId"], queued["OrderKey"]) == (0, number, "7")
-        assert await effects(bus) == ["order"]
+        assert await read_effects(bus) == ["order"]
 
 
 async def test_rollback_removes_the_events(bus: EventBus) -> None:
@@ -140,14 +140,14 @@ async def test_rollback_removes_the_events(bus: EventBus) -> None:
             await application.publish("t", {"a": 1})
             await application.publish_many([("t", n) for n in range(3)])
             await application.rollback()
-        assert (await counts(bus), await effects(bus)) == ((0, 0, 0), [])
+        assert (await count_rows(bus), await read_effects(bus)) == ((0, 0, 0), [])
 
 
 async def test_transaction_closed_without_commit_leaves_no_events(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle) as application:
             await application.publish("t", {"a": 1})
-        assert await counts(bus) == (0, 0, 0)
+        assert await count_rows(bus) == (0, 0, 0)
 
 
 async def test_publish_many_writes_all_events_at_once_in_order(bus: EventBus) -> None:
@@ -157,13 +157,13 @@ async def test_publish_many_writes_all_events_at_once_in_order(bus: EventBus) ->
             numbers = await application.publish_many(events)
             await application.commit()
         assert len(set(numbers)) == 250
-        published = {each["Id"]: each for each in await rows(bus, "published")}
+        published = {each["Id"]: each for each in await read_rows(bus, "published")}
         assert [decode_content(published[number]["Content"])[1] for number in numbers] == [
             b"%d" % n for n in range(250)
         ]
         assert {published[number]["StatusName"] for number in numbers[::2]} == {"Delayed"}
-        queued = await rows(bus, "queue")
-        assert [each["MessageId"] for each in queued] == numbers, "Seq is the order they were given in"
+        queued = await read_rows(bus, "queue")
+        assert [each["MessageId"] for each in queued] == numbers, "Seq must follow the order of the arguments"
         assert [each["OrderKey"] for each in queued] == [f"k{n % 3}" for n in range(250)]
 
 
@@ -174,7 +174,7 @@ async def test_autocommit_handle_is_refused(bus: EventBus) -> None:
                 await application.publish("t", {"a": 1})
             with pytest.raises(NotInTransaction, match="nothing was published"):
                 await application.publish_many([("t", {"a": 1})])
-        assert await counts(bus) == (0, 0, 0)
+        assert await count_rows(bus) == (0, 0, 0)
 
 
 async def test_autocommit_handle_may_be_allowed(make_bus: MakeBus) -> None:
@@ -183,7 +183,7 @@ async def test_autocommit_handle_may_be_allowed(make_bus: MakeBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle, autocommit=True) as application:
             await application.publish("t", {"a": 1})
-        assert await counts(bus) == (1, 0, 1)
+        assert await count_rows(bus) == (1, 0, 1)
 
 
 async def test_explicit_begin_on_an_autocommit_driver_is_a_transaction(bus: EventBus) -> None:
@@ -191,11 +191,11 @@ async def test_explicit_begin_on_an_autocommit_driver_is_a_transaction(bus: Even
         await application.execute("BEGIN")
         await application.publish("t", 1)
         await application.execute("ROLLBACK")
-        assert await counts(bus) == (0, 0, 0)
+        assert await count_rows(bus) == (0, 0, 0)
         await application.execute("BEGIN")
         await application.publish("t", 2)
         await application.execute("COMMIT")
-    assert await counts(bus) == (1, 0, 1)
+    assert await count_rows(bus) == (1, 0, 1)
 
 
 async def test_events_of_a_rolled_back_savepoint_are_removed_and_not_sent(
@@ -212,7 +212,7 @@ async def test_events_of_a_rolled_back_savepoint_are_removed_and_not_sent(
                 await bus.publish("t", "released, then rolled back", session=session_async)
             await session_async.rollback()
         await bus.drain()
-        assert [each["Id"] for each in await rows(bus, "published")] == [kept]
+        assert [each["Id"] for each in await read_rows(bus, "published")] == [kept]
     assert [envelope.body for envelope in broker.sent] == [b'"kept"']
 
 
@@ -236,7 +236,7 @@ async def test_callers_may_use_the_engines_of_the_bus(bus: EventBus) -> None:
     async with bus.database.async_engine.connect() as connection_async:
         await bus.publish("t", 2, session=connection_async)
         await connection_async.commit()
-    assert await counts(bus) == (2, 0, 2)
+    assert await count_rows(bus) == (2, 0, 2)
 
 
 async def test_publish_without_a_transaction_uses_a_short_one_of_the_bus(bus: EventBus, make_bus: MakeBus) -> None:
@@ -244,13 +244,13 @@ async def test_publish_without_a_transaction_uses_a_short_one_of_the_bus(bus: Ev
     await asyncio.to_thread(bus.blocking.publish, "t", 2)
     await bus.publish_many([("t", 3)])
     await asyncio.to_thread(bus.blocking.publish_many, [("t", 4)])
-    assert await counts(bus) == (4, 0, 4)
+    assert await count_rows(bus) == (4, 0, 4)
     strict = make_bus(allow_own_transaction=False)
     with pytest.raises(NotInTransaction):
         await strict.publish("t", 5)
     with pytest.raises(NotInTransaction):
         await asyncio.to_thread(strict.blocking.publish, "t", 5)
-    assert await counts(bus) == (4, 0, 4)
+    assert await count_rows(bus) == (4, 0, 4)
 
 
 async def test_publish_that_would_block_the_event_loop_is_refused(bus: EventBus) -> None:
@@ -258,10 +258,10 @@ async def test_publish_that_would_block_the_event_loop_is_refused(bus: EventBus)
         bus.blocking.publish("t", 1)
     with pytest.raises(Refused, match=r"bus\.aio\.publish"):
         bus.blocking.publish_many([("t", 1)])
-    assert await counts(bus) == (0, 0, 0)
+    assert await count_rows(bus) == (0, 0, 0)
     with Session(bus.database.engine) as session, session.begin():  # explicit, and therefore allowed
         bus.blocking.publish("t", 1, session=session)
-    assert await counts(bus) == (1, 0, 1)
+    assert await count_rows(bus) == (1, 0, 1)
 
 
 async def test_wrong_kind_of_handle_is_refused(bus: EventBus) -> None:
@@ -272,7 +272,7 @@ async def test_wrong_kind_of_handle_is_refused(bus: EventBus) -> None:
         bus.blocking.publish("t", 1, connection=object())
     with Session(bus.database.engine) as blocking, pytest.raises(Refused, match="one transaction"):
         bus.blocking.publish("t", 1, session=blocking, connection=blocking.connection())
-    assert await counts(bus) == (0, 0, 0)
+    assert await count_rows(bus) == (0, 0, 0)
 
 
 async def test_bound_session_is_used_until_the_block_ends(bus: EventBus) -> None:
@@ -291,7 +291,7 @@ async def test_bound_session_is_used_until_the_block_ends(bus: EventBus) -> None
                 await inner.commit()
             await bus.publish("t", "outer")
             await outer.commit()
-    bodies = {decode_content(each["Content"])[1] for each in await rows(bus, "published")}
+    bodies = {decode_content(each["Content"])[1] for each in await read_rows(bus, "published")}
     assert bodies == {b'"inner"', b'"outer"'}
 
 
@@ -310,7 +310,7 @@ async def test_bound_session_is_visible_only_in_its_own_task(bus: EventBus) -> N
     await bus.publish("t", 1)  # in a new transaction
     is_done.set()
     await binding
-    assert await counts(bus) == (1, 0, 1)
+    assert await count_rows(bus) == (1, 0, 1)
 
 
 async def test_session_with_several_binds_uses_the_one_with_the_bus_tables(bus: EventBus, tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ async def test_session_with_several_binds_uses_the_one_with_the_bus_tables(bus: 
         bus.blocking.publish_many([("order.created", 2)], session=session)
         session.commit()
     business.dispose()
-    assert await counts(bus) == (2, 0, 2)
+    assert await count_rows(bus) == (2, 0, 2)
 
 
 async def test_duplicate_id_is_replaced_and_the_transaction_stays_usable(bus: EventBus) -> None:
@@ -338,8 +338,8 @@ async def test_duplicate_id_is_replaced_and_the_transaction_stays_usable(bus: Ev
             second = await application.publish("t", "second")
             await application.commit()
         assert second != first
-        assert (await counts(bus), await effects(bus)) == ((2, 0, 2), ["order"])
-        headers, _ = decode_content((await row(bus, "published", second))["Content"])
+        assert (await count_rows(bus), await read_effects(bus)) == ((2, 0, 2), ["order"])
+        headers, _ = decode_content((await read_row(bus, "published", second))["Content"])
         assert headers["cap-msg-id"] == str(second)
 
 
@@ -377,7 +377,7 @@ BAD: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception]]] = {
 
 
 async def test_bad_input_is_refused_before_anything_is_written(bus: EventBus) -> None:
-    await make_effects(bus)
+    await create_effects_table(bus)
     with Session(bus.database.engine) as session:
         session.execute(text("INSERT INTO effects VALUES ('order')"))
         for what, (args, more, error) in BAD.items():
@@ -388,7 +388,7 @@ async def test_bad_input_is_refused_before_anything_is_written(bus: EventBus) ->
                 bus.blocking.publish_many([("t", "good"), OutgoingEvent(*args, **more)], session=session)
         session.execute(text("INSERT INTO effects VALUES ('another')"))  # the transaction is still usable
         session.commit()
-    assert (await counts(bus), await effects(bus)) == ((0, 0, 0), ["another", "order"])
+    assert (await count_rows(bus), await read_effects(bus)) == ((0, 0, 0), ["another", "order"])
 
 
 # -- headers and times -----------------------------------------------------------------------------------------------
@@ -425,9 +425,9 @@ async def test_delayed_event_is_sent_at_its_time(make_bus: MakeBus, broker: Memo
         ):
             await bus.publish("t", **more)
         await bus.drain()
-        published = {each["Id"]: each for each in await rows(bus, "published")}
+        published = {each["Id"]: each for each in await read_rows(bus, "published")}
         assert {each["StatusName"] for each in published.values()} == {"Delayed"}
-        for queued in await rows(bus, "queue"):
+        for queued in await read_rows(bus, "queue"):
             wait = queued["NextAt"] - published[queued["MessageId"]]["Added"]
             assert abs(wait - timedelta(seconds=90)) < timedelta(seconds=2)
         bus.advance(80)
@@ -437,7 +437,7 @@ async def test_delayed_event_is_sent_at_its_time(make_bus: MakeBus, broker: Memo
         await bus.drain()
         assert [envelope.headers["cap-delaytime"] for envelope in broker.sent[:2]] == ["00:01:30"] * 2
         assert len(broker.sent) == 3
-        assert {each["StatusName"] for each in await rows(bus, "published")} == {"Successed"}
+        assert {each["StatusName"] for each in await read_rows(bus, "published")} == {"Successed"}
 
 
 async def test_event_with_a_time_in_the_past_is_sent_at_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
@@ -462,7 +462,7 @@ async def test_publisher_and_subscriber_share_only_the_name_of_the_topic(make_bu
         await shop.publish("order.created", {"n": 1})
         await shop.drain()
         await billing.drain()
-        assert (await counts(shop), await counts(billing)) == ((1, 0, 0), (0, 1, 0))
+        assert (await count_rows(shop), await count_rows(billing)) == ((1, 0, 0), (0, 1, 0))
     assert heard == [{"n": 1}]
 
 
@@ -519,7 +519,7 @@ async def test_bus_uses_the_engine_of_the_application(make_bus: MakeBus, bus: Ev
         async with own:
             await own.publish(f"t{number}", number)
             await own.drain()
-            assert await rows(own, "queue") == []
+            assert await read_rows(own, "queue") == []
     assert heard == [0, 1]
     engine.dispose()
     await async_engine.dispose()

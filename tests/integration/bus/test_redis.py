@@ -13,7 +13,7 @@ import redis.asyncio
 from tests.support.message_brokers import MessageBroker
 from tests.support.redis_nats import redis_server
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.redis.consumer import RedisStreamConsumer
 from sparrow.bus.transports.redis.transport import RedisTransport
 from sparrow.bus.transports.redis.trimming import TrimPolicy, trim_to_slowest

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.support.processes import ENVIRONMENT, broker_process
-from tests.support.waiting import eventually
+from tests.support.server_processes import ENVIRONMENT, broker_process
+from tests.support.wait import eventually
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.sparrow.consumer import SparrowGroupConsumer
 from sparrow.bus.transports.sparrow.transport import BATCH_COUNT_MAX, SparrowTransport
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope

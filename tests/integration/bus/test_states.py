@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
-from tests.support.bus_tables import change, counts, effects, make_effects, row, rows
-from tests.support.waiting import eventually
+from tests.support.bus_tables import count_rows, create_effects_table, read_effects, read_row, read_rows, run_statement
+from tests.support.wait import eventually
 
 from sparrow.bus import (
     EventBus,
@@ -68,8 +68,8 @@ async def test_healthy_message_passes_each_state_once_in_order(make_bus: MakeBus
     async with bus:
         await bus.publish("order.created", 1)
         await bus.drain()
-        assert await counts(bus) == (1, 1, 0)
-        published, received = await row(bus, "published"), await row(bus, "received")
+        assert await count_rows(bus) == (1, 1, 0)
+        published, received = await read_row(bus, "published"), await read_row(bus, "received")
     assert passed(changes, "published") == passed(changes, "received") == HEALTHY
     assert (published["StatusName"], received["StatusName"]) == ("Successed", "Successed")
 
@@ -82,7 +82,7 @@ async def test_failing_state_hook_changes_nothing(make_bus: MakeBus) -> None:
     async with bus:
         await bus.publish("order.created", 1)
         await bus.drain()
-        assert (await row(bus, "published"))["StatusName"] == "Successed"
+        assert (await read_row(bus, "published"))["StatusName"] == "Successed"
 
 
 async def test_published_is_successed_only_after_the_acknowledgement_of_the_broker(
@@ -97,15 +97,15 @@ async def test_published_is_successed_only_after_the_acknowledgement_of_the_brok
     async with bus:
         await bus.publish("order.created", 1)
         await eventually(lambda: bus.core.context.probe.totals['bus_retries_total{place="send"}'] >= 2)
-        published = await row(bus, "published")
+        published = await read_row(bus, "published")
         assert published["StatusName"] in ("Scheduled", "Processing")
         assert published["ExpiresAt"] is None
         assert "acknowledge" in published["LastError"]
         broker.withhold_acknowledgements = False
         await bus.drain()
-        assert (await row(bus, "published"))["StatusName"] == "Successed"
-        assert await counts(bus) == (1, 1, 0)
-    assert handled == [1], "sent more than once with one id, handled once"
+        assert (await read_row(bus, "published"))["StatusName"] == "Successed"
+        assert await count_rows(bus) == (1, 1, 0)
+    assert handled == [1], "an event sent twice with one id must be handled once"
 
 
 async def test_received_is_successed_only_after_the_handler_returned(make_bus: MakeBus) -> None:
@@ -120,12 +120,12 @@ async def test_received_is_successed_only_after_the_handler_returned(make_bus: M
     async with bus:
         await bus.publish("order.created", 1)
         await began.wait()
-        received = await row(bus, "received")
-        assert received["StatusName"] == "Processing", "Processing is committed before the handler starts"
+        received = await read_row(bus, "received")
+        assert received["StatusName"] == "Processing", "Processing must be committed before the handler starts"
         assert received["ExpiresAt"] is None
         may_end.set()
         await bus.drain()
-        assert (await row(bus, "received"))["StatusName"] == "Successed"
+        assert (await read_row(bus, "received"))["StatusName"] == "Successed"
 
 
 async def test_compact_status_writes_do_not_update_open_rows(make_bus: MakeBus) -> None:
@@ -140,12 +140,12 @@ async def test_compact_status_writes_do_not_update_open_rows(make_bus: MakeBus) 
     async with bus:
         await bus.publish("order.created", 1)
         await began.wait()
-        assert (await row(bus, "received"))["StatusName"] == "Scheduled"
-        [queued] = [each for each in await rows(bus, "queue") if each["MessageType"] == RECEIVED_SIDE]
+        assert (await read_row(bus, "received"))["StatusName"] == "Scheduled"
+        [queued] = [each for each in await read_rows(bus, "queue") if each["MessageType"] == RECEIVED_SIDE]
         assert queued["LockedBy"] is not None
         may_end.set()
         await bus.drain()
-        assert (await row(bus, "received"))["StatusName"] == "Successed"
+        assert (await read_row(bus, "received"))["StatusName"] == "Successed"
 
 
 # -- failing sends ---------------------------------------------------------------------------------------------------
@@ -160,12 +160,12 @@ async def test_failed_send_is_repeated_and_succeeds_when_the_broker_returns(
     async with bus:
         await bus.publish("order.created", 1)
         await eventually(lambda: failed)
-        assert (await row(bus, "published"))["StatusName"] == "Failed"
+        assert (await read_row(bus, "published"))["StatusName"] == "Failed"
         broker.down = False
         bus.advance(181)
         await eventually(lambda: broker.sent)
         await bus.drain()
-        published = await row(bus, "published")
+        published = await read_row(bus, "published")
         assert (published["StatusName"], published["Rounds"]) == ("Successed", 1)
 
 
@@ -179,14 +179,14 @@ async def test_sends_that_always_fail_become_failed_after_exactly_fifteen_retrie
     async with bus:
         number = await bus.publish("order.created", 1)
         while not failed:
-            published = await row(bus, "published")
+            published = await read_row(bus, "published")
             assert (published["StatusName"] == "Failed") == (published["Retries"] == 15)
             await advance_to_next(bus)
-        published = await row(bus, "published")
+        published = await read_row(bus, "published")
         assert (published["StatusName"], published["Retries"], published["Rounds"]) == ("Failed", 15, 0)
         assert published["ExpiresAt"] - published["Added"] == timedelta(days=15)
         assert "broker is down" in published["LastError"]
-        assert await counts(bus) == (1, 0, 0)
+        assert await count_rows(bus) == (1, 0, 0)
     [info] = failed
     assert (info.side, info.message_id, info.name, info.retries, info.rounds) == (
         "published", number, "order.created", 15, 0,
@@ -211,11 +211,11 @@ async def test_handlers_that_always_fail_become_failed_after_fifteen_retries(
     async with bus:
         await bus.publish("order.created", 1)
         await bus.drain()
-        received = await row(bus, "received")
+        received = await read_row(bus, "received")
         assert (received["StatusName"], received["Retries"]) == ("Failed", 15)
         assert received["LastError"] == "ValueError-->not today"
         assert '"cap-exception":"ValueError-->not today"' in received["Content"]
-        assert await counts(bus) == (1, 1, 0)
+        assert await count_rows(bus) == (1, 1, 0)
     assert len(calls) == tried(bus, "handle") == 15
     assert passed(changes, "received") == [*["Scheduled", "Enqueued", "Processing"] * 15, "Failed"]
     [info] = failed
@@ -230,15 +230,15 @@ async def test_retries_count_failed_attempts_one_by_one(make_bus: MakeBus) -> No
 
     @bus.subscribe("order.created")
     async def third_time_lucky(value: int) -> None:
-        seen.append((await row(bus, "received"))["Retries"])
+        seen.append((await read_row(bus, "received"))["Retries"])
         if len(seen) < 3:
             raise ValueError
 
     async with bus:
         await bus.publish("order.created", 1)
-        assert (await row(bus, "published"))["Retries"] == 0
+        assert (await read_row(bus, "published"))["Retries"] == 0
         await bus.drain()
-        received = await row(bus, "received")
+        received = await read_row(bus, "received")
         assert (received["StatusName"], received["Retries"]) == ("Successed", 2)
     assert seen == [0, 1, 2]
 
@@ -252,11 +252,11 @@ async def test_back_off_counts_from_the_time_the_message_was_added(make_bus: Mak
         bus.core.context.rng = Lowest()
         for wait_s in (15, 16, 31, 96):
             await bus.drain()
-            published, [queued] = await row(bus, "published"), await rows(bus, "queue")
+            published, [queued] = await read_row(bus, "published"), await read_rows(bus, "queue")
             assert queued["NextAt"] - published["Added"] == timedelta(seconds=wait_s)
             await advance_to_next(bus)
         await bus.drain()
-        assert (await row(bus, "published"))["Retries"] == 5
+        assert (await read_row(bus, "published"))["Retries"] == 5
 
 
 async def test_send_handle_and_round_retries_are_counted_separately(make_bus: MakeBus, broker: MemoryBroker) -> None:
@@ -271,7 +271,7 @@ async def test_send_handle_and_round_retries_are_counted_separately(make_bus: Ma
         assert await bus.core.worker.maintenance.start_retry_rounds() == 1
         await bus.drain()
         assert [tried(bus, place) for place in ("send", "handle", "round")] == [1, 6, 1]
-        received = await row(bus, "received")
+        received = await read_row(bus, "received")
         assert (received["Retries"], received["Rounds"]) == (3, 1)
 
 
@@ -281,7 +281,7 @@ async def test_unsendable_message_delays_no_other(make_bus: MakeBus, broker: Mem
     async with bus:
         await bus.publish_many([("bad", 1), ("good", 2), ("bad", 3), ("good", 4)])
         await bus.drain()
-        states = [(each["Name"], each["StatusName"], each["Retries"]) for each in await rows(bus, "published")]
+        states = [(each["Name"], each["StatusName"], each["Retries"]) for each in await read_rows(bus, "published")]
     assert states == [("bad", "Scheduled", 1), ("good", "Successed", 0)] * 2
 
 
@@ -292,24 +292,24 @@ async def test_retry_round_resets_the_attempts_of_every_failed_row(make_bus: Mak
         broker.refusal = lambda envelope: Unavailable("no") if envelope.name == "unsent" else None
         await first.publish_many([("order.created", 1), ("unsent", 2)])
         await first.drain()
-        assert {each["StatusName"] for each in await rows(first, "received")} == {"Failed"}
+        assert {each["StatusName"] for each in await read_rows(first, "received")} == {"Failed"}
     changes: list[StateChange] = []
     bus = make_bus(runs_relay=False, runs_handlers=False, retry_round_interval_s=180.0, on_state=changes.append)
     async with bus:
-        await rows(bus, "queue")  # the loops have started
+        await read_rows(bus, "queue")  # the loops have started
         bus.advance(181)
         await eventually(lambda: tried(bus, "round") == 2)
-        [unsent] = [each for each in await rows(bus, "published") if each["Name"] == "unsent"]
-        received = await row(bus, "received")
+        [unsent] = [each for each in await read_rows(bus, "published") if each["Name"] == "unsent"]
+        received = await read_row(bus, "received")
         for each in (unsent, received):
             assert (each["StatusName"], each["Retries"], each["Rounds"]) == ("Enqueued", 0, 1)
             assert each["ExpiresAt"] is None
-        queued = {(each["MessageType"], each["MessageId"], each["Group"]) for each in await rows(bus, "queue")}
+        queued = {(each["MessageType"], each["MessageId"], each["Group"]) for each in await read_rows(bus, "queue")}
         assert queued == {(0, unsent["Id"], ""), (1, received["Id"], received["Group"])}
         assert {each.status.value for each in changes} == {"Enqueued"}
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
         bus.advance(16 * 86_400)  # a message as old as this gets no more rounds
-        await change(bus, 'UPDATE {received} SET "StatusName" = ?', "Failed")
+        await run_statement(bus, 'UPDATE {received} SET "StatusName" = ?', "Failed")
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
 
 
@@ -338,14 +338,15 @@ async def test_handler_may_set_its_retry_time_or_refuse_retries(make_bus: MakeBu
         await bus.publish_many([("later", 1), ("never", 2)])
         await bus.drain()
         later_row, never_row = [
-            next(each for each in await rows(bus, "received") if each["Name"] == name) for name in ("later", "never")
+            next(each for each in await read_rows(bus, "received") if each["Name"] == name)
+            for name in ("later", "never")
         ]
         assert (later_row["StatusName"], later_row["Retries"]) == ("Scheduled", 1)
         assert "the bank is closed" in later_row["LastError"]
-        [queued] = await rows(bus, "queue")
+        [queued] = await read_rows(bus, "queue")
         assert timedelta(seconds=499) < queued["NextAt"] - later_row["Added"] < timedelta(seconds=530)
         assert (never_row["StatusName"], never_row["Retries"]) == ("Failed", 1)
-        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "rejected for good"
+        assert await bus.core.worker.maintenance.start_retry_rounds() == 0, "a rejected event must not be retried"
     assert rejected == [2]
     assert [info.error for info in failed] == ["Reject-->no such order"]
 
@@ -367,7 +368,7 @@ async def test_errors_configured_as_final_fail_at_once(make_bus: MakeBus) -> Non
     async with bus:
         await bus.publish_many([("hopeless", 1), ("other", 2), ("again", 3)])
         await bus.drain()
-        assert {each["StatusName"] for each in await rows(bus, "received")} == {"Failed"}
+        assert {each["StatusName"] for each in await read_rows(bus, "received")} == {"Failed"}
     assert sorted(calls) == ["KeyError", "LookupError", "OSError", "OSError"]
 
 
@@ -381,14 +382,14 @@ async def test_modern_profile_retries_three_times_at_once_then_once_a_minute(
         await bus.publish("order.created", 1)
         await bus.drain()
         assert tried(bus, "send") == 3
-        published, [queued] = await row(bus, "published"), await rows(bus, "queue")
+        published, [queued] = await read_row(bus, "published"), await read_rows(bus, "queue")
         assert published["Retries"] == 3
         assert timedelta(seconds=59) < queued["NextAt"] - published["Added"] < timedelta(seconds=90)
         for attempt in range(4, 51):
             bus.advance(61)
             await eventually(lambda: tried(bus, "send") == attempt)  # noqa: B023
         await eventually(lambda: failed)
-        assert (await row(bus, "published"))["Retries"] == 50
+        assert (await read_row(bus, "published"))["Retries"] == 50
     assert len(failed) == 1
 
 
@@ -404,13 +405,13 @@ async def test_circuit_breaker_keeps_attempts_while_the_broker_is_unreachable(
             await eventually(lambda: [each.status.value for each in changes].count("Scheduled") > probe)  # noqa: B023
             bus.advance(1.5)
         await bus.drain()
-        published = await row(bus, "published")
+        published = await read_row(bus, "published")
         assert (published["StatusName"], published["Retries"]) == ("Scheduled", 0)
         assert tried(bus, "send") == 0
         broker.down = False
         bus.advance(1.5)
         await bus.drain()
-        assert (await row(bus, "published"))["StatusName"] == "Successed"
+        assert (await read_row(bus, "published"))["StatusName"] == "Successed"
 
 
 async def test_failing_on_failed_hook_is_counted_and_changes_nothing(make_bus: MakeBus) -> None:
@@ -422,7 +423,7 @@ async def test_failing_on_failed_hook_is_counted_and_changes_nothing(make_bus: M
     async with bus:
         await bus.publish("order.created", 1)
         await bus.drain()
-        assert (await row(bus, "received"))["StatusName"] == "Failed"
+        assert (await read_row(bus, "received"))["StatusName"] == "Failed"
     assert bus.core.context.probe.totals["bus_callback_errors_total"] == 1
 
 
@@ -449,7 +450,7 @@ async def test_error_with_an_unstorable_text_is_a_normal_failed_attempt(make_bus
     async with bus:
         await bus.publish_many([("odd", which) for which in texts])
         await bus.drain()
-        received = await rows(bus, "received")
+        received = await read_rows(bus, "received")
         assert {(each["StatusName"], each["Retries"]) for each in received} == {("Failed", 2)}
         assert all("-->" in each["LastError"] for each in received)
 
@@ -477,12 +478,12 @@ async def test_messages_of_a_dead_worker_are_taken_over_when_its_lease_ends(
     async with bus:
         bus.advance(55)
         await asyncio.gather(bus.core.worker.relay.step(), bus.core.worker.relay.step())
-        assert broker.sent == [], "its lease has not ended"
-        [queued] = await rows(bus, "queue")
+        assert broker.sent == [], "its lease has not expired"
+        [queued] = await read_rows(bus, "queue")
         assert (queued["LockedBy"], queued["LockToken"], queued["Crashes"]) == ("somebody/1", 1, 0)
         bus.advance(10)
         await bus.drain()
-        published = await row(bus, "published")
+        published = await read_row(bus, "published")
     assert (published["StatusName"], published["Retries"]) == ("Successed", 0)
     assert [envelope.id for envelope in broker.sent] == [str(number)]
 
@@ -498,8 +499,8 @@ async def test_message_that_loses_five_workers_is_failed(make_bus: MakeBus, brok
     sides = ((PUBLISHED_SIDE, "", "published"), (RECEIVED_SIDE, "billing.v1", "received"))
     await bus.prepare()
     for side, group, table in sides:  # open again, with four lost workers
-        await change(bus, f'UPDATE {{{table}}} SET "StatusName" = ?, "ExpiresAt" = NULL', "Processing")
-        await change(
+        await run_statement(bus, f'UPDATE {{{table}}} SET "StatusName" = ?, "ExpiresAt" = NULL', "Processing")
+        await run_statement(
             bus,
             'INSERT INTO {queue} ("MessageType", "MessageId", "Group", "NextAt", "LockedBy", "Crashes")'
             f' SELECT ?, "Id", ?, {bus.core.context.sql.now}, ?, 4 FROM {{{table}}}',
@@ -508,12 +509,12 @@ async def test_message_that_loses_five_workers_is_failed(make_bus: MakeBus, brok
     async with bus:
         await bus.drain()
         for _, _, table in sides:
-            lost = await row(bus, table)
+            lost = await read_row(bus, table)
             assert (lost["StatusName"], lost["Retries"]) == ("Failed", 0)
             assert "worker lost" in lost["LastError"]
             assert lost["ExpiresAt"] - lost["Added"] == timedelta(days=15)
         assert await bus.core.worker.maintenance.start_retry_rounds() == 0
-        assert await rows(bus, "queue") == []
+        assert await read_rows(bus, "queue") == []
     assert handled == [1]
     assert len(broker.sent) == 1
     assert sorted(info.side for info in failed) == ["published", "received"]
@@ -522,7 +523,7 @@ async def test_message_that_loses_five_workers_is_failed(make_bus: MakeBus, brok
 async def test_graceful_stop_releases_messages_not_started_or_not_finished(make_bus: MakeBus) -> None:
     bus = make_bus(stop_timeout_s=0.05, concurrency=1)
     await bus.prepare()
-    await make_effects(bus)
+    await create_effects_table(bus)
     began = asyncio.Event()
 
     @bus.subscribe("order.created")
@@ -537,12 +538,12 @@ async def test_graceful_stop_releases_messages_not_started_or_not_finished(make_
         await began.wait()
         await eventually(lambda: len(bus.core.worker.executors["cap.queue.shop.v1"]._held) > 1)
     await bus.prepare()
-    received = await rows(bus, "received")
+    received = await read_rows(bus, "received")
     assert {(each["StatusName"], each["Retries"]) for each in received} == {("Scheduled", 0)}
-    queued = [each for each in await rows(bus, "queue") if each["MessageType"] == RECEIVED_SIDE]
+    queued = [each for each in await read_rows(bus, "queue") if each["MessageType"] == RECEIVED_SIDE]
     assert len(queued) == len(received) == 4
     assert {(each["LockedBy"], each["Crashes"]) for each in queued} == {(None, 0)}
-    assert await effects(bus) == []
+    assert await read_effects(bus) == []
 
 
 async def test_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBus) -> None:
@@ -562,7 +563,7 @@ async def test_stop_waits_for_a_handler_that_ends_in_time(make_bus: MakeBus) -> 
     may_end.set()
     await stopping
     await bus.prepare()
-    assert (await row(bus, "received"))["StatusName"] == "Successed"
+    assert (await read_row(bus, "received"))["StatusName"] == "Successed"
 
 
 async def test_stop_at_any_moment_leaves_no_claims(make_bus: MakeBus) -> None:
@@ -576,13 +577,13 @@ async def test_stop_at_any_moment_leaves_no_claims(make_bus: MakeBus) -> None:
             await asyncio.sleep(0)
         await bus.stop()
         await bus.prepare()
-        assert [each["LockedBy"] for each in await rows(bus, "queue") if each["LockedBy"]] == []
+        assert [each["LockedBy"] for each in await read_rows(bus, "queue") if each["LockedBy"]] == []
     bus = make_bus()
     bus.subscriptions.add("order.created", handled.append)
     async with bus:
         await bus.drain()
-        assert await rows(bus, "queue") == []
-        assert {each["StatusName"] for each in await rows(bus, "received")} == {"Successed"}
+        assert await read_rows(bus, "queue") == []
+        assert {each["StatusName"] for each in await read_rows(bus, "received")} == {"Successed"}
     assert sorted(set(handled)) == list(range(60))
 
 
@@ -592,7 +593,7 @@ async def test_relay_sends_nothing_after_half_its_lease(make_bus: MakeBus, broke
         works = await bus.core.worker.relay._claim()
         await bus.core.worker.relay._send_batch(works, claimed_at=-1e9)
         assert broker.sent == []
-        published, [queued] = await row(bus, "published"), await rows(bus, "queue")
+        published, [queued] = await read_row(bus, "published"), await read_rows(bus, "queue")
         assert (published["StatusName"], published["Retries"]) == ("Scheduled", 0)
         assert (queued["LockedBy"], queued["LockToken"]) == (None, 1)
 
@@ -622,17 +623,17 @@ async def test_only_unsent_messages_can_be_cancelled(make_bus: MakeBus, broker: 
         await bus.drain()
         with pytest.raises(IllegalTransition):
             await bus.operations.cancel(delayed, sent)
-        assert (await row(bus, "published", delayed))["StatusName"] == "Delayed", "all of them or none"
+        assert (await read_row(bus, "published", delayed))["StatusName"] == "Delayed", "either all rows change or none"
         await bus.operations.cancel(delayed)
-        cancelled = await row(bus, "published", delayed)
+        cancelled = await read_row(bus, "published", delayed)
         assert cancelled["StatusName"] == "Cancelled"
         assert timedelta(days=1) <= cancelled["ExpiresAt"] - cancelled["Added"] < timedelta(days=1, minutes=1)
-        assert await rows(bus, "queue") == []
+        assert await read_rows(bus, "queue") == []
         bus.advance(601)
         await bus.drain()
         bus.advance(2 * 86_400)
         await bus.core.worker.maintenance.delete_expired()
-        assert await counts(bus) == (0, 0, 0)
+        assert await count_rows(bus) == (0, 0, 0)
     assert [envelope.id for envelope in broker.sent] == [str(sent)]
 
 
@@ -653,7 +654,7 @@ async def test_every_state_change_is_allowed_by_the_state_table(make_bus: MakeBu
         stored = {
             (side, each["Id"]): each["StatusName"]
             for side in ("published", "received")
-            for each in await rows(bus, side)
+            for each in await read_rows(bus, side)
         }
     last: dict[tuple[str, int], EventStatus] = {}
     for side, number, status in changes:
@@ -684,7 +685,7 @@ async def test_queue_rows_exist_only_for_unfinished_messages(make_bus: MakeBus) 
     async with bus:
         await bus.publish_many([("order.created", n) for n in range(40)])
         await bus.drain()
-        assert await counts(bus) == (40, 40, 0)
+        assert await count_rows(bus) == (40, 40, 0)
     assert odd == []
 
 
@@ -698,6 +699,6 @@ def tried(bus: EventBus, place: str) -> int:
 
 async def advance_to_next(bus: EventBus) -> None:
     """Advance the clock until the only open message is due; not while a worker holds it."""
-    for queued in await rows(bus, "queue"):
+    for queued in await read_rows(bus, "queue"):
         if queued["LockedBy"] is None:
             bus.advance(max(0.0, (queued["NextAt"] - bus.core.context.now()).total_seconds()) + 0.01)

@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.bus_tables import change, counts, row, rows, set_time, shape, table_names
-from tests.support.waiting import eventually
+from tests.support.bus_tables import (
+    count_rows,
+    describe_tables,
+    list_tables,
+    read_row,
+    read_rows,
+    run_statement,
+    set_time,
+)
+from tests.support.wait import eventually
 
 from sparrow.bus import Event, EventStatus, Reject
 from sparrow.bus.aio import EventBus
@@ -45,13 +53,13 @@ class AtOnce(random.Random):
 
 async def test_first_start_makes_exactly_the_tables_and_a_second_one_changes_nothing(make_bus: MakeBus) -> None:
     async with make_bus(runs_relay=False, runs_handlers=False) as first:
-        assert await table_names(first) == MESSAGE_TABLES | HELPER_TABLES
+        assert await list_tables(first) == MESSAGE_TABLES | HELPER_TABLES
         await first.publish("order.created", {"n": 1})
-        before, kept = await shape(first), await rows(first, "published")
+        before, kept = await describe_tables(first), await read_rows(first, "published")
     async with make_bus(runs_relay=False, runs_handlers=False) as second:
-        assert await table_names(second) == MESSAGE_TABLES | HELPER_TABLES
-        assert await shape(second) == before
-        assert await rows(second, "published") == kept
+        assert await list_tables(second) == MESSAGE_TABLES | HELPER_TABLES
+        assert await describe_tables(second) == before
+        assert await read_rows(second, "published") == kept
 
 
 async def test_eight_threads_starting_together_all_succeed(make_bus: MakeBus) -> None:
@@ -64,7 +72,7 @@ async def test_eight_threads_starting_together_all_succeed(make_bus: MakeBus) ->
 
     with ThreadPoolExecutor(len(buses)) as threads:
         await asyncio.gather(*(asyncio.wrap_future(threads.submit(start, bus)) for bus in buses))
-    assert await table_names(buses[0]) == MESSAGE_TABLES | HELPER_TABLES
+    assert await list_tables(buses[0]) == MESSAGE_TABLES | HELPER_TABLES
 
 
 STARTING = """
@@ -95,11 +103,11 @@ async def test_two_processes_starting_together_both_succeed(database_url: str, m
         return [out for out, _ in ends]
 
     assert await asyncio.to_thread(start_both) == ["started\n", "started\n"]
-    assert await table_names(make_bus()) == MESSAGE_TABLES | HELPER_TABLES
+    assert await list_tables(make_bus()) == MESSAGE_TABLES | HELPER_TABLES
 
 
 async def test_table_names_are_unique_ignoring_case(bus: EventBus) -> None:
-    names = [name.lower() for name in await table_names(bus)]
+    names = [name.lower() for name in await list_tables(bus)]
     assert [names.count(wanted) for wanted in ("cap.published", "cap.received", "cap.queue")] == [1, 1, 1]
 
 
@@ -110,8 +118,8 @@ async def test_schema_or_prefix_applies_to_all_tables(make_bus: MakeBus) -> None
     async with bus:
         await bus.publish("order.created", 7)
         await bus.drain()
-        names = {name.partition(".")[2] for name in await table_names(bus)}
-        assert {name.partition(".")[0] for name in await table_names(bus)} == {"Shop x"}
+        names = {name.partition(".")[2] for name in await list_tables(bus)}
+        assert {name.partition(".")[0] for name in await list_tables(bus)} == {"Shop x"}
     assert names == {"published", "received", "queue", "inbox", "lock", "schema_version"}
     assert handled == [7]
 
@@ -121,7 +129,7 @@ async def test_several_buses_share_a_database_without_mixing_messages(make_bus: 
     await one.prepare()
     await two.prepare()
     await one.publish("order.created")
-    assert (await counts(one), await counts(two)) == ((1, 0, 1), (0, 0, 0))
+    assert (await count_rows(one), await count_rows(two)) == ((1, 0, 1), (0, 0, 0))
 
 
 async def test_schema_or_prefix_with_quotes_is_refused(make_bus: MakeBus) -> None:
@@ -142,18 +150,18 @@ async def test_exported_ddl_makes_the_same_tables_as_a_start(make_bus: MakeBus) 
         for statement in filter(None, map(str.strip, statements)):
             await exported.database.run(lambda db, text=statement: db.exec_driver_sql(text).close())
     await exported.prepare()
-    assert await shape(exported) == await shape(started)
+    assert await describe_tables(exported) == await describe_tables(started)
 
 
 async def test_start_without_create_tables_makes_nothing(make_bus: MakeBus) -> None:
     bus = make_bus(create_tables=False)
     with pytest.raises(TablesMissing, match="sparrow bus ddl"):
         await bus.start()
-    assert await table_names(bus) == set()
+    assert await list_tables(bus) == set()
 
 
 async def test_metadata_lists_the_existing_columns(bus: EventBus) -> None:
-    there = {table: [column[0] for column in found["columns"]] for table, found in (await shape(bus)).items()}
+    there = {table: [column[0] for column in found["columns"]] for table, found in (await describe_tables(bus)).items()}
     translated_errors = {
         table.name.rpartition(".")[2]: [each.name for each in table.columns] for table in bus.metadata().tables.values()
     }
@@ -165,7 +173,7 @@ async def test_strict_tables_makes_three_tables_that_deliver_once(make_bus: Make
     bus = make_bus(strict_tables=True)
     bus.subscriptions.add("order.created", handled.append)
     async with bus:
-        assert await table_names(bus) == MESSAGE_TABLES
+        assert await list_tables(bus) == MESSAGE_TABLES
         await bus.publish("order.created", 1)
         await bus.drain()
         broker.take([broker.sent[0]])
@@ -175,9 +183,9 @@ async def test_strict_tables_makes_three_tables_that_deliver_once(make_bus: Make
         await bus.core.worker.maintenance.delete_expired()
         await bus.core.worker.maintenance.repair_orphans()
         assert sorted(handled) == [1, 2]
-        assert await counts(bus) == (2, 2, 0)
+        assert await count_rows(bus) == (2, 2, 0)
     async with make_bus(strict_tables=True) as again:
-        assert await table_names(again) == MESSAGE_TABLES
+        assert await list_tables(again) == MESSAGE_TABLES
 
 
 # -- contents --------------------------------------------------------------------------------------------------------
@@ -191,8 +199,8 @@ async def test_status_is_a_known_word_and_never_null(make_bus: MakeBus, broker) 
         await bus.publish_many([("good", 1), ("bad", 2)])
         await bus.publish("good", 3, delay=600)
         await bus.drain()
-        found = await rows(bus, "published") + await rows(bus, "received")
-        tables = await shape(bus)
+        found = await read_rows(bus, "published") + await read_rows(bus, "received")
+        tables = await describe_tables(bus)
     assert {each["StatusName"] for each in found} == {"Successed", "Failed", "Delayed"}
     for table in ("published", "received"):
         [nullable] = [column[2] for column in tables[table]["columns"] if column[0] == "StatusName"]
@@ -208,7 +216,7 @@ async def test_five_states_have_the_required_spelling(make_bus: MakeBus) -> None
     async with make_bus(succeeded_spelling="Succeeded") as bus:
         await bus.publish("order.created")
         await bus.drain()
-        assert (await row(bus, "published"))["StatusName"] == "Succeeded"
+        assert (await read_row(bus, "published"))["StatusName"] == "Succeeded"
 
 
 async def test_body_at_the_broker_is_utf8_json_and_the_document_round_trip_is_lossless(
@@ -228,10 +236,10 @@ async def test_body_at_the_broker_is_utf8_json_and_the_document_round_trip_is_lo
 async def test_ids_are_unique_integers_and_text_in_json(bus: EventBus) -> None:
     numbers = await bus.publish_many([("order.created", n) for n in range(50)])
     numbers.append(await bus.publish("order.created"))
-    stored = [each["Id"] for each in await rows(bus, "published")]
+    stored = [each["Id"] for each in await read_rows(bus, "published")]
     assert stored == sorted(set(numbers))
     assert all(type(number) is int and 0 < number < 2**63 for number in numbers)
-    assert decode_content((await rows(bus, "published"))[0]["Content"])[0]["cap-msg-id"] == str(stored[0])
+    assert decode_content((await read_rows(bus, "published"))[0]["Content"])[0]["cap-msg-id"] == str(stored[0])
 
 
 async def test_name_is_the_topic_with_the_prefix(make_bus: MakeBus, broker) -> None:
@@ -245,7 +253,11 @@ async def test_name_is_the_topic_with_the_prefix(make_bus: MakeBus, broker) -> N
     async with bus:
         await bus.publish("order.created")
         await bus.drain()
-        assert (await row(bus, "published"))["Name"] == (await row(bus, "received"))["Name"] == "eu.order.created"
+        assert (
+            (await read_row(bus, "published"))["Name"]
+            == (await read_row(bus, "received"))["Name"]
+            == "eu.order.created"
+        )
     assert [envelope.name for envelope in broker.sent] == handled == ["eu.order.created"]
 
 
@@ -258,7 +270,7 @@ async def test_content_is_json_text_and_keeps_every_character(make_bus: MakeBus)
         await bus.publish("order.created", payload, headers={"grüße": "世界 🐦 % ?"})
         await bus.publish_many([("order.created", payload)])
         await bus.drain()
-        contents = [each["Content"] for each in await rows(bus, "published") + await rows(bus, "received")]
+        contents = [each["Content"] for each in await read_rows(bus, "published") + await read_rows(bus, "received")]
     assert all(isinstance(content, str) for content in contents)
     assert decode_content(contents[0])[0]["grüße"] == "世界 🐦 % ?"
     assert handled == [payload, payload]
@@ -275,7 +287,7 @@ async def test_received_rows_and_events_have_their_group(make_bus: MakeBus) -> N
     async with bus:
         await bus.publish("order.created")
         await bus.drain()
-        assert (await row(bus, "received"))["Group"] == "billing.v1"
+        assert (await read_row(bus, "received"))["Group"] == "billing.v1"
     assert events[0].group == events[0].headers.group == "billing.v1"
 
 
@@ -286,12 +298,12 @@ async def test_added_is_database_time_in_utc_and_retries_do_not_change_it(make_b
         before = datetime.now(UTC)
         await bus.publish("order.created")
         await bus.drain()
-        first = [(await row(bus, table))["Added"] for table in ("published", "received")]
+        first = [(await read_row(bus, table))["Added"] for table in ("published", "received")]
         bus.advance(100)
         await bus.drain()
-        received = await row(bus, "received")
+        received = await read_row(bus, "received")
         assert received["Retries"] >= 2
-        assert [(await row(bus, table))["Added"] for table in ("published", "received")] == first
+        assert [(await read_row(bus, table))["Added"] for table in ("published", "received")] == first
     # The clock of SQLite has milliseconds, rounded down.
     assert all(before - timedelta(milliseconds=1) <= added <= datetime.now(UTC) for added in first)
 
@@ -302,11 +314,11 @@ async def test_expiry_is_null_while_open_then_one_day_or_fifteen(make_bus: MakeB
     bus.subscriptions.add("bad", refusing)
     await bus.prepare()
     open_one = await bus.publish("good")
-    assert (await row(bus, "published", open_one))["ExpiresAt"] is None
+    assert (await read_row(bus, "published", open_one))["ExpiresAt"] is None
     async with bus:
         await bus.publish("bad")
         await bus.drain()
-        published, received = await rows(bus, "published"), await rows(bus, "received")
+        published, received = await read_rows(bus, "published"), await read_rows(bus, "received")
     for each in published + received:
         if each["StatusName"] == "Successed":
             assert timedelta(days=1) <= each["ExpiresAt"] - each["Added"] < timedelta(days=1, seconds=60)
@@ -316,7 +328,9 @@ async def test_expiry_is_null_while_open_then_one_day_or_fifteen(make_bus: MakeB
 
 
 async def test_only_received_has_a_group_and_columns_are_in_the_order_of_cap(bus: EventBus, make_bus: MakeBus) -> None:
-    tables = {table: [column[0] for column in found["columns"]] for table, found in (await shape(bus)).items()}
+    tables = {
+        table: [column[0] for column in found["columns"]] for table, found in (await describe_tables(bus)).items()
+    }
     assert tables["published"][:8] == CAP_ORDER
     assert tables["received"][:9] == [*CAP_ORDER[:3], "Group", *CAP_ORDER[3:]]
     assert "Group" not in tables["published"]
@@ -346,10 +360,10 @@ async def test_cleanup_runs_at_the_start_and_every_hour(make_bus: MakeBus) -> No
         await bus.publish("order.created", hour)
         await bus.drain()
         for table in ("published", "received"):
-            await change(bus, f'UPDATE {{{table}}} SET "ExpiresAt" = "Added" WHERE "Name" = ?', "order.created")
+            await run_statement(bus, f'UPDATE {{{table}}} SET "ExpiresAt" = "Added" WHERE "Name" = ?', "order.created")
         number = await bus.publish("nobody", hour)
         await bus.drain()
-        await change(bus, 'UPDATE {published} SET "StatusName" = ? WHERE "Id" = ?', "Failed", number)
+        await run_statement(bus, 'UPDATE {published} SET "StatusName" = ? WHERE "Id" = ?', "Failed", number)
 
     async with bus:
         await eventually(lambda: "bus_cleaner_rows_total" in totals)
@@ -360,7 +374,7 @@ async def test_cleanup_runs_at_the_start_and_every_hour(make_bus: MakeBus) -> No
             assert totals["bus_cleaner_rows_total"] == 2 * (hour - 1)
             bus.advance(10.0)
             await eventually(lambda: totals["bus_cleaner_rows_total"] == 2 * hour)  # noqa: B023
-        assert await rows(bus, "received") == []
+        assert await read_rows(bus, "received") == []
     assert handled == [1, 2]
 
 
@@ -377,7 +391,7 @@ async def test_only_expired_rows_are_deleted_in_any_state(make_bus: MakeBus) -> 
                     await set_time(bus, table, "ExpiresAt", moment, number)
                     (gone if moment is not None and moment < now else kept).append((table, number))
         assert await bus.core.worker.maintenance.delete_expired() == len(gone) == 2 * len(EventStatus)
-        left = [(table, each["Id"]) for table in ("published", "received") for each in await rows(bus, table)]
+        left = [(table, each["Id"]) for table in ("published", "received") for each in await read_rows(bus, table)]
         assert sorted(left) == sorted(kept)
 
 
@@ -390,13 +404,13 @@ async def test_inbox_keys_are_kept_days_longer_than_their_messages(make_bus: Mak
         await bus.drain()
         bus.advance(2 * 86_400)
         await bus.core.worker.maintenance.delete_expired()
-        assert await counts(bus) == (0, 0, 0)
-        assert len(await rows(bus, "inbox")) == 1
+        assert await count_rows(bus) == (0, 0, 0)
+        assert len(await read_rows(bus, "inbox")) == 1
         broker.take([broker.sent[0]])
         await eventually(lambda: bus.core.context.probe.totals["bus_duplicates_total"] == 1)
         bus.advance(6 * 86_400)
         await bus.core.worker.maintenance.delete_expired()
-        assert await rows(bus, "inbox") == []
+        assert await read_rows(bus, "inbox") == []
     assert handled == [1]
 
 
@@ -420,7 +434,7 @@ async def test_deleted_rows_are_archived_first(make_bus: MakeBus, tmp_path: Path
     async with bus:
         number = await bus.publish("order.created", {"text": "ü"}, key="7")
         await bus.drain()
-        stored_row = await row(bus, "published")
+        stored_row = await read_row(bus, "published")
         bus.advance(2 * 86_400)
         assert await bus.core.worker.maintenance.delete_expired() == 2
     [file] = (tmp_path / "archive" / "published").glob("day=*/*.parquet")
@@ -439,11 +453,11 @@ async def test_missing_queue_rows_are_restored_and_orphans_deleted(make_bus: Mak
     async with make_bus(runs_relay=False, runs_handlers=False) as bus:
         lost = await bus.publish("order.created", 1)
         stray = await bus.publish("order.created", 2)
-        await change(bus, 'DELETE FROM {queue} WHERE "MessageId" = ?', lost)
-        await change(bus, 'DELETE FROM {published} WHERE "Id" = ?', stray)
+        await run_statement(bus, 'DELETE FROM {queue} WHERE "MessageId" = ?', lost)
+        await run_statement(bus, 'DELETE FROM {published} WHERE "Id" = ?', stray)
         bus.advance(301.0)
         assert await bus.core.worker.maintenance.repair_orphans() == (1, 1)
-        assert [each["MessageId"] for each in await rows(bus, "queue")] == [lost]
+        assert [each["MessageId"] for each in await read_rows(bus, "queue")] == [lost]
         assert await bus.core.worker.maintenance.repair_orphans() == (0, 0)
 
 
@@ -465,7 +479,7 @@ async def stored(bus: EventBus, table: str, status: str) -> int:
     if table == "received":
         columns, values = f'{columns}, "Group", "MsgId"', [*values, "billing.v1", str(number)]
     marks = ", ".join("?" * len(values))
-    await change(
+    await run_statement(
         bus, f'INSERT INTO {{{table}}} ({columns}, "Added") VALUES ({marks}, {bus.core.context.sql.now})', *values
     )
     return number

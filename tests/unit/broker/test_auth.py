@@ -79,7 +79,7 @@ def test_a_wrong_signature_is_refused_for_every_token(guard):
         ext = headers.write(sign(None, b"", Credentials(name, "wrong")))
         said = refused(guard, RemotingCommand(RequestCode.HEART_BEAT, ext=ext))
         assert "signature" in said
-        assert "revoked" not in said, "that is told to its owner only"
+        assert "revoked" not in said, "only the owner may learn that the token is revoked"
 
 
 def test_a_revoked_token_is_refused(guard):

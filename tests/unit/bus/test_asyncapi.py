@@ -120,7 +120,7 @@ def test_all_references_resolve_and_the_document_is_json() -> None:
     bus.subscriptions.add("b.*", lambda order: None, group="b")
     bus.subscriptions.add("b._one_", lambda order: None, group="b")
     document = asyncapi(bus, publishes={"x": list[Order], "y": Shipped, "z": int, "w": Any, "v": dict[str, Line]})
-    assert len(document["channels"]) == 8, "two topics may not share a channel because their keys look alike"
+    assert len(document["channels"]) == 8, "topics with similar keys must have separate channels"
     found = list(references(document))
     assert len(found) > 20
     for reference in found:
@@ -133,7 +133,7 @@ def test_schema_names_are_the_wire_names() -> None:
     document = asyncapi(bus, publishes={"order": Order, "paid": Paid, "shipped": Shipped})
     schemas = document["components"]["schemas"]
     assert set(schemas["Order"]["properties"]) == set(schemas["Order"]["required"]) == {"OrderId", "Lines"}
-    assert set(schemas["Line"]["properties"]) == {"itemNumber", "Note"}, "a name of its own is kept"
+    assert set(schemas["Line"]["properties"]) == {"itemNumber", "Note"}, "an explicit name must be kept"
     assert set(schemas["Paid"]["properties"]) == {"OrderId", "Amount", "After"}
     assert schemas["Paid"]["properties"]["Amount"]["type"] == "number"
     assert set(schemas["Shipped"]["properties"]) == {"OrderId", "By"}

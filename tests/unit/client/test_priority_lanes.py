@@ -56,7 +56,7 @@ def test_a_batch_is_full_or_takes_all_messages_and_lanes_keep_their_order(waitin
     taken = lanes.take(batch, now_ms)
     assert len(taken) == min(batch, sum(waiting))
     assert len(lanes) == sum(waiting) - len(taken)
-    assert taken == sorted(taken), "by priority, then as they came"
+    assert taken == sorted(taken), "messages must come by priority, then in order of arrival"
 
 
 @given(waiting=counts, batch=st.integers(1, 40), now_ms=st.sampled_from([0, AGED_MS]))

@@ -4,9 +4,9 @@ import asyncio
 import gc
 
 import pytest
-from tests.support.platforms import channel_to
-from tests.support.waiting import eventually
-from tests.support.wires import LOOPBACK, listening, wire_to
+from tests.support.platforms import open_channel
+from tests.support.raw_connection import LOOPBACK, open_raw_connection, running_listener
+from tests.support.wait import eventually
 
 from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
 from sparrow.net import channel as channels
@@ -43,13 +43,13 @@ def echo():
 
 @pytest.fixture
 async def server(echo):
-    async with listening(echo) as running:
+    async with running_listener(echo) as running:
         yield running
 
 
 @pytest.fixture
 async def channel(server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         yield channel
 
 
@@ -57,7 +57,7 @@ async def channel(server):
 
 
 async def test_a_thousand_requests_in_one_write_are_all_answered(server):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         wire.write(*(RemotingCommand(ECHO, opaque, body=b"%d" % opaque) for opaque in range(1000)))
         answers = await wire.read(1000)
     assert [(one.opaque, one.body) for one in answers] == [(opaque, b"%d" % opaque) for opaque in range(1000)]
@@ -65,8 +65,8 @@ async def test_a_thousand_requests_in_one_write_are_all_answered(server):
 
 
 async def test_responses_of_one_loop_iteration_are_sent_in_one_write(server):
-    async with wire_to(server.address) as wire:
-        await wire.ask(RemotingCommand(ECHO))
+    async with open_raw_connection(server.address) as wire:
+        await wire.request(RemotingCommand(ECHO))
         (peer,) = server.channels
         written = []
         write = peer._transport.write
@@ -129,7 +129,7 @@ async def test_a_header_round_trips(echo, channel):
 
 async def test_both_ends_may_send_requests_at_the_same_time(echo, server):
     mine = Echo()
-    async with channel_to(server.address, mine) as channel:
+    async with open_channel(server.address, mine) as channel:
         await channel.request(ECHO)
         (peer,) = server.channels
         back, forth = peer.request(ECHO, body=b"to the client"), channel.request(ECHO, body=b"to the server")
@@ -267,7 +267,7 @@ async def test_data_written_before_closing_still_arrives(echo, server):
 
 
 async def test_a_refused_connection_raises_connection_lost_with_the_address():
-    async with listening(Echo()) as gone:
+    async with running_listener(Echo()) as gone:
         address = gone.address
     with pytest.raises(ConnectionLost) as lost:
         await connect(address)
@@ -297,7 +297,7 @@ async def test_a_client_closes_the_connection_of_a_peer_that_breaks_the_protocol
 
 async def test_the_server_stops_reading_from_a_peer_that_does_not_read(server):
     body, count = b"x" * 10_000, 2000  # 20 MB of responses; all buffers together hold less
-    async with wire_to(server.address, receive_bytes=1 << 14) as wire:
+    async with open_raw_connection(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(count):
             wire.write(RemotingCommand(ECHO, opaque, body=body))
         await eventually(lambda: server.channels)
@@ -325,7 +325,10 @@ async def _until_still(peer):
 
 
 async def test_a_peer_that_does_not_read_does_not_block_others(server):
-    async with wire_to(server.address, receive_bytes=1 << 14) as wire, channel_to(server.address) as other:
+    async with (
+        open_raw_connection(server.address, receive_bytes=1 << 14) as wire,
+        open_channel(server.address) as other,
+    ):
         for opaque in range(2000):
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: any(peer.is_blocked for peer in server.channels))
@@ -333,7 +336,7 @@ async def test_a_peer_that_does_not_read_does_not_block_others(server):
 
 
 async def test_writable_waits_while_the_peer_does_not_read(echo, server):
-    async with wire_to(server.address, receive_bytes=1 << 14) as wire:
+    async with open_raw_connection(server.address, receive_bytes=1 << 14) as wire:
         wire.write(RemotingCommand(MUTE))
         await eventually(lambda: echo.kept)
         peer = echo.kept[0][1]
@@ -349,7 +352,7 @@ async def test_writable_waits_while_the_peer_does_not_read(echo, server):
 
 
 async def test_closing_ends_a_waiting_writable_call(echo, server):
-    async with wire_to(server.address, receive_bytes=1 << 14) as wire:
+    async with open_raw_connection(server.address, receive_bytes=1 << 14) as wire:
         wire.write(RemotingCommand(MUTE))
         await eventually(lambda: echo.kept)
         peer = echo.kept[0][1]

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from tests.support.platforms import channel_to
-from tests.support.waiting import eventually
-from tests.support.wires import listening, wire_to
+from tests.support.platforms import open_channel
+from tests.support.raw_connection import open_raw_connection, running_listener
+from tests.support.wait import eventually
 
 from sparrow.model.errors import ConnectionLost, NotPermitted, RequestTimeout, UnknownTopic
 from sparrow.net import HandlerResponse, RequestDispatcher
@@ -102,19 +102,19 @@ async def serving(context):
 
 @pytest.fixture
 async def server(serving):
-    async with listening(serving) as running:
+    async with running_listener(serving) as running:
         yield running
 
 
 @pytest.fixture
 async def channel(server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         yield channel
 
 
 @pytest.fixture
 async def wire(server):
-    async with wire_to(server.address) as wire:
+    async with open_raw_connection(server.address) as wire:
         yield wire
 
 
@@ -140,14 +140,14 @@ async def test_a_plain_handler_responds_at_once_or_with_a_future(context, channe
 
 
 async def test_a_response_has_the_opaque_the_response_flag_and_the_advertised_version(wire):
-    answered = await wire.ask(RemotingCommand(QUICK, -5, 0, Language.GO, 317))
+    answered = await wire.request(RemotingCommand(QUICK, -5, 0, Language.GO, 317))
     assert (answered.opaque, answered.flag, answered.version) == (-5, RESPONSE_FLAG, ADVERTISED_VERSION)
 
 
 @pytest.mark.parametrize("code", [PLAIN, QUICK, 9999, BROKEN])
 async def test_a_response_uses_the_serialization_of_its_request(wire, code):
     for serialization in (Serialization.BINARY, Serialization.JSON):
-        answered = await wire.ask(RemotingCommand(code, 3, serialization=serialization))
+        answered = await wire.request(RemotingCommand(code, 3, serialization=serialization))
         assert answered.serialization is serialization
 
 
@@ -195,8 +195,8 @@ async def test_one_way_requests_get_no_response(context, wire, code):
     context.gate.set()
     wire.write(RemotingCommand(code, 1, ONE_WAY_FLAG), RemotingCommand(code, 2, ONE_WAY_FLAG))
     # Handlers run in the order of their requests: a response to a one-way request would arrive before this one.
-    assert (await wire.ask(RemotingCommand(LISTING, 3, body=b"{}"))).opaque == 3
-    assert (await wire.ask(RemotingCommand(PLAIN, 4))).opaque == 4
+    assert (await wire.request(RemotingCommand(LISTING, 3, body=b"{}"))).opaque == 3
+    assert (await wire.request(RemotingCommand(PLAIN, 4))).opaque == 4
 
 
 # -- both directions --------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ async def test_a_handler_may_send_a_request_to_the_client_on_the_same_connection
         assert command.body == b"and you?"
         channel.write(encode(response_to(command, 0, None, b"well")))
 
-    async with channel_to(server.address, client) as channel:
+    async with open_channel(server.address, client) as channel:
         assert (await channel.request(ASKING)).body == b"you said: well"
 
 
@@ -224,7 +224,7 @@ async def test_both_directions_number_their_requests_independently(wire):
 async def test_a_client_that_disconnects_during_a_server_request_affects_only_that_request(
     server, serving, wire, caplog
 ):
-    async with channel_to(server.address) as other:
+    async with open_channel(server.address) as other:
         wire.write(RemotingCommand(ASKING, 1))
         await wire.read()
         wire.writer.close()
@@ -254,7 +254,7 @@ async def test_a_peer_with_too_many_requests_in_progress_gets_system_busy(contex
             2,
             True,
         )
-    async with channel_to(server.address) as other:
+    async with open_channel(server.address) as other:
         assert (await other.request(QUICK)).code == 0  # the limit applies to each peer
     context.gate.set()
     assert {(await one).code for one in held} == {0}
@@ -279,10 +279,10 @@ async def test_stop_finishes_requests_in_progress_and_refuses_new_ones(context, 
     stopping = asyncio.ensure_future(serving.stop(grace_s=10))
     await eventually(lambda: serving.is_stopping)
     for code in (QUICK, PLAIN, 9999):
-        refused = await wire.ask(RemotingCommand(code, 2, version=int(RocketMQVersion.V5_3_1)))
+        refused = await wire.request(RemotingCommand(code, 2, version=int(RocketMQVersion.V5_3_1)))
         assert (refused.code, refused.opaque) == (ResponseCode.SERVICE_NOT_AVAILABLE, 2)
         assert refused.remark
-        sent_away = await wire.ask(RemotingCommand(code, 3, version=int(RocketMQVersion.V5_3_1) + 1))
+        sent_away = await wire.request(RemotingCommand(code, 3, version=int(RocketMQVersion.V5_3_1) + 1))
         assert (sent_away.code, sent_away.opaque) == (ResponseCode.GO_AWAY, 3)
     assert not stopping.done()
     context.gate.set()
@@ -294,7 +294,7 @@ async def test_stop_finishes_requests_in_progress_and_refuses_new_ones(context, 
 async def test_stopping_ignores_one_way_requests(context, serving, wire):
     await serving.stop(grace_s=0)
     wire.write(RemotingCommand(QUICK, 1, ONE_WAY_FLAG), RemotingCommand(PLAIN, 2, ONE_WAY_FLAG, version=500))
-    assert (await wire.ask(RemotingCommand(QUICK, 3))).opaque == 3
+    assert (await wire.request(RemotingCommand(QUICK, 3))).opaque == 3
     assert not context.calls
 
 
@@ -315,7 +315,7 @@ async def test_stop_answers_late_requests_before_the_listener_closes_connections
 
 
 async def test_a_request_just_before_the_stop_gets_a_response(serving, server, wire):
-    await wire.ask(RemotingCommand(QUICK))
+    await wire.request(RemotingCommand(QUICK))
     (peer,) = server.channels
     serving(RemotingCommand(QUICK, 77), peer)  # its task is created and has not run yet
     await serving.stop(grace_s=0)
@@ -325,7 +325,7 @@ async def test_a_request_just_before_the_stop_gets_a_response(serving, server, w
 
 
 async def test_timeout_and_lost_connection_raise_different_errors(context, server):
-    async with channel_to(server.address) as channel:
+    async with open_channel(server.address) as channel:
         with pytest.raises(RequestTimeout):
             await channel.request(STUCK, timeout_ms=20)
         held = channel.request(STUCK)

@@ -1,7 +1,7 @@
 """A guard before the handlers: requests that it refuses reach no handler."""
 
 import pytest
-from tests.support.wires import listening, wire_to
+from tests.support.raw_connection import open_raw_connection, running_listener
 
 from sparrow.model.errors import NotPermitted
 from sparrow.net.dispatcher import GuardedRequestDispatcher, HandlerResponse, encode_response
@@ -32,33 +32,35 @@ async def wire(served):
         if command.body == b"broken":
             raise ZeroDivisionError
 
-    async with listening(GuardedRequestDispatcher(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check)) as server:
-        async with wire_to(server.address) as wire:
+    async with running_listener(
+        GuardedRequestDispatcher(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check)
+    ) as server:
+        async with open_raw_connection(server.address) as wire:
             yield wire
 
 
 @pytest.mark.parametrize("code", [AWAITING, PLAIN])
 async def test_an_accepted_request_reaches_its_handler(wire, served, code):
-    answered = await wire.ask(RemotingCommand(code, 1, body=b"right"))
+    answered = await wire.request(RemotingCommand(code, 1, body=b"right"))
     assert (answered.code, answered.body) == (0, b"plain" if code == PLAIN else b"awaiting")
     assert served == [b"right"]
 
 
 @pytest.mark.parametrize("code", [AWAITING, PLAIN, 9999])
 async def test_a_refused_request_reaches_no_handler_and_the_connection_stays_open(wire, served, code):
-    answered = await wire.ask(RemotingCommand(code, 7, body=b"wrong"))
+    answered = await wire.request(RemotingCommand(code, 7, body=b"wrong"))
     assert (answered.code, answered.opaque) == (ResponseCode.NO_PERMISSION, 7)
     assert answered.remark == "this is not permitted: it is a test"
     assert served == []
-    assert (await wire.ask(RemotingCommand(PLAIN, 8, body=b"right"))).code == 0
+    assert (await wire.request(RemotingCommand(PLAIN, 8, body=b"right"))).code == 0
 
 
 async def test_refused_one_way_requests_get_no_response(wire, served):
     wire.write(RemotingCommand(PLAIN, 1, ONE_WAY_FLAG, body=b"wrong"))
-    assert (await wire.ask(RemotingCommand(PLAIN, 2, body=b"right"))).opaque == 2
+    assert (await wire.request(RemotingCommand(PLAIN, 2, body=b"right"))).opaque == 2
     assert served == [b"right"]
 
 
 async def test_a_failing_guard_lets_no_request_pass(wire, served):
-    assert (await wire.ask(RemotingCommand(PLAIN, 1, body=b"broken"))).code == ResponseCode.SYSTEM_ERROR
+    assert (await wire.request(RemotingCommand(PLAIN, 1, body=b"broken"))).code == ResponseCode.SYSTEM_ERROR
     assert served == []

@@ -4,9 +4,9 @@ import asyncio
 import socket
 
 import pytest
-from tests.support.platforms import channel_to
-from tests.support.waiting import eventually
-from tests.support.wires import LOOPBACK, listening, wire_to
+from tests.support.platforms import open_channel
+from tests.support.raw_connection import LOOPBACK, open_raw_connection, running_listener
+from tests.support.wait import eventually
 
 from sparrow.model.errors import ConnectionLost, SettingsError
 from sparrow.net import Address, Listener, connect
@@ -24,18 +24,18 @@ def echo(command, channel):
 
 
 async def test_a_frame_that_announces_too_large_a_size_closes_only_its_connection(caplog):
-    async with listening(echo, frame_bytes_max=1024) as server, channel_to(server.address) as other:
-        async with wire_to(server.address) as wire:
-            assert (await wire.ask(RemotingCommand(ECHO, 1))).opaque == 1
+    async with running_listener(echo, frame_bytes_max=1024) as server, open_channel(server.address) as other:
+        async with open_raw_connection(server.address) as wire:
+            assert (await wire.request(RemotingCommand(ECHO, 1))).opaque == 1
             wire.write((1021).to_bytes(4, "big") + bytes(4))  # 1021 + 4 is one byte too many
-            assert await wire.is_hung_up_on()
+            assert await wire.is_closed_by_peer()
         assert (await other.request(ECHO, body=b"me")).body == b"me"
         await eventually(lambda: len(server.channels) == 1)
     assert "peer broke the protocol" in caplog.text
 
 
 async def test_a_frame_of_the_maximum_size_is_accepted():
-    async with listening(echo, frame_bytes_max=1024) as server, wire_to(server.address) as wire:
+    async with running_listener(echo, frame_bytes_max=1024) as server, open_raw_connection(server.address) as wire:
         empty = encode(RemotingCommand(ECHO, 1))
         exact = encode(RemotingCommand(ECHO, 1, body=b"x" * (1024 - len(empty))))
         assert len(exact) == 1024
@@ -45,16 +45,16 @@ async def test_a_frame_of_the_maximum_size_is_accepted():
 
 async def test_the_size_is_refused_before_the_frame_arrives():
     """The listener neither waits for 2 GiB nor allocates memory for them."""
-    async with listening(echo) as server, wire_to(server.address) as wire:
+    async with running_listener(echo) as server, open_raw_connection(server.address) as wire:
         wire.write(b"\x7f\xff\xff\xff\0\0\0\x10")
-        assert await wire.is_hung_up_on()
+        assert await wire.is_closed_by_peer()
 
 
 async def test_requests_before_invalid_data_get_responses():
-    async with listening(echo) as server, wire_to(server.address) as wire:
+    async with running_listener(echo) as server, open_raw_connection(server.address) as wire:
         wire.write(RemotingCommand(ECHO, 1), RemotingCommand(ECHO, 2), b"\xff" * 8)
         assert [one.opaque for one in await wire.read(2)] == [1, 2]
-        assert await wire.is_hung_up_on()
+        assert await wire.is_closed_by_peer()
 
 
 # -- connection limits ------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ async def test_connections_above_the_limit_are_closed():
 
 
 async def test_an_idle_connection_is_closed_and_an_active_one_is_not():
-    async with listening(echo, idle_timeout_ms=100) as server:
+    async with running_listener(echo, idle_timeout_ms=100) as server:
         silent, talking = await connect(server.address), await connect(server.address)
         while silent.is_open:
             await talking.request(ECHO)
@@ -96,12 +96,15 @@ async def test_an_idle_connection_is_closed_and_an_active_one_is_not():
 
 
 async def test_a_connection_that_never_sends_is_closed():
-    async with listening(echo, idle_timeout_ms=50) as server, wire_to(server.address) as wire:
-        assert await wire.is_hung_up_on()
+    async with running_listener(echo, idle_timeout_ms=50) as server, open_raw_connection(server.address) as wire:
+        assert await wire.is_closed_by_peer()
 
 
 async def test_an_idle_peer_that_does_not_read_is_closed_too():
-    async with listening(echo, idle_timeout_ms=100) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
+    async with (
+        running_listener(echo, idle_timeout_ms=100) as server,
+        open_raw_connection(server.address, receive_bytes=1 << 14) as wire,
+    ):
         for opaque in range(2000):
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: server.channels)
@@ -147,7 +150,7 @@ async def test_a_listener_that_never_started_releases_its_port():
 
 
 async def test_stop_accepting_refuses_new_connections_and_keeps_the_others():
-    async with listening(echo) as server, channel_to(server.address) as channel:
+    async with running_listener(echo) as server, open_channel(server.address) as channel:
         await channel.request(ECHO)
         server.listener.stop_accepting()
         with pytest.raises(ConnectionLost):
@@ -156,19 +159,19 @@ async def test_stop_accepting_refuses_new_connections_and_keeps_the_others():
 
 
 async def test_stop_sends_written_data_before_it_closes_connections():
-    async with listening(echo) as server, wire_to(server.address) as wire:
-        await wire.ask(RemotingCommand(ECHO))
+    async with running_listener(echo) as server, open_raw_connection(server.address) as wire:
+        await wire.request(RemotingCommand(ECHO))
         (peer,) = server.channels
         peer.write(encode(RemotingCommand(ECHO, 9, body=b"y" * 1_000_000)))
         stopping = asyncio.ensure_future(server.listener.stop())
         assert (await wire.read())[0].body == b"y" * 1_000_000
-        assert await wire.is_hung_up_on()
+        assert await wire.is_closed_by_peer()
         await stopping
         assert not server.channels
 
 
 async def test_stop_aborts_connections_of_peers_that_do_not_read():
-    async with listening(echo) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
+    async with running_listener(echo) as server, open_raw_connection(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(1000):
             wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: any(peer.is_blocked for peer in server.channels))

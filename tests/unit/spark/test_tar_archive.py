@@ -47,7 +47,7 @@ def test_files_folders_and_links_are_extracted_with_the_owner_of_the_current_use
     assert run.stat().st_uid == os.geteuid()
     assert (run.parent / "same").readlink() == Path("run")
     assert (run.parent / "again").read_bytes() == run.read_bytes()
-    assert notes.read_bytes() == b"notes", "an absolute name counts from the folder"
+    assert notes.read_bytes() == b"notes", "an absolute name must be relative to the folder"
     assert notes.stat().st_mode & 0o7777 == 0o644
 
 

@@ -74,7 +74,7 @@ def test_a_missing_field_is_named_in_the_error(wire):
     fields = {name: value for name, value in SHORT.items() if name != "b"}
     with pytest.raises(BadRequest, match="field 'b' is missing") as caught:
         read(SendMessageV2, wire(fields))
-    assert isinstance(caught.value, Refused), "the connection survives it"
+    assert isinstance(caught.value, Refused), "the connection must stay open"
     assert caught.value.field == "b"
 
 

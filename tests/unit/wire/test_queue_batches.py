@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.support.cases import each_case
-from tests.support.portions import blob, portion
+from tests.support.queue_batches import encode_queue_batches, make_queue_batch
 
 from sparrow.model.errors import ProtocolError
 from sparrow.model.queue import Queue
@@ -11,7 +11,7 @@ from sparrow.wire import queue_batches, record
 
 
 def test_queue_batches_round_trip():
-    some = [portion("T", 0, [b"a", b"bb"]), portion("Ü", 7, [b""]), portion("T", 0, [b"c"])]
+    some = [make_queue_batch("T", 0, [b"a", b"bb"]), make_queue_batch("Ü", 7, [b""]), make_queue_batch("T", 0, [b"c"])]
     found = queue_batches.decode(queue_batches.encode(some))
     assert [part.queue for part in found] == [Queue("T", 0), Queue("Ü", 7), Queue("T", 0)]
     assert [bytes(part.data) for part in found] == [bytes(part.data) for part in some]
@@ -21,14 +21,14 @@ def test_queue_batches_round_trip():
 
 
 def test_the_layout_is_the_documented_one():
-    part = portion("T", 258, [b"x"])
+    part = make_queue_batch("T", 258, [b"x"])
     size = len(part.data).to_bytes(4, "big")
     head = b"\0\0\0\1" + b"\0\1T" + b"\0\0\1\2" + b"\0\0\0\1" + size + size
     assert queue_batches.encode([part]) == head + bytes(part.data)
 
 
 def test_records_are_not_copied():
-    body = bytearray(blob("T", {0: [b"a"]}))
+    body = bytearray(encode_queue_batches("T", {0: [b"a"]}))
     (part,) = queue_batches.decode(memoryview(body))
     body[-1] ^= 0xFF
     assert part.data[-1] == body[-1]
@@ -39,11 +39,13 @@ def test_an_empty_list_round_trips():
 
 
 def test_topics_are_found_without_decoding_records():
-    body = queue_batches.encode([portion("T", 0, [b"a"]), portion("U", 1, [b"b"]), portion("T", 2, [b"c"])])
+    body = queue_batches.encode(
+        [make_queue_batch("T", 0, [b"a"]), make_queue_batch("U", 1, [b"b"]), make_queue_batch("T", 2, [b"c"])]
+    )
     assert queue_batches.topics_in(body) == {"T", "U"}
 
 
-ONE = blob("T", {0: [b"a", b"b"]})
+ONE = encode_queue_batches("T", {0: [b"a", b"b"]})
 
 
 @each_case(

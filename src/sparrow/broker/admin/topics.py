@@ -12,9 +12,9 @@ from sparrow.broker.produce.lanes import has_lanes, topic_with_lanes
 from sparrow.broker.query.store_time import store_ms_at
 from sparrow.model.errors import Refused
 from sparrow.model.priority import LANES_SYS_FLAG
-from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_PRIORITY, RETRY_TOPIC_PREFIX
+from sparrow.model.protocol import PERM_PRIORITY
 from sparrow.model.queue import Queue
-from sparrow.model.topic import Topic, validate_topic_name
+from sparrow.model.topic import Topic, is_group_topic, validate_topic_name
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.bodies import (
     DataVersion,
@@ -115,7 +115,7 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
         # Tools that do not know lanes leave the flag out.
         wanted = msgspec.structs.replace(wanted, sys_flag=wanted.sys_flag | LANES_SYS_FLAG)
     topic = topic_with_lanes(wanted, known)
-    if has_lanes(topic) and name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
+    if has_lanes(topic) and is_group_topic(name):
         raise Refused(f"topic {name!r} is a retry or dead-letter topic, and those have no lanes")
     if topic.read_queues > QUEUES_MAX:
         raise Refused(f"topic {name!r} cannot have {topic.read_queues} queues in lanes: {QUEUES_MAX} is the maximum")

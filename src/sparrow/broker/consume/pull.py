@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,7 @@ from sparrow.model.errors import NotPermitted, Refused
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, InlineResult, encode_error, encode_response
 from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -64,7 +64,7 @@ class PullHandler:
     def handlers(self) -> dict[int, InlineHandler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, command: RemotingCommand, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
+    def pull(self, command: RemotingCommand, channel: Channel) -> InlineResult:
         request = headers.read(PullMessage, command.ext)
         group = self._groups.get(request.group)
         if group is None:

@@ -17,7 +17,7 @@ from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, c
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, InlineResult, encode_error, encode_response
 from sparrow.store.spi import ReadResult
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -29,7 +29,6 @@ _LATE_MS = 500
 _ANSWER_TRAVEL_MS = 50
 """Time for the answer to reach the sender before its deadline."""
 
-FrameResult = bytes | Awaitable[bytes | None] | None
 PollAttempt = Callable[[bool], "bytes | None"]
 """Tries to answer a parked request. With True, at its deadline, it must return an answer."""
 
@@ -64,7 +63,7 @@ class PopHandler:
 
     # -- pop ----------------------------------------------------------------------------------------------------------
 
-    def pop(self, command: RemotingCommand, channel: Channel, *, has_positions: bool = False) -> FrameResult:
+    def pop(self, command: RemotingCommand, channel: Channel, *, has_positions: bool = False) -> InlineResult:
         self._pop_state.check_available()
         request = headers.read(PopMessage, command.ext)
         check_message_count(request.messages_max)
@@ -186,7 +185,7 @@ class PopHandler:
 
     # -- notification -------------------------------------------------------------------------------------------------
 
-    def notify(self, command: RemotingCommand, channel: Channel, *, has_positions: bool = False) -> FrameResult:
+    def notify(self, command: RemotingCommand, channel: Channel, *, has_positions: bool = False) -> InlineResult:
         self._pop_state.check_available()
         request = headers.read(NotificationRequest, command.ext)
         if self._broker.groups.get(request.group) is None:

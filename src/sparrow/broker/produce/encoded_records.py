@@ -50,7 +50,7 @@ _SUSPECT_PROPERTIES = (b"DELAY\x01", b"TIMER_DEL", PROPERTY_REFERENCE.encode() +
 class IncomingRecords(NamedTuple):
     """A body of encoded records, before validation."""
 
-    portions: Sequence[QueueBatch]
+    batches: Sequence[QueueBatch]
     in_lanes: Sequence[bool]
     """For each queue's records: whether the topic has lanes."""
     fills_checksum: bool
@@ -61,9 +61,9 @@ class IncomingRecords(NamedTuple):
     now_ms: int
 
 
-def check_destinations(portions: Sequence[QueueBatch], find: Callable[[str], Topic | None]) -> list[bool]:
+def check_destinations(batches: Sequence[QueueBatch], find: Callable[[str], Topic | None]) -> list[bool]:
     """Return whether the topic of each queue has lanes. Refuse a queue that cannot be written."""
-    return [has_lanes(_topic_of(part.queue, find)) for part in portions]
+    return [has_lanes(_topic_of(part.queue, find)) for part in batches]
 
 
 def _topic_of(queue: Queue, find: Callable[[str], Topic | None]) -> Topic:
@@ -84,7 +84,7 @@ def _topic_of(queue: Queue, find: Callable[[str], Topic | None]) -> Topic:
 def validate_records(incoming: IncomingRecords) -> list[QueueBatch]:
     """Return the records to be appended, in buffers of their own, or refuse them. Slow: call it in a thread."""
     found: list[QueueBatch] = []
-    for part, in_lanes in zip(incoming.portions, incoming.in_lanes, strict=True):
+    for part, in_lanes in zip(incoming.batches, incoming.in_lanes, strict=True):
         try:
             whole = _checked(part, incoming)
             found += _split_by_lane(whole) if in_lanes else (whole,)

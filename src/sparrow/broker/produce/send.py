@@ -6,7 +6,6 @@ An inline handler. Only a send that creates its topic, or waits for a flush, bec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
 from sparrow.broker.consume import retry
@@ -37,7 +36,7 @@ from sparrow.model.protocol import (
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import InlineHandler, encode_error
+from sparrow.net.dispatcher import InlineHandler, InlineResult, encode_error
 from sparrow.store.spi import AppendResult, PendingAppend
 from sparrow.wire import batch, headers
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -51,8 +50,6 @@ from sparrow.wire.record import HIDDEN_FLAG, pack_host
 _COLUMNAR_BATCH_MIN = 400
 """With this many messages or more in a batch, encoding columns is faster than encoding messages."""
 _DELIVERY_TIME_PROPERTIES = (PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
-
-FrameResult = bytes | Awaitable[bytes | None] | None
 
 
 class SendHandler:
@@ -87,13 +84,13 @@ class SendHandler:
             RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
         }
 
-    def send(self, command: RemotingCommand, channel: Channel) -> FrameResult:
+    def send(self, command: RemotingCommand, channel: Channel) -> InlineResult:
         return self._send(headers.read(SendMessage, command.ext), command, channel)
 
-    def send_v2(self, command: RemotingCommand, channel: Channel) -> FrameResult:
+    def send_v2(self, command: RemotingCommand, channel: Channel) -> InlineResult:
         return self._send(headers.read(SendMessageV2, command.ext), command, channel)
 
-    def _send(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> FrameResult:
+    def _send(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> InlineResult:
         if request.topic in BROKER_ONLY_TOPICS:
             raise broker_only_topic(request.topic)
         topic = self._topics.get(request.topic)
@@ -156,7 +153,7 @@ class SendHandler:
         queue: Queue,
         draft: Draft,
         send_key: ProducerSequence,
-    ) -> FrameResult:
+    ) -> InlineResult:
         assert self._deduplicator is not None, "the store has no deduplicator"
         appended = self._deduplicator.find(send_key)
         if appended is None:
@@ -309,7 +306,7 @@ class SendHandler:
         queue: Queue,
         appended: AppendResult,
         properties: bytes | None = None,
-    ) -> FrameResult:
+    ) -> InlineResult:
         """Answer at once, or when the message is durable.
 
         `queue` is the destination of the message, even if it is stored elsewhere first.

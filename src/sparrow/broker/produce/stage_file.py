@@ -95,7 +95,7 @@ def read_seal(path: Path) -> StageSeal | None:
     return StageSeal(*_SEAL.unpack(tail)[1:])
 
 
-def read_portions(path: Path) -> list[QueueBatch]:
+def read_queue_batches(path: Path) -> list[QueueBatch]:
     """Return all records of a sealed stage, as views of the mapped file."""
     found: list[QueueBatch] = []
     with path.open("rb") as file:

@@ -22,7 +22,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from sparrow.broker.produce import stage_file
-from sparrow.broker.produce.stage_file import StageChunk, StageSeal, read_portions
+from sparrow.broker.produce.stage_file import StageChunk, StageSeal, read_queue_batches
 from sparrow.model.errors import Busy, Refused, SparrowError, StoreFull
 from sparrow.wire.queue_batches import QueueBatch
 
@@ -201,7 +201,9 @@ class StageStore:
         for stage in stages:
             stage.is_claimed = True
         try:
-            parts = await self.run_in_thread(lambda: [part for stage in stages for part in read_portions(stage.path)])
+            parts = await self.run_in_thread(
+                lambda: [part for stage in stages for part in read_queue_batches(stage.path)]
+            )
             yield parts
         finally:
             for stage in stages:

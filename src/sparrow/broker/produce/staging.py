@@ -18,7 +18,6 @@ from sparrow.broker.produce.encoded_records import IncomingRecords, check_destin
 from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.model.errors import NotPermitted, ProtocolError, Refused
 from sparrow.net.dispatcher import RequestContext, RequestHandler
-from sparrow.store.spi import QueueRecords
 from sparrow.wire import queue_batches
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import (
@@ -32,6 +31,7 @@ from sparrow.wire.headers import (
     SealStageResponse,
     StageRecords,
 )
+from sparrow.wire.queue_batches import QueueBatch
 from sparrow.wire.record import pack_host
 
 STAGES_PER_COMMIT_MAX = 10_000
@@ -121,7 +121,7 @@ def _chunk(incoming: IncomingRecords) -> StageChunk:
     return StageChunk(queue_batches.encode(found), *_measured(found))
 
 
-def _measured(found: Sequence[queue_batches.QueueBatch]) -> tuple[int, int]:
+def _measured(found: Sequence[QueueBatch]) -> tuple[int, int]:
     return sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)
 
 
@@ -130,15 +130,12 @@ async def _is_committed(broker: Broker, scope: str, number: int) -> bool:
     return noted is not None and number <= noted
 
 
-async def _appended(
-    broker: Broker, scope: str, number: int, found: Sequence[queue_batches.QueueBatch]
-) -> CommitStagesResponse:
+async def _appended(broker: Broker, scope: str, number: int, found: Sequence[QueueBatch]) -> CommitStagesResponse:
     for name in {part.queue.topic for part in found}:
         if not broker.topics[name].is_writable:
             raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
     # Validated when they arrived; the files have checksums of their own.
-    group = [QueueRecords(*part) for part in found]
-    if not await broker.store.append_atomically(scope, number, group, verify_crc=False):
+    if not await broker.store.append_atomically(scope, number, found, verify_crc=False):
         return CommitStagesResponse("already", 0)
     for part in found:
         broker.counters.count_send(part.queue.topic, len(part.sizes), len(part.data))

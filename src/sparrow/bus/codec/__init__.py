@@ -1,1 +1,1 @@
-"""Encoding of events: payloads as JSON, the Content column, the wire document, and JSON Schema."""
+"""Encoding of events: headers, payloads as JSON, the Content column, the wire document, and JSON Schema."""

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.states import EventStatus
 from sparrow.bus.transports.spi import Envelope
 

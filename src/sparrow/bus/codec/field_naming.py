@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import msgspec
 import pydantic
 
-from sparrow.bus.headers import format_time_span, parse_time_span
+from sparrow.bus.codec.headers import format_time_span, parse_time_span
 
 FieldNaming = Literal["pascal", "camel"]
 ReadValue = Callable[[Any], Any]

@@ -20,8 +20,9 @@ import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.codec.content_column import encode_content
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, NoSubscriber, Reject, Undecodable
 from sparrow.bus.failures import WORKER_LOST_ERROR, error_text, failed_event
@@ -35,7 +36,6 @@ from sparrow.bus.handlers.transactions import (
     NoTransactionInProcess,
     SessionTransaction,
 )
-from sparrow.bus.headers import Headers
 from sparrow.bus.publish.bound_transaction import bind_transaction
 from sparrow.bus.publish.outgoing_event import OutgoingEvent, write_event
 from sparrow.bus.publish.transaction_handle import TransactionHandle

@@ -17,10 +17,10 @@ from typing import Any, Literal, Union
 import msgspec
 
 from sparrow.bus.codec.field_naming import split_annotation
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.codec.payload import DecodePayload, FieldNaming, payload_decoder
 from sparrow.bus.errors import SubscriptionError
 from sparrow.bus.handlers.signatures import annotation_of, handler_name, is_coroutine, parameters_of
-from sparrow.bus.headers import Headers
 
 Provider = Callable[[], Any]
 SessionKind = Literal["sync", "async"]

@@ -16,11 +16,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.context import BusContext
 from sparrow.bus.failures import wait_for_claim
 from sparrow.bus.handlers.attempts import HandlerAttempts, InFlightEvent
 from sparrow.bus.handlers.subscription import EventSubscription
-from sparrow.bus.headers import Headers
 from sparrow.bus.sql.claims import ClaimedEvent, claim_due, load_claimed, renew_leases
 from sparrow.bus.sql.completion import release_claims
 from sparrow.bus.sql.outbox import RECEIVED_SIDE

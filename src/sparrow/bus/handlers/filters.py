@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.errors import SubscriptionError
-from sparrow.bus.headers import Headers
 
 if TYPE_CHECKING:
     from sparrow.bus.handlers.subscription import EventSubscription

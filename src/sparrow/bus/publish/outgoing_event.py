@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.codec.content_column import encode_content
 from sparrow.bus.codec.payload import FieldNaming, encode_payload, payload_type_name
 from sparrow.bus.names import broker_event_name, checked_event_name
+from sparrow.bus.publish.snowflake import SnowflakeGenerator
 from sparrow.bus.publish.transaction_handle import TransactionHandle
-from sparrow.bus.snowflake import SnowflakeGenerator
 from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.outbox import PublishedRow, insert_event, insert_events
 from sparrow.bus.sql.tables import KEY_CHARS

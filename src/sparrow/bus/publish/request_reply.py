@@ -6,10 +6,10 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.codec.payload import payload_decoder
 from sparrow.bus.errors import NoReply
-from sparrow.bus.headers import Headers
 from sparrow.bus.publish.outgoing_event import OutgoingEvent, PublishOptions
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from sparrow.bus.sql.dialect import DatabaseKind, database_kind
+from sparrow.bus.sql.dialect import DATABASE_KINDS, DatabaseKind
 from sparrow.model.errors import SettingsError
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ BUSY_TIMEOUT_S = 30.0
 POOL_SIZE = 40
 """Connections are opened on demand and kept: a pool that closes surplus connections opens new ones all the time."""
 THREADS_MAX = 10
+_URL_FORMS = "mysql://user:password@host/name, postgresql://user:password@host/name or sqlite:///path"
 
 # For engines created here. At REPEATABLE READ claims would lock gaps and deadlock with the inserts of publishers. A
 # committed transaction needs no ROLLBACK when its connection returns to the pool; SQLAlchemy rolls back others. No ping
@@ -70,18 +71,25 @@ class BusDatabase:
         self._async_engine: AsyncEngine | None = None
         self._owned: list[Engine | AsyncEngine] = []
         if isinstance(database, Engine):
-            self._engine = database
+            self._engine, url = database, database.url
         elif isinstance(database, AsyncEngine):
-            self._async_engine = database
+            self._async_engine, url = database, database.url
         else:
-            self._url = make_url(database)
-        url = database.url if isinstance(database, (Engine, AsyncEngine)) else make_url(database)
+            self._url = url = _parsed(database)
+        if url.get_backend_name() not in DATABASE_KINDS:
+            raise SettingsError(
+                "database", str(url), "the bus", _URL_FORMS, f"the scheme {url.get_backend_name()!r} is unknown"
+            )
         if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
             raise SettingsError(
-                "database", str(url), "the bus", "sqlite:///a-file.db, or sparrow.bus.testing.TestBus in tests,"
+                "database",
+                str(url),
+                "the bus",
+                "sqlite:///a-file.db, or use sparrow.bus.testing.TestBus in tests",
+                "a database in memory belongs to one connection",
             )
         self.where = url.render_as_string(hide_password=True)
-        self.kind: DatabaseKind = database_kind(url.get_backend_name())
+        self.kind: DatabaseKind = DATABASE_KINDS[url.get_backend_name()]
         self._threads: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
 
@@ -246,6 +254,13 @@ def is_unreachable(error: BaseException) -> bool:
 
 def _pause_s(attempt: int) -> float:
     return random.uniform(0.5, 1.5) * _PAUSE_S * float(2**attempt)
+
+
+def _parsed(url: str | URL) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # their texts may quote the password
+        raise SettingsError("database", url, "the bus", _URL_FORMS, "it is not a URL of a database") from None
 
 
 def _with_driver(url: URL, drivers: tuple[str, str, str], kind: DatabaseKind) -> URL:

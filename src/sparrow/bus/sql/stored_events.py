@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.operations.stored_event import ANY_OPEN_STATUS, StoredEvent, Where, split_content
 from sparrow.bus.sql.claims import message_table
 from sparrow.bus.sql.dialect import SqlDialect

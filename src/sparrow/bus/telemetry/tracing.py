@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sparrow.bus.headers import Headers
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.transports.spi import Envelope
 
 TRACER_NAME = "sparrow.bus"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""Background tasks of a running bus: supervision, maintenance and wake-up signals."""
+"""Background tasks of a running bus: relay, receivers, maintenance, supervision and wake-up signals."""

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from sparrow.bus.context import BusContext
 from sparrow.bus.handlers.executor import HandlerExecutor
-from sparrow.bus.snowflake import LEASED_WORKER_NUMBERS
+from sparrow.bus.publish.snowflake import LEASED_WORKER_NUMBERS
 from sparrow.bus.sql import locks, maintenance
 from sparrow.bus.states import EventStatus
 from sparrow.bus.worker.expired_archive import ExpiredEventArchive

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 from sparrow.bus.context import BusContext
 from sparrow.bus.handlers.executor import HandlerExecutor
-from sparrow.bus.receive.receiver import EventReceiver
-from sparrow.bus.relay.relay import EventRelay
 from sparrow.bus.worker.maintenance import BusMaintenance
+from sparrow.bus.worker.receiver import EventReceiver
+from sparrow.bus.worker.relay import EventRelay
 from sparrow.bus.worker.supervision import SupervisedTask
 
 log = logging.getLogger(__name__)

@@ -127,19 +127,12 @@ def unavailable_if_unreachable(bus: EventBus) -> Iterator[None]:
 def _bus_on_database(url: str, schema: str, table_prefix: str) -> EventBus:
     with bus_extra_required():
         from sqlalchemy import make_url
-        from sqlalchemy.exc import ArgumentError
 
         from sparrow.bus.aio import EventBus
 
-    suggestion = "mysql://…, postgresql://… or sqlite:///file"
-    try:
-        parsed = make_url(url)
-        bus = EventBus(parsed, "memory://", schema=schema, table_prefix=table_prefix, strict_tables=True)
-    except ArgumentError as error:
-        # Only the scheme is quoted: the rest may contain a password.
-        raise SettingsError("database", url.partition(":")[0], "the command line", suggestion) from error
+    bus = EventBus(url, "memory://", schema=schema, table_prefix=table_prefix, strict_tables=True)
     # SQLite would create a missing file.
-    if bus.database.kind == "sqlite" and not Path(parsed.database or "").is_file():
+    if bus.database.kind == "sqlite" and not Path(make_url(url).database or "").is_file():
         raise SettingsError("database", str(bus.database), "the command line", "a file that exists")
     return bus
 

@@ -17,8 +17,8 @@ from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY
 if TYPE_CHECKING:
     from sparrow.bus.aio import EventBus
     from sparrow.bus.operations.stored_event import GroupBacklog
-    from sparrow.bus.relay.relay import EventRelay
     from sparrow.bus.transports.spi import Envelope, TransportConsumer
+    from sparrow.bus.worker.relay import EventRelay
     from sparrow.model.message import Message
     from sparrow.spark.jobs.outbox import BulkAppender, RelayCounts
 
@@ -48,7 +48,7 @@ class BulkRelay:
         return asyncio.run(self._count_unsent())
 
     async def _send_all(self) -> RelayCounts:
-        from sparrow.bus.relay.relay import EventRelay
+        from sparrow.bus.worker.relay import EventRelay
         from sparrow.spark.jobs.outbox import BulkAppender, RelayCounts
 
         async with open_bus(self.bus, self.database, self.schema, self.table_prefix) as bus:
@@ -79,7 +79,7 @@ class BulkRelay:
             return RelayCounts(totals["bus_sent_total"], failed)
 
     async def _until_nothing_is_due(self, bus: EventBus, relay: EventRelay) -> None:
-        from sparrow.bus.relay.relay import BATCHES_IN_FLIGHT_MAX
+        from sparrow.bus.worker.relay import BATCHES_IN_FLIGHT_MAX
 
         idle_rounds = 0
         while idle_rounds < 2:  # other relays may release events between the two checks

@@ -15,11 +15,8 @@ from sparrow.model.errors import IllegalName, Refused, UnknownTopic
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.protocol import PERM_INHERIT
 from sparrow.model.queue import Queue
-from sparrow.model.topic import Topic, is_system_topic
+from sparrow.model.topic import ROCKETMQ_TOPICS, Topic, is_system_topic
 from sparrow.store.spi import Store
-
-_ROCKETMQ_TOPICS = frozenset({"BenchmarkTest", "DefaultHeartBeatSyncerTopic"})
-"""RocketMQ creates them in every store, used or not, with a thousand queues."""
 
 
 class TopicCopy(NamedTuple):
@@ -67,7 +64,7 @@ async def _is_system(source: Store, topic: Topic) -> bool:
     if is_system_topic(topic.name):
         return True
     # The names of a broker and of its cluster are topics, from which others inherit and which have no messages.
-    if not topic.permission & PERM_INHERIT and topic.name not in _ROCKETMQ_TOPICS:
+    if not topic.permission & PERM_INHERIT and topic.name not in ROCKETMQ_TOPICS:
         return False
     return not any([(await source.bounds(queue)).end for queue in TopicCopy(topic, topic.name).queues])
 

@@ -41,7 +41,8 @@ from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.marks import LogMarks
 from sparrow.store.log.state.tokens import LogTokens
 from sparrow.store.log.state.updates import StateUpdate
-from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult, StoreFiles
+from sparrow.store.spi import AppendResult, BrokerStore, ReadLimits, ReadResult, StoreFiles
+from sparrow.wire.queue_batches import QueueBatch
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ class LogStore:
         return appended
 
     async def append_atomically(
-        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True
     ) -> bool:
         """See `Store.append_atomically`. Other appends wait while the records are copied."""
         checked_scope(scope)
@@ -212,16 +213,16 @@ class LogStore:
         if self._state.ledger_covers(scope, number):
             end = None
         else:
-            end = await self._in_thread(self._append_atomically, scope, number, portions, verify_crc=verify_crc)
+            end = await self._in_thread(self._append_atomically, scope, number, batches, verify_crc=verify_crc)
         # A repeated call must not return before the first append is as safe as the policy says.
         await self._wait_durable(self._state.tables.ledger_record_at(scope) + 1 if end is None else end)
         return end is not None
 
     def _append_atomically(
-        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool
     ) -> int | None:
         self._index_keys_soon()
-        runs = self._atomic_appends.parse(portions, verify_crc=verify_crc, keys_bytes_max=_KEY_BACKLOG_BYTES_MAX)
+        runs = self._atomic_appends.parse(batches, verify_crc=verify_crc, keys_bytes_max=_KEY_BACKLOG_BYTES_MAX)
         end = self._atomic_appends.append(scope, number, runs)
         self._index_keys_soon()
         return end

@@ -25,7 +25,6 @@ from sparrow.store.spi import (
     BrokerStore,
     EncodedAppender,
     Moved,
-    QueueRecords,
     ReadLimits,
     ReadResult,
     StoreFiles,
@@ -34,17 +33,17 @@ from sparrow.store.sql.append import atomic_append
 from sparrow.store.sql.append.batch_ids import AssignedIds
 from sparrow.store.sql.append.dedup import producer_sequence_of
 from sparrow.store.sql.append.futures import map_future
-from sparrow.store.sql.append.insert import insert_with_ids
+from sparrow.store.sql.append.insert import insert_with_change
 from sparrow.store.sql.append.lane_writer import LaneWriter
 from sparrow.store.sql.append.validation import validate_draft
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase, open_database
-from sparrow.store.sql.drivers.errors import LockConflict, MissingPartition
 from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.maintenance import retention
 from sparrow.store.sql.read import search
 from sparrow.store.sql.read.lane_poller import LanePoller
 from sparrow.store.sql.read.lane_view import LaneView
-from sparrow.store.sql.retries import TRIES_MAX, pause, retry_schema_change
+from sparrow.store.sql.read.lane_views import LaneViews
+from sparrow.store.sql.retries import retry_schema_change
 from sparrow.store.sql.row_codec import NewRow, row_of_draft
 from sparrow.store.sql.schema.table_names import is_internal_topic
 from sparrow.store.sql.state.catalog import CatalogHooks, StoreCatalog
@@ -54,12 +53,9 @@ from sparrow.store.sql.state.marks import SqlMarks
 from sparrow.store.sql.state.resend_ranges import ResendRanges
 from sparrow.store.sql.state.tokens import SqlTokens
 from sparrow.wire import record
+from sparrow.wire.queue_batches import QueueBatch
 
 _EMPTY = QueueBounds(QueueOffset(0), QueueOffset(0))
-
-
-class _NothingToChange(Exception):
-    """Rolls a transaction back whose work is done already."""
 
 
 class SqlStore:
@@ -102,14 +98,13 @@ class SqlStore:
         """Called after topics and groups were read again."""
         self.on_restart: Callable[[], None] = lambda: None
         """Called after a restart of the server: positions in memory may point at messages that it has lost."""
-        self._now_ms, self._on_growth = now_ms, on_growth
-        self._store_host = record.pack_host(store_host)
+        self._now_ms = now_ms
         self._writer_id = secrets.randbits(62)
-        self._views: dict[int, LaneView] = {}
+        self._views = LaneViews(record.pack_host(store_host), on_growth)
         self._writers: dict[int, LaneWriter] = {}
         self._poller = LanePoller(
             database,
-            self._views,
+            self._views.by_number,
             awaited_queues=awaited_queues,
             on_growth=on_growth,
             on_refresh=self._refresh,
@@ -149,7 +144,7 @@ class SqlStore:
             await retry_schema_change(store.catalog.prepare)
             await store.tokens.all()
             store._update_views()
-            await store._poller.poll(list(store._views.values()))
+            await store._poller.poll(store._views.all())
             await store._poller.start()
         except BaseException:
             await database.close()
@@ -164,7 +159,7 @@ class SqlStore:
     @property
     def written(self) -> int:
         """The physical offset after the newest message of the lane with the highest number."""
-        return max((view.lane.physical_offset(view.next_id) for view in self._views.values()), default=0)
+        return max((view.lane.physical_offset(view.next_id) for view in self._views.all()), default=0)
 
     def when_durable(self, end: int) -> asyncio.Future[None] | None:
         """Return None: an append completes when it is committed, and so durable."""
@@ -190,34 +185,20 @@ class SqlStore:
         self, queue: Queue, rows: Sequence[NewRow], change: Callable[[SqlSession], Awaitable[bool]]
     ) -> AppendResult | None:
         """Append in one transaction with another change; if that returns False, do nothing and return None."""
-        view = self._view(queue)
-        tries = 0
-        while True:
-            try:
-                async with self.database.transaction() as session:
-                    if not await change(session):
-                        raise _NothingToChange
-                    ids = await insert_with_ids(session, self.database, view.lane, rows, self._now_ms())
-            except _NothingToChange:
-                return None
-            except MissingPartition:
-                await self.catalog.ensure_partitions(view.lane, len(rows))
-            except LockConflict:
-                tries += 1
-                if tries > TRIES_MAX:
-                    raise
-                await pause(0.005, 0.05)
-            else:
-                self._cache_stored(view.lane, ids, rows)
-                return self._append_result(ids, len(rows), queue.topic)
+        lane = self._view(queue).lane
+        ids = await insert_with_change(self.database, self.catalog, lane, rows, change, now_ms=self._now_ms)
+        if ids is None:
+            return None
+        self._views.cache_stored(lane, ids, rows)
+        return self._append_result(ids, len(rows), queue.topic)
 
     async def append_atomically(
-        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
+        self, scope: str, number: int, batches: Sequence[QueueBatch], *, verify_crc: bool = True
     ) -> bool:
         """Append to several queues in one transaction. Other appends to these lanes wait until it is committed."""
         checked_scope(scope)
         checked_number(number)
-        views = {records.queue: self._view(records.queue) for records in portions}
+        views = {records.queue: self._view(records.queue) for records in batches}
         reached = await self.ledger(scope)
         if reached is not None and reached >= number:
             return False
@@ -228,7 +209,7 @@ class SqlStore:
             body_bytes_max=self.settings.message_bytes_max,
             verify_crc=verify_crc,
         )
-        checked = [await asyncio.to_thread(check, views[records.queue].lane, records) for records in portions]
+        checked = [await asyncio.to_thread(check, views[records.queue].lane, records) for records in batches]
         ends, may_be_done = await atomic_append.append_with_retries(
             self.database,
             self.catalog,
@@ -244,9 +225,7 @@ class SqlStore:
             await self._poller.poll(list(views.values()))  # this append was committed although its answer was lost
             return True
         for lane, next_id in ends:
-            view = self._views.get(lane.number)
-            if view is not None and view.advance(next_id):
-                self._on_growth(view.queue, view.bounds.end)
+            self._views.advance(lane, next_id)
         return True
 
     async def ledger(self, scope: str) -> int | None:
@@ -265,14 +244,6 @@ class SqlStore:
         end = PhysicalOffset(first + count)
         return AppendResult(queue, QueueOffset(ids.base_id - 1), physical_offsets, end, ids.store_ms)
 
-    def _cache_stored(self, lane: Lane, ids: AssignedIds, rows: Sequence[NewRow]) -> None:
-        view = self._views.get(lane.number)
-        if view is None:  # its topic was deleted meanwhile
-            return
-        view.cache_new(ids, rows)
-        if view.advance(ids.base_id + len(rows)):
-            self._on_growth(view.queue, view.bounds.end)
-
     def _writer(self, lane: Lane) -> LaneWriter:
         found = self._writers.get(lane.number)
         if found is None:
@@ -283,7 +254,7 @@ class SqlStore:
                 writer_id=self._writer_id,
                 wait_s=self.settings.database_wait_ms / 1000,
                 now_ms=self._now_ms,
-                on_stored=self._cache_stored,
+                on_stored=self._views.cache_stored,
             )
         return found
 
@@ -294,7 +265,7 @@ class SqlStore:
         lane = self.catalog.lanes.get(queue)
         if lane is None:
             return AtEnd(_EMPTY) if offset == 0 else Moved(QueueOffset(0), _EMPTY)
-        return self._view_of(lane, queue).read(offset, **limits)
+        return self._views.view(lane, queue).read(offset, **limits)
 
     async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
         found = self.read_nowait(queue, offset, **limits)
@@ -316,13 +287,13 @@ class SqlStore:
     def bounds_nowait(self, queue: Queue) -> QueueBounds:
         """Return the bounds that this process knows; appends of other brokers appear within a second."""
         lane = self.catalog.lanes.get(queue)
-        return self._view_of(lane, queue).bounds if lane is not None else _EMPTY
+        return self._views.view(lane, queue).bounds if lane is not None else _EMPTY
 
     async def bounds(self, queue: Queue) -> QueueBounds:
         lane = self.catalog.lanes.get(queue)
         if lane is None:
             return _EMPTY
-        view = self._view_of(lane, queue)
+        view = self._views.view(lane, queue)
         await self._poller.poll([view])
         return view.bounds
 
@@ -335,13 +306,13 @@ class SqlStore:
     async def find_by_key(
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[bytes]:
-        views = [view for view in self._views.values() if view.queue.topic == topic]
+        views = [view for view in self._views.all() if view.queue.topic == topic]
         await self._poller.poll(views)
         return await search.by_key(self.database, views, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         number, message_id = split_physical_offset(physical_offset)
-        view = self._views.get(number)
+        view = self._views.by_number.get(number)
         if view is None:
             return None
         if message_id >= view.next_id:
@@ -366,13 +337,7 @@ class SqlStore:
         if queue not in self.catalog.lanes and queue.topic in self.catalog.topics:
             count = self.catalog.topics[queue.topic].read_queues
             raise Refused(f"topic {queue.topic!r} has no queue {queue.id}: its queues are 0 to {count - 1}")
-        return self._view_of(self.catalog.lane(queue), queue)
-
-    def _view_of(self, lane: Lane, queue: Queue) -> LaneView:
-        view = self._views.get(lane.number)
-        if view is None:  # the lane has just become known
-            view = self._views[lane.number] = LaneView(lane, queue, self._store_host)
-        return view
+        return self._views.view(self.catalog.lane(queue), queue)
 
     async def _refresh(self) -> None:
         await self.catalog.refresh()
@@ -391,17 +356,14 @@ class SqlStore:
 
     def _update_views(self) -> None:
         lanes = self.catalog.lanes_by_number
-        for number in self._views.keys() - lanes.keys():
-            del self._views[number]
-            self._writers.pop(number, None)
-        for number in lanes.keys() - self._views.keys():
-            self._view_of(*lanes[number])
+        for number in self._writers.keys() - lanes.keys():
+            del self._writers[number]
+        self._views.replace_lanes(lanes)
 
     async def _handle_server_restart(self) -> None:
-        for view in self._views.values():
-            view.forget()
+        self._views.forget()
         self.offsets.forget()
-        await self._poller.poll(list(self._views.values()))
+        await self._poller.poll(self._views.all())
         self.on_restart()
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ def test_a_handle_round_trips_the_fields_that_an_ack_needs():
     assert text == "7 1000 60 0 1 b-a 3 9"
     assert receipt_handles.parse_handle(text) == (7, 1000, False)
     assert receipt_handles.parse_handle("7 1000 60 999 0 b 3") == (7, 1000, True), (
-        "the offset may be missing, as after a change"
+        "the offset may be missing, as after a change of invisible time"
     )
 
 
@@ -50,4 +50,4 @@ def test_a_retry_topic_name_that_is_too_long_is_shortened_and_stays_unique():
     assert receipt_handles.pop_retry_topic("g", "t" * (TOPIC_NAME_CHARS_MAX - 9)) == "%RETRY%g_" + "t" * (
         TOPIC_NAME_CHARS_MAX - 9
     )
-    assert receipt_handles.stored_topic_name("t" * 500) == "t" * 500, "only retry topics are put together by clients"
+    assert receipt_handles.stored_topic_name("t" * 500) == "t" * 500, "only the names of retry topics are converted"

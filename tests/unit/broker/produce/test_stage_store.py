@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.portions import blob
-from tests.support.waiting import eventually
+from tests.support.queue_batches import encode_queue_batches
+from tests.support.wait import eventually
 
 from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.broker.produce.stage_store import STAGE_NAME_CHARS_MAX, StageStore
@@ -22,7 +22,7 @@ START_MS = 4_000_000_000_000
 
 
 def chunk(*bodies: bytes) -> Callable[[], StageChunk]:
-    made = blob("T", {0: bodies})
+    made = encode_queue_batches("T", {0: bodies})
     (part,) = queue_batches.decode(made)
     return lambda: StageChunk(made, len(bodies), len(part.data))
 
@@ -150,7 +150,7 @@ async def test_stages_are_appended_in_the_requested_order_and_never_twice(stages
     async with stages.claim(["a"]):
         with pytest.raises(Busy, match="is being committed"):
             await bodies_in(stages, "b", "a")
-    assert await bodies_in(stages, "a") == [b"a"], "a commit that failed leaves it"
+    assert await bodies_in(stages, "a") == [b"a"], "a failed commit must keep the stage"
 
 
 async def test_a_dropped_stage_is_removed_and_its_name_can_be_used_again(stages, tmp_path):
@@ -250,7 +250,7 @@ async def test_an_unused_stage_expires(tmp_path):
         now_ms += 1
         async with stages.claim(["old"]):
             await stages.expire()
-            assert "old" in stages, "it is is being committed"
+            assert "old" in stages, "the stage is being committed"
         await stages.expire()
         assert files(tmp_path) == ["young.part"]
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pytest
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.codec.document import decode_document, encode_document
 from sparrow.bus.transports.spi import Envelope
 

@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.errors import SubscriptionError, Undecodable
 from sparrow.bus.handlers.call_plan import CancelToken, Event, plan_call
-from sparrow.bus.headers import Headers
 
 if TYPE_CHECKING:
     from nowhere import Unseen

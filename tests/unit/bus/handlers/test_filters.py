@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from sparrow.bus.codec.headers import Headers
 from sparrow.bus.errors import SubscriptionError
 from sparrow.bus.handlers.filters import FilterContext, chain_filters, to_filter
-from sparrow.bus.headers import Headers
 
 
 def context(payload=1):

@@ -83,7 +83,7 @@ def test_an_error_in_a_callback_is_counted_and_logged(caplog: pytest.LogCaptureF
     probe = BusProbe()
 
     def fail(_: FailedEvent) -> None:
-        raise RuntimeError("out of order")
+        raise RuntimeError("broken hook")
 
     probe.on_failed.append(fail)
     probe.failed(FailedEvent("received", 7, "order.created", "billing.v1", {}, "{}", "error", 1, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.waiting import eventually
+from tests.support.wait import eventually
 
 from sparrow.bus.worker import supervision
 from sparrow.bus.worker.supervision import SupervisedTask

@@ -19,7 +19,7 @@ def test_a_new_batch_is_not_published():
     assert not is_published([NOTHING, NOTHING], 0, BOTH)
     assert not is_published([LedgerState(6, begun(6, BOTH), 6)] * 2, 7, BOTH)
     assert not is_published([LedgerState(6, begun(6, ONE), 5)] * 2, 7, BOTH), (
-        "what an earlier batch was begun with does not matter"
+        "the brokers of an earlier batch must not matter"
     )
 
 
@@ -30,13 +30,13 @@ def test_a_batch_on_some_of_its_brokers_continues_with_the_same_brokers():
 def test_a_completed_batch_is_published_whichever_brokers_are_asked():
     done = LedgerState(7, begun(7, BOTH), 7)
     assert is_published([done, done], 7, BOTH)
-    assert is_published([done], 7, ONE), "its brokers became fewer"
+    assert is_published([done], 7, ONE), "the topic lost brokers"
     assert is_published([done, NOTHING], 7, broker_set_hash(["a", "c"]))
 
 
 def test_a_batch_that_a_single_broker_committed_is_published():
     assert is_published([LedgerState(7, None, None)], 7, ONE)
-    assert is_published([LedgerState(7, None, None), NOTHING], 7, BOTH), "its topic was widened since"
+    assert is_published([LedgerState(7, None, None), NOTHING], 7, BOTH), "the topic got another broker"
     assert is_published([LedgerState(9, None, None)], 7, ONE)
 
 

@@ -53,7 +53,7 @@ def test_records_contain_the_values_of_their_rows():
         born_ms=pa.array([5, None, 7], pa.int64()),
     )
     found = list(encoder(checksum="client").encode_batches(rows, QUEUES, np.array([2, 0, 2])))
-    assert [(broker, str(portion.queue)) for broker, portion in found] == [("a", "t/0"), ("b", "t/0")]
+    assert [(broker, str(batch.queue)) for broker, batch in found] == [("a", "t/0"), ("b", "t/0")]
     columns = ("body", "keys", "tags", "msg_id", "queue_id", "born_timestamp", "properties")
     first, second = (decode(p.data, sizes=p.sizes, columns=columns, verify_crc=True).to_pylist() for _, p in found)
     assert [row["body"] for row in second] == [b"zero", b"two"]
@@ -67,8 +67,8 @@ def test_no_blob_exceeds_its_limit_unless_one_record_does(monkeypatch: pytest.Mo
     monkeypatch.setattr(record_encoder, "BLOB_BYTES_MAX", 1000)
     bodies = [bytes([i]) * (2000 if i == 3 else 100) for i in range(20)]
     gathering, blobs = BlobBuilder("t"), []
-    for _, portion in encoder().encode_batches(MessageRows(pa.array(bodies)), QUEUES, np.zeros(20, np.int64)):
-        blobs.append(gathering.add(portion))
+    for _, batch in encoder().encode_batches(MessageRows(pa.array(bodies)), QUEUES, np.zeros(20, np.int64)):
+        blobs.append(gathering.add(batch))
     blobs.append(gathering.take())
     assert gathering.take() is None
     assert gathering.rows == 20
@@ -91,13 +91,13 @@ def test_many_bytes_of_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatc
 def test_long_bodies_are_compressed_and_round_trip(kind: Compression):
     bodies = [b"x" * 5000, b"short", bytes(np.random.default_rng(1).integers(0, 256, 5000, np.uint8)), b"y" * 4999]
     _packed, flags = compress_bodies(pa.array(bodies), kind, 4999)
-    assert (flags != 0).tolist() == [True, False, False, True], "what does not become shorter stays"
+    assert (flags != 0).tolist() == [True, False, False, True], "a body that compression does not shorten must stay"
     made = encoder(compress=kind.name.lower(), compressMinBytes="4999").encode_batches(
         MessageRows(pa.array(bodies)), QUEUES, np.zeros(4, np.int64)
     )
-    ((_, portion),) = made
-    assert decode(portion.data, columns=["body"]).column(0).to_pylist() == bodies
-    assert len(portion.data) < 7000
+    ((_, batch),) = made
+    assert decode(batch.data, columns=["body"]).column(0).to_pylist() == bodies
+    assert len(batch.data) < 7000
     assert compress_bodies(pa.array([b"a"]), kind, 4999) == (pa.array([b"a"]), 0)
 
 
@@ -114,5 +114,5 @@ def test_a_delayed_row_is_refused_with_its_number(name: str):
 
 def test_a_row_with_an_expired_delay_is_an_ordinary_row():
     rows = properties({"TIMER_DELIVER_MS": "1234"}, {"DELAY": "0"}, {"TRAN_MSG": "true"})
-    ((_, portion),) = encoder().encode_batches(rows, QUEUES, np.zeros(3, np.int64))
-    assert len(portion.sizes) == 3
+    ((_, batch),) = encoder().encode_batches(rows, QUEUES, np.zeros(3, np.int64))
+    assert len(batch.sizes) == 3

@@ -56,7 +56,7 @@ def test_another_process_cannot_take_the_lock(tmp_path):
     with pytest.raises(StoreInUse):
         DirectoryLock(tmp_path / "sub" / "..")
     with other_process(tmp_path) as other:
-        assert other.stdout.readline().startswith("in use by "), "asking twice does not give up the lock"
+        assert other.stdout.readline().startswith("in use by "), "a second attempt must not release the lock"
     folder.release(is_clean=True)
     with other_process(tmp_path) as other:
         assert other.stdout.readline() == "entered\n"

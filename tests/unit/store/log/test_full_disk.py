@@ -7,9 +7,9 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
-from tests.support.drafts import bodies, draft
-from tests.support.log_stores import small
-from tests.support.waiting import eventually
+from tests.support.drafts import decode_bodies, make_draft
+from tests.support.log_stores import small_settings
+from tests.support.wait import eventually
 
 from sparrow.model.errors import SparrowError, StoreFull
 from sparrow.model.queue import Queue
@@ -73,7 +73,7 @@ async def append_until_full(store: LogStore) -> int:
     """Append until the store is full, and return the number of messages."""
     for n in range(10_000):
         try:
-            store.append_nowait(Q, [draft(b"%06d" % n + bytes(500), keys=f"k{n}")])
+            store.append_nowait(Q, [make_draft(b"%06d" % n + bytes(500), keys=f"k{n}")])
         except StoreFull:
             return n
     raise AssertionError("a disk of 256 KiB is never full")
@@ -81,7 +81,7 @@ async def append_until_full(store: LogStore) -> int:
 
 async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_path, monkeypatch):
     with small_disk(tmp_path, monkeypatch) as disk:
-        settings = small(segment_bytes=SEGMENT_BYTES)
+        settings = small_settings(segment_bytes=SEGMENT_BYTES)
         store = await asyncio.to_thread(LogStore, tmp_path / "store", settings)
         try:
             await store.catalog.put_topic(Topic(name="T"))
@@ -89,22 +89,22 @@ async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_p
             count = await append_until_full(store)
             assert count > 0
             with pytest.raises(StoreFull):
-                await store.append(Q, [draft(bytes(2000))])
+                await store.append(Q, [make_draft(bytes(2000))])
             read, offset = [], 0
             while offset < count:
                 found = await store.read(Q, offset)
-                read, offset = read + bodies(found), found.next_offset
+                read, offset = read + decode_bodies(found), found.next_offset
             assert [int(body[:6]) for body in read] == list(range(count))
             disk.allocate()
 
             def is_taken() -> bool:
                 try:
-                    return store.append_nowait(Q, [draft(b"again" + bytes(2000))]).offset == count
+                    return store.append_nowait(Q, [make_draft(b"again" + bytes(2000))]).offset == count
                 except StoreFull:
                     return False
 
             await eventually(is_taken)
-            assert bodies(await store.read(Q, count))[0][:5] == b"again"
+            assert decode_bodies(await store.read(Q, count))[0][:5] == b"again"
         finally:
             await store.close()
         with LogStore(tmp_path / "store", settings) as store:
@@ -115,7 +115,7 @@ async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_p
 async def test_a_store_closed_on_a_full_disk_releases_its_directory_and_loses_nothing(tmp_path, monkeypatch):
     with small_disk(tmp_path, monkeypatch) as disk:
         # Slots are the largest part of an index that was never written.
-        settings = small(segment_bytes=SEGMENT_BYTES, index_slots=4096, index_entries=64)
+        settings = small_settings(segment_bytes=SEGMENT_BYTES, index_slots=4096, index_entries=64)
         store = await asyncio.to_thread(LogStore, tmp_path / "store", settings)
         await store.catalog.put_topic(Topic(name="T"))
         await store.offsets.commit("g", Q, 1)
@@ -124,7 +124,7 @@ async def test_a_store_closed_on_a_full_disk_releases_its_directory_and_loses_no
         try:
             await store.close()
         except (OSError, SparrowError):
-            pytest.fail("closing is to do what it can")
+            pytest.fail("close must not raise")
         disk.allocate()
         with LogStore(tmp_path / "store", settings) as store:
             assert store.bounds_nowait(Q).end == count
@@ -145,33 +145,33 @@ RATIOS = {"disk_clean_ratio": 0.75, "disk_force_ratio": 0.85, "disk_refuse_ratio
 
 async def test_appends_are_refused_above_one_ratio_and_accepted_again_below_another(tmp_path):
     gauge = Gauge(0.5)
-    with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
+    with LogStore(tmp_path, small_settings(**RATIOS), disk_ratio=gauge) as store:
         await store.catalog.put_topic(Topic(name="T"))
         for ratio, is_taken in [(0.90, True), (0.91, False), (0.88, False), (0.85, True), (0.88, True), (0.95, False)]:
             gauge.ratio = ratio
             store._maintenance.watch_disk()
             if is_taken:
-                store.append_nowait(Q, [draft("x")])
+                store.append_nowait(Q, [make_draft("x")])
             else:
                 with pytest.raises(StoreFull):
-                    store.append_nowait(Q, [draft("x")])
-                assert bodies(await store.read(Q, 0))
+                    store.append_nowait(Q, [make_draft("x")])
+                assert decode_bodies(await store.read(Q, 0))
         await store.offsets.commit("g", Q, 2)
-    with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
-        assert await store.offsets.committed("g", Q) == 2, "what groups said still goes into the log at the end"
+    with LogStore(tmp_path, small_settings(**RATIOS), disk_ratio=gauge) as store:
+        assert await store.offsets.committed("g", Q) == 2, "committed offsets must still be written at the end"
         with pytest.raises(StoreFull):
-            store.append_nowait(Q, [draft("x")])
+            store.append_nowait(Q, [make_draft("x")])
 
 
 async def test_the_maintenance_thread_watches_the_disk(tmp_path):
     gauge = Gauge(0.5)
-    with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
+    with LogStore(tmp_path, small_settings(**RATIOS), disk_ratio=gauge) as store:
         await store.catalog.put_topic(Topic(name="T"))
         gauge.ratio = 0.95
 
         def is_refused() -> bool:
             try:
-                store.append_nowait(Q, [draft("x")])
+                store.append_nowait(Q, [make_draft("x")])
             except StoreFull:
                 return True
             return False
@@ -184,13 +184,13 @@ async def test_the_maintenance_thread_watches_the_disk(tmp_path):
 async def test_a_store_too_full_for_appends_can_still_delete_old_segments(tmp_path):
     """Otherwise it would stay full: the state in the oldest segment must be appended again before it is deleted."""
     gauge = Gauge(0.5)
-    with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
+    with LogStore(tmp_path, small_settings(**RATIOS), disk_ratio=gauge) as store:
         await store.catalog.put_topic(Topic(name="T"))
         for _ in range(5):
-            store.append_nowait(Q, [draft(bytes(2000))])
+            store.append_nowait(Q, [make_draft(bytes(2000))])
         gauge.ratio = 0.95
         store._maintenance.watch_disk()
         assert await store.trim() == 4096
         assert set(await store.catalog.list_topics()) == {"T"}
         with pytest.raises(StoreFull):
-            store.append_nowait(Q, [draft("x")])
+            store.append_nowait(Q, [make_draft("x")])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.support.log_stores import SMALL
+from tests.support.log_stores import SMALL_SETTINGS
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
@@ -15,7 +15,7 @@ A, B, OTHER = Queue("orders", 0), Queue("orders", 1), Queue("other", 0)
 
 @pytest.fixture
 async def store(tmp_path: Path):
-    async with LogStore(tmp_path, SMALL) as opened:
+    async with LogStore(tmp_path, SMALL_SETTINGS) as opened:
         for name in ("orders", "other"):
             await opened.catalog.put_topic(Topic(name=name))
         yield opened
@@ -36,7 +36,9 @@ async def test_progress_is_the_oldest_unread_message_of_all_queues(store: LogSto
     for queue in (A, B, OTHER, A, B):
         await store.append(queue, [Draft(body=b"x")])
     await store.offsets.commit("archive", A, 1)
-    assert store.consumed_to("archive") == await place(store, B, 0), "it has not come to the topic's other queue"
+    assert store.consumed_to("archive") == await place(store, B, 0), (
+        "the group has not read the other queue of the topic"
+    )
     await store.offsets.commit("archive", B, 1)
     assert store.consumed_to("archive") == await place(store, A, 1)
     await store.offsets.commit("archive", A, 2)
@@ -51,7 +53,7 @@ async def test_topics_that_the_group_does_not_read_do_not_limit_its_progress(sto
 
 
 async def test_a_message_that_is_not_visible_yet_limits_the_progress(tmp_path: Path) -> None:
-    settings = SMALL.model_copy(update={"visible_after": "replicated"})
+    settings = SMALL_SETTINGS.model_copy(update={"visible_after": "replicated"})
     async with LogStore(tmp_path, settings) as store:
         await store.catalog.put_topic(Topic(name="orders"))
         await store.append(A, [Draft(body=b"1")])

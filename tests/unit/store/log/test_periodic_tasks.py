@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 from sparrow.store.log.periodic_tasks import PeriodicTask, PeriodicTaskThread
 

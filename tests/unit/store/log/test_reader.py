@@ -3,8 +3,8 @@
 import logging
 
 import pytest
-from tests.support.drafts import bodies, draft
-from tests.support.log_stores import SMALL, damage, small
+from tests.support.drafts import decode_bodies, make_draft
+from tests.support.log_stores import SMALL_SETTINGS, corrupt_log, small_settings
 
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
@@ -18,20 +18,20 @@ BODY_AT = 88
 @pytest.fixture
 async def written(tmp_path):
     """Write ten messages to a store and close it; return their physical offsets."""
-    with LogStore(tmp_path, SMALL) as store:
+    with LogStore(tmp_path, SMALL_SETTINGS) as store:
         await store.catalog.put_topic(Topic(name="T"))
-        return [store.append_nowait(Q, [draft(f"{n} body", keys=f"k{n}")]).physical_offsets[0] for n in range(10)]
+        return [store.append_nowait(Q, [make_draft(f"{n} body", keys=f"k{n}")]).physical_offsets[0] for n in range(10)]
 
 
 async def test_a_damaged_record_is_skipped_and_the_others_are_returned(tmp_path, written):
-    damage(tmp_path, written[3] + BODY_AT, 4096, b"X")
-    with LogStore(tmp_path, SMALL) as store:
-        assert store.read_nowait(Q, 0) is None, "old data is not for the event loop"
+    corrupt_log(tmp_path, written[3] + BODY_AT, 4096, b"X")
+    with LogStore(tmp_path, SMALL_SETTINGS) as store:
+        assert store.read_nowait(Q, 0) is None, "old data must not be read on the event loop"
         found = await store.read(Q, 0)
-        assert bodies(found) == [b"%d body" % n for n in range(10) if n != 3]
+        assert decode_bodies(found) == [b"%d body" % n for n in range(10) if n != 3]
         assert (found.next_offset, found.bounds) == (10, QueueBounds(0, 10))
         found = await store.read(Q, 3, count_max=1)
-        assert (bodies(found), found.next_offset) == ([], 4)
+        assert (decode_bodies(found), found.next_offset) == ([], 4)
         assert await store.record_at(written[3]) is None
         assert await store.find_by_key("T", "k3") == []
         assert len(await store.find_by_key("T", "k4")) == 1
@@ -39,14 +39,14 @@ async def test_a_damaged_record_is_skipped_and_the_others_are_returned(tmp_path,
 
 @pytest.mark.parametrize("at", [0, 4, 12, 28, BODY_AT])
 async def test_damage_in_any_field_of_a_record_skips_it(tmp_path, written, at):
-    damage(tmp_path, written[5] + at, 4096, b"\x7f\x7f\x7f\x7f")
-    with LogStore(tmp_path, SMALL) as store:
-        assert bodies(await store.read(Q, 0)) == [b"%d body" % n for n in range(10) if n != 5]
+    corrupt_log(tmp_path, written[5] + at, 4096, b"\x7f\x7f\x7f\x7f")
+    with LogStore(tmp_path, SMALL_SETTINGS) as store:
+        assert decode_bodies(await store.read(Q, 0)) == [b"%d body" % n for n in range(10) if n != 5]
 
 
 async def test_damage_is_reported_once(tmp_path, written, caplog):
-    damage(tmp_path, written[3] + BODY_AT, 4096, b"X")
-    with LogStore(tmp_path, SMALL) as store, caplog.at_level(logging.ERROR):
+    corrupt_log(tmp_path, written[3] + BODY_AT, 4096, b"X")
+    with LogStore(tmp_path, SMALL_SETTINGS) as store, caplog.at_level(logging.ERROR):
         for _ in range(3):
             await store.read(Q, 0)
     reports = [entry for entry in caplog.records if entry.message == "damaged record skipped"]
@@ -54,23 +54,23 @@ async def test_damage_is_reported_once(tmp_path, written, caplog):
 
 
 async def test_read_nowait_returns_recent_messages_and_none_for_old_ones(tmp_path):
-    with LogStore(tmp_path, small(hot_bytes=1000)) as store:
+    with LogStore(tmp_path, small_settings(hot_bytes=1000)) as store:
         await store.catalog.put_topic(Topic(name="T"))
         for n in range(20):
-            store.append_nowait(Q, [draft(f"{n}", tags="t" * 50)])
-        assert bodies(store.read_nowait(Q, 19)) == [b"19"]
+            store.append_nowait(Q, [make_draft(f"{n}", tags="t" * 50)])
+        assert decode_bodies(store.read_nowait(Q, 19)) == [b"19"]
         assert store.read_nowait(Q, 0) is None
-        assert bodies(await store.read(Q, 0, count_max=2)) == [b"0", b"1"]
+        assert decode_bodies(await store.read(Q, 0, count_max=2)) == [b"0", b"1"]
         assert store.read_nowait(Q, 20) == AtEnd(QueueBounds(0, 20))
 
 
 async def test_a_closed_store_returns_no_invented_data(tmp_path):
-    store = LogStore(tmp_path, SMALL)
+    store = LogStore(tmp_path, SMALL_SETTINGS)
     await store.catalog.put_topic(Topic(name="T"))
-    store.append_nowait(Q, [draft("real")])
+    store.append_nowait(Q, [make_draft("real")])
     store.close_blocking()
     try:
         found = await store.read(Q, 0)
     except Exception:
         return
-    assert bodies(found) == [b"real"]
+    assert decode_bodies(found) == [b"real"]

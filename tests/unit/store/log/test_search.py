@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from tests.support.drafts import draft
-from tests.support.log_stores import SMALL, damage, small
+from tests.support.drafts import make_draft
+from tests.support.log_stores import SMALL_SETTINGS, corrupt_log, small_settings
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue, QueueBounds
@@ -35,7 +35,7 @@ def now():
 
 @pytest.fixture
 async def store(tmp_path, now):
-    async with LogStore(tmp_path, SMALL, now_ms=now) as store:
+    async with LogStore(tmp_path, SMALL_SETTINGS, now_ms=now) as store:
         await store.catalog.put_topic(Topic(name="T"))
         yield store
 
@@ -81,7 +81,7 @@ async def test_times_are_found_across_segments_and_queue_files(store, now):
 
 
 async def test_times_are_found_after_retention(tmp_path, now):
-    async with LogStore(tmp_path, small(retention_hours=1), now_ms=now) as store:
+    async with LogStore(tmp_path, small_settings(retention_hours=1), now_ms=now) as store:
         await store.catalog.put_topic(Topic(name="T"))
         append_at(store, now, range(3_600_000, 360_000_000, 3_600_000))
         assert await store.trim() > 0
@@ -94,7 +94,7 @@ async def test_times_are_found_after_retention(tmp_path, now):
 
 
 async def test_a_search_by_time_ends_at_the_visible_messages(tmp_path, now):
-    async with LogStore(tmp_path, small(visible_after="replicated"), now_ms=now) as store:
+    async with LogStore(tmp_path, small_settings(visible_after="replicated"), now_ms=now) as store:
         await store.catalog.put_topic(Topic(name="T"))
         append_at(store, now, TIMES[:3])
         store.replicated_to(store.written)
@@ -111,7 +111,7 @@ async def found(store: LogStore, key: str, topic: str = "T", **limits: int) -> l
 
 
 async def test_a_message_is_found_by_each_of_its_keys_and_by_its_unique_key(store):
-    store.append_nowait(Q, [draft("0", keys="k1 k2", unique="u"), draft("1", keys="k2")])
+    store.append_nowait(Q, [make_draft("0", keys="k1 k2", unique="u"), make_draft("1", keys="k2")])
     assert await found(store, "k1") == await found(store, "u") == [b"0"]
     assert await found(store, "k2") == [b"0", b"1"]
     for key in ("k", "k1 k2", "", "u2"):
@@ -121,24 +121,24 @@ async def test_a_message_is_found_by_each_of_its_keys_and_by_its_unique_key(stor
 
 async def test_keys_with_equal_hashes_are_distinguished(store):
     assert index_hash("T", "Aa") == index_hash("T", "BB")
-    store.append_nowait(Q, [draft("0", keys="Aa"), draft("1", keys="BB"), draft("2", keys="Aa")])
+    store.append_nowait(Q, [make_draft("0", keys="Aa"), make_draft("1", keys="BB"), make_draft("2", keys="Aa")])
     assert await found(store, "Aa") == [b"0", b"2"]
     assert await found(store, "BB") == [b"1"]
 
 
 async def test_a_message_with_a_repeated_key_is_found_once(store):
-    store.append_nowait(Q, [draft("0", keys="k k", unique="k")])
+    store.append_nowait(Q, [make_draft("0", keys="k k", unique="k")])
     assert await found(store, "k") == [b"0"]
 
 
 async def test_the_newest_messages_are_returned_oldest_first(store):
-    store.append_nowait(Q, [draft(f"{n}", keys="k") for n in range(9)])
+    store.append_nowait(Q, [make_draft(f"{n}", keys="k") for n in range(9)])
     assert await found(store, "k", limit=3) == [b"6", b"7", b"8"]
 
 
 async def test_both_ends_of_a_time_range_are_included(store, now):
     for n, now.now_ms in enumerate(TIMES):
-        store.append_nowait(Q, [draft(f"{n}", keys="k")])
+        store.append_nowait(Q, [make_draft(f"{n}", keys="k")])
     assert await found(store, "k", begin_ms=1020, end_ms=1020) == [b"2", b"3", b"4"]
     assert await found(store, "k", begin_ms=1011, end_ms=1019) == []
     assert await found(store, "k", end_ms=1010) == [b"0", b"1"]
@@ -146,43 +146,43 @@ async def test_both_ends_of_a_time_range_are_included(store, now):
 
 
 async def test_messages_of_a_deleted_topic_are_not_found_even_if_it_is_created_again(store):
-    store.append_nowait(Q, [draft("old", keys="k")])
+    store.append_nowait(Q, [make_draft("old", keys="k")])
     assert await found(store, "k") == [b"old"]
     await store.catalog.delete_topic("T")
     assert await found(store, "k") == []
     await store.catalog.put_topic(Topic(name="T"))
     assert await found(store, "k") == []
-    store.append_nowait(Q, [draft("new", keys="k")])
+    store.append_nowait(Q, [make_draft("new", keys="k")])
     assert await found(store, "k") == [b"new"]
 
 
 async def test_half_messages_are_not_found(store):
-    store.append_nowait(Q, [draft("half", keys="k", sys_flag=record.TRANSACTION_PREPARED)])
-    store.append_nowait(Q, [draft("back", keys="k", sys_flag=record.TRANSACTION_ROLLED_BACK)])
+    store.append_nowait(Q, [make_draft("half", keys="k", sys_flag=record.TRANSACTION_PREPARED)])
+    store.append_nowait(Q, [make_draft("back", keys="k", sys_flag=record.TRANSACTION_ROLLED_BACK)])
     assert await found(store, "k") == []
-    store.append_nowait(Q, [draft("whole", keys="k", sys_flag=record.TRANSACTION_COMMITTED)])
+    store.append_nowait(Q, [make_draft("whole", keys="k", sys_flag=record.TRANSACTION_COMMITTED)])
     assert await found(store, "k") == [b"whole"]
 
 
 async def test_invisible_messages_do_not_count_towards_the_limit(tmp_path):
-    async with LogStore(tmp_path, small(visible_after="replicated")) as store:
+    async with LogStore(tmp_path, small_settings(visible_after="replicated")) as store:
         await store.catalog.put_topic(Topic(name="T"))
-        store.append_nowait(Q, [draft(f"{n}", keys="k") for n in range(3)])
+        store.append_nowait(Q, [make_draft(f"{n}", keys="k") for n in range(3)])
         store.replicated_to(store.written)
-        store.append_nowait(Q, [draft(f"{n}", keys="k") for n in range(3, 6)])
+        store.append_nowait(Q, [make_draft(f"{n}", keys="k") for n in range(3, 6)])
         assert await found(store, "k", limit=2) == [b"1", b"2"]
 
 
 async def test_truncated_messages_are_not_found(store):
-    end = store.append_nowait(Q, [draft("0", keys="k")]).end
-    store.append_nowait(Q, [draft("1", keys="k")])
+    end = store.append_nowait(Q, [make_draft("0", keys="k")]).end
+    store.append_nowait(Q, [make_draft("1", keys="k")])
     assert await found(store, "k") == [b"0", b"1"]
     await asyncio.to_thread(store.truncate, end)
     assert await found(store, "k") == [b"0"]
 
 
 async def test_a_damaged_record_is_not_found_by_its_key(store):
-    appended = store.append_nowait(Q, [draft(f"body {n}", keys="k") for n in range(3)])
-    damage(store.path, appended.physical_offsets[1] + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
+    appended = store.append_nowait(Q, [make_draft(f"body {n}", keys="k") for n in range(3)])
+    corrupt_log(store.path, appended.physical_offsets[1] + record.FIXED_HEADER_BYTES, SMALL_SETTINGS.segment_bytes)
     assert await found(store, "k") == [b"body 0", b"body 2"]
     assert store.bounds_nowait(Q) == QueueBounds(0, 3)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.cases import each_case
-from tests.support.log_stores import small
+from tests.support.log_stores import small_settings
 
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.model.message import Host
@@ -177,7 +177,7 @@ def test_a_store_appends_the_records_unchanged(tmp_path: Path) -> None:
     (sent,) = encode_batches(
         pa.array([b"one", b"two", b"three"]), keys=pa.array(["k1", None, "k3"]), tags=pa.array(["a", "b", None])
     )
-    with LogStore(tmp_path / "store", small()) as store:
+    with LogStore(tmp_path / "store", small_settings()) as store:
         asyncio.run(store.catalog.put_topic(Topic(name="t")))
         encoded = records_of(sent.data, extra_properties=CLUSTER)
         appended = store.append_encoded_nowait(queue, encoded.data, encoded.sizes)

@@ -25,7 +25,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.names import is_pattern
 from sparrow.bus.transports.kafka.clients import stop_admin, stop_producer, translated_errors
 from sparrow.bus.transports.kafka.consumer import KafkaGroupConsumer

@@ -18,6 +18,7 @@ from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer, fetch_items
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, mark_consumed
 from sparrow.model.errors import Closed, SparrowError, Unavailable
+from sparrow.model.topic import ROCKETMQ_TOPICS, is_group_topic, is_system_topic
 from sparrow.wire import bodies
 from sparrow.wire.codes import RequestCode
 
@@ -25,10 +26,6 @@ log = logging.getLogger(__name__)
 
 _CLOSING_S = 3.0
 """How long closing waits for the broker."""
-_SYSTEM_PREFIXES = ("%", "rmq_sys_", "RMQ_SYS_", "TRANS_CHECK_MAX_TIME")
-"""Topics that wildcards do not match; `%` starts retry and dead-letter topics."""
-_SYSTEM_SUFFIX = "_REPLY_TOPIC"
-_SYSTEM = frozenset({"TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest"})
 
 
 class SparrowGroupConsumer:
@@ -174,10 +171,11 @@ async def check_any_broker(admin: Admin) -> None:
 
 
 async def _user_topics(admin: Admin) -> list[str]:
+    """Return the topics that wildcards may match: those of applications."""
     answer = await admin.session.invoke_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
-    system = _SYSTEM.union(bodies.read(bodies.TopicList, answer.body).topic_list)
+    system = ROCKETMQ_TOPICS.union(bodies.read(bodies.TopicList, answer.body).topic_list)
     return [
         topic
         for topic in await admin.topics()
-        if topic not in system and not topic.startswith(_SYSTEM_PREFIXES) and not topic.endswith(_SYSTEM_SUFFIX)
+        if topic not in system and not is_system_topic(topic) and not is_group_topic(topic)
     ]

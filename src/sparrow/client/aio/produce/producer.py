@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -23,16 +22,15 @@ from typing import Any, TypeVar, Unpack
 
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce import request_reply
-from sparrow.client.aio.produce.accumulator import Accumulator
+from sparrow.client.aio.produce.batch_sender import BatchSender
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
-from sparrow.client.aio.produce.message_batch import OpenBatches, SendFuture, send_results
+from sparrow.client.aio.produce.message_batch import OpenBatches, send_results
 from sparrow.client.aio.produce.message_encoder import MessageEncoder
-from sparrow.client.aio.produce.queue_assignment import QueueAssigner
 from sparrow.client.aio.produce.recall import recall_message
 from sparrow.client.aio.produce.registration import ProducerRegistration
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.client.aio.produce.single_sender import MESSAGE_COST_BYTES, SingleSender
-from sparrow.client.aio.produce.transactions import ProducerTransactions, validate_transaction_state
+from sparrow.client.aio.produce.transactions import ProducerTransactions
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
 from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
 from sparrow.client.options import (
@@ -102,8 +100,7 @@ class Producer:
             else None
         )
         self._cost_bytes = MESSAGE_COST_BYTES if linger_ms is None else _BATCHED_COST_BYTES
-        self._accumulator: Accumulator | None = None
-        self._queue_assigner: QueueAssigner | None = None
+        self._batches: BatchSender | None = None
         self._transactions = ProducerTransactions(self.session, self.group, chosen["transaction_checker"])
         self._traces = chosen["trace"]
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -127,10 +124,15 @@ class Producer:
             self._transactions.ended = tracer.transaction_ended
             await tracer.open()
         if self._open_batches is not None:
-            self._accumulator = Accumulator(
-                self._sender, self._encoder, self._budget, self._open_batches, timeout_ms=self.timeout_ms
+            self._batches = BatchSender(
+                self._sender,
+                self._encoder,
+                self._budget,
+                self._single,
+                self._open_batches,
+                timeout_ms=self.timeout_ms,
+                spawn=self._spawn,
             )
-            self._queue_assigner = QueueAssigner(self._sender, self._accumulator, self._budget, self._spawn)
         self._is_open = True
 
     async def close(self) -> None:
@@ -181,8 +183,8 @@ class Producer:
         cost = len(message.body) + self._cost_bytes
         if not self._budget.try_acquire(cost):
             await self._budget.acquire(cost)
-        if self._accumulator is not None:
-            return await self._add_to_batch(self._accumulator, message, cost, queue, selector, timeout_ms)
+        if self._batches is not None:
+            return await self._batches.send(message, queue, selector, timeout_ms, cost=cost)
         try:
             return await self._single.send(message, queue, selector, timeout_ms)
         finally:
@@ -212,8 +214,8 @@ class Producer:
         cost = len(message.body) + self._cost_bytes
         if not self._budget.try_acquire(cost):
             raise Busy(f"{self._budget.used_bytes} bytes of messages are unsent; {self._budget.bytes_max} are allowed")
-        if self._accumulator is not None:
-            return self._add_to_batch(self._accumulator, message, cost, queue, selector, timeout_ms)
+        if self._batches is not None:
+            return self._batches.send(message, queue, selector, timeout_ms, cost=cost)
         task = self._spawn(self._single.send(message, queue, selector, timeout_ms))
         task.add_done_callback(lambda _: self._budget.release(cost))
         return task
@@ -266,9 +268,7 @@ class Producer:
         rows keep their order only within a batch; with a `queue` they keep it throughout. Rows get no unique id.
         Raises `PartialSend` when a batch fails.
         """
-        from sparrow.client.aio.produce import (
-            table_sender,  # loads NumPy and Arrow, which a plain producer does without
-        )
+        from sparrow.client.aio.produce import table_sender  # loads NumPy and Arrow; a plain producer does not
 
         self._check_open()
         self._check_batches_allowed()
@@ -288,8 +288,8 @@ class Producer:
         tasks = [task for task in self._tasks if not task.done()]
         if tasks:
             await asyncio.wait(tasks)
-        if self._accumulator is not None:
-            await self._accumulator.flush()
+        if self._batches is not None:
+            await self._batches.accumulator.flush()
 
     async def recall(self, sent: SendResult | str) -> str:
         """Cancel a delayed message, by the result of its send or its recall handle, and return the message id.
@@ -331,14 +331,7 @@ class Producer:
         `TransactionState.UNKNOWN` the broker asks the `transaction_checker`.
         """
         sent = await self.begin_transaction(message, queue=queue)
-        try:
-            returned = work(message)
-            returned = await returned if inspect.isawaitable(returned) else returned
-            state = TransactionState.COMMIT if returned is None else validate_transaction_state(returned)
-        except BaseException:
-            await self._transactions.roll_back(sent)
-            raise
-        await self.end_transaction(sent, state)
+        await self._transactions.run(sent, work, message)
         return sent
 
     async def begin_transaction(self, message: AnyMessage, *, queue: QueueRef | None = None) -> SendResult:
@@ -385,7 +378,7 @@ class Producer:
             self.session, self._sender, self._encoder, request, body, group=self.group, timeout_ms=timeout_ms
         )
 
-    # -- batches ------------------------------------------------------------------------------------------------------
+    # -- checks and tasks ---------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -394,34 +387,6 @@ class Producer:
     def _check_batches_allowed(self) -> None:
         if self._is_idempotent:
             raise Refused("an idempotent producer sends no batches: use another producer for them")
-
-    def _add_to_batch(
-        self,
-        accumulator: Accumulator,
-        message: AnyMessage,
-        cost: int,
-        queue: QueueRef | None,
-        selector: QueueSelector | None,
-        timeout_ms: int | None,
-    ) -> SendFuture:
-        try:
-            if queue is None:
-                # Checked here too: most messages have neither properties nor a selector.
-                if message.properties or selector is not None or self._single.selector is not None:
-                    selector = self._single.selector_for(message, selector)
-                if selector is not None:
-                    assert self._queue_assigner is not None
-                    return self._followed(message, self._queue_assigner.add(message, selector, cost, timeout_ms))
-            future = accumulator.add(message, queue, cost, timeout_ms)
-            return future if self._single.tracer is None else self._followed(message, future)
-        except BaseException:
-            self._budget.release(cost)
-            raise
-
-    def _followed(self, message: AnyMessage, future: SendFuture) -> SendFuture:
-        if self._single.tracer is not None:
-            self._single.tracer.follow(message, future)
-        return future
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)

@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
 from sparrow.client.delayed_delivery import with_properties
@@ -122,6 +123,17 @@ class ProducerTransactions:
                 "end of transaction not delivered; the broker will check back",
                 extra={"message_id": sent.message_id, "state": state.name, "error": str(error)},
             )
+
+    async def run(self, sent: SendResult, work: Callable[[AnyMessage], Any], message: AnyMessage) -> None:
+        """Call `work` with the message, and end the transaction with the state that it returns; None commits."""
+        try:
+            returned = work(message)
+            returned = await returned if inspect.isawaitable(returned) else returned
+            state = TransactionState.COMMIT if returned is None else validate_transaction_state(returned)
+        except BaseException:
+            await self.roll_back(sent)
+            raise
+        await self.end(sent, state)
 
     async def roll_back(self, sent: SendResult) -> None:
         """Roll back after an exception, which an error of the rollback must not replace."""

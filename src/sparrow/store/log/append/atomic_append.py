@@ -22,7 +22,7 @@ from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import AtomicAppendBegin, LedgerUpdate
-from sparrow.store.spi import QueueRecords
+from sparrow.wire.queue_batches import QueueBatch
 
 _OFFSET_MAX = 1 << 62
 
@@ -40,11 +40,11 @@ class AtomicAppends:
         """`failed` is called when an append breaks off in the middle; it must make the store refuse later appends."""
         self._writer, self._state, self._appendable, self._failed = writer, state, appendable, failed
 
-    def parse(self, portions: Sequence[QueueRecords], *, verify_crc: bool, keys_bytes_max: int) -> list[EncodedRun]:
+    def parse(self, batches: Sequence[QueueBatch], *, verify_crc: bool, keys_bytes_max: int) -> list[EncodedRun]:
         """Check records before the lock is taken. Keys beyond `keys_bytes_max` are read from the log later."""
         runs: list[EncodedRun] = []
         keys_bytes = 0
-        for queue, data, sizes in portions:
+        for queue, data, sizes in batches:
             if len(sizes) == 0 and len(data) == 0:
                 continue
             run = self._writer.parse_run(

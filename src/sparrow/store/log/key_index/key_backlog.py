@@ -29,43 +29,43 @@ class KeyBacklog:
     """Appends add to it under the writer's lock; maintenance takes everything."""
 
     def __init__(self) -> None:
-        self._portions: list[BacklogItem] = []
+        self._items: list[BacklogItem] = []
         self.count = 0
         """The number of records."""
         self.held_bytes = 0
         """The memory that runs use."""
 
     def add_offsets(self, physical_offsets: Iterable[int]) -> None:
-        if not self._portions or isinstance(self._portions[-1], KeyedRun):
-            self._portions.append(array("q"))
-        places = self._portions[-1]
+        if not self._items or isinstance(self._items[-1], KeyedRun):
+            self._items.append(array("q"))
+        places = self._items[-1]
         assert not isinstance(places, KeyedRun)
         before = len(places)
         places.extend(physical_offsets)
         self.count += len(places) - before
 
     def add_offset(self, physical_offset: int) -> None:
-        portions = self._portions
-        if not portions or portions[-1].__class__ is KeyedRun:
-            portions.append(array("q"))
-        portions[-1].append(physical_offset)  # type: ignore[union-attr]
+        items = self._items
+        if not items or items[-1].__class__ is KeyedRun:
+            items.append(array("q"))
+        items[-1].append(physical_offset)  # type: ignore[union-attr]
         self.count += 1
 
     def add_run(self, keys: columns.RecordKeys, places: npt.NDArray[np.int64], store_ms: int) -> None:
-        self._portions.append(KeyedRun(keys, places, store_ms))
+        self._items.append(KeyedRun(keys, places, store_ms))
         self.count += len(places)
         self.held_bytes += keys.held_bytes
 
     def take(self) -> list[BacklogItem]:
         """Remove and return everything."""
-        taken, self._portions, self.count, self.held_bytes = self._portions, [], 0, 0
+        taken, self._items, self.count, self.held_bytes = self._items, [], 0, 0
         return taken
 
-    def put_back(self, portions: list[BacklogItem]) -> None:
+    def put_back(self, items: list[BacklogItem]) -> None:
         """Put items back at the front, after a failure to index them."""
-        self._portions = portions + self._portions
-        self.count = sum(len(part.places) if isinstance(part, KeyedRun) else len(part) for part in self._portions)
-        self.held_bytes = sum(part.keys.held_bytes for part in self._portions if isinstance(part, KeyedRun))
+        self._items = items + self._items
+        self.count = sum(len(part.places) if isinstance(part, KeyedRun) else len(part) for part in self._items)
+        self.held_bytes = sum(part.keys.held_bytes for part in self._items if isinstance(part, KeyedRun))
 
     def truncate(self, end: int) -> None:
         """Drop records from `end` on, where the log was truncated. The keys of a partly dropped run are read again."""

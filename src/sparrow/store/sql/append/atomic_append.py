@@ -17,7 +17,6 @@ import numpy as np
 
 from sparrow.model.errors import Busy, ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
-from sparrow.store.spi import QueueRecords
 from sparrow.store.sql.append.bulk_insert import insert_rows
 from sparrow.store.sql.append.insert import take_ids
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
@@ -29,6 +28,7 @@ from sparrow.store.sql.state.catalog import StoreCatalog
 from sparrow.store.sql.statements import ledger as statements
 from sparrow.store.sql.upserts import insert_if_absent
 from sparrow.wire import columns, record
+from sparrow.wire.queue_batches import QueueBatch
 
 _CHUNK_ROWS, _CHUNK_BYTES = 2000, 4 << 20
 """Messages that are held as rows at one time."""
@@ -47,7 +47,7 @@ class LaneRecords(NamedTuple):
 
 def check_records(
     lane: Lane,
-    records: QueueRecords,
+    records: QueueBatch,
     *,
     check: Callable[[Draft], Draft],
     packet_bytes_max: int,

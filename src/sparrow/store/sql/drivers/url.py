@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -36,27 +35,39 @@ _SCHEMES: dict[str, tuple[Dialect, int]] = {
     "sqlite": ("sqlite", 0),
 }
 """The dialect and the default port of each scheme."""
+_FORMS = "mysql://user:password@host/name, postgresql://user:password@host/name or sqlite:///path"
 
 
 def parse_database_url(url: str) -> DatabaseUrl:
     """Parse `mysql://user:password@host:port/name`, `postgresql://...` or `sqlite:///path`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _unusable(
+            url,
+            "its host or port is not valid",
+            "mysql://user:password@host:3306/name, and %2F for a slash in the password",
+        ) from None
     if parts.scheme not in _SCHEMES:
-        raise _unusable(url, "mysql://user:password@host/name, postgresql://... or sqlite:///path")
-    dialect, port = _SCHEMES[parts.scheme]
+        raise _unusable(url, f"the scheme {parts.scheme!r} is unknown" if parts.scheme else "it has no scheme")
+    dialect, default_port = _SCHEMES[parts.scheme]
     if dialect == "sqlite":
         if parts.netloc or len(parts.path) < 2:
-            raise _unusable(url, "sqlite:///relative/path or sqlite:////absolute/path")
+            reason = "it names a host, and SQLite has none" if parts.netloc else "it has no path"
+            raise _unusable(url, reason, "sqlite:///relative/path or sqlite:////absolute/path")
         return DatabaseUrl(dialect, "", 0, "", "", unquote(parts.path[1:]))
     name = unquote(parts.path.strip("/"))
-    try:
-        port = parts.port or port
-    except ValueError:
-        raise _unusable(url, "a port number") from None
     if not parts.hostname or not name or "/" in name:
-        raise _unusable(url, f"{parts.scheme}://user:password@host/name, with the database's name at the end,")
+        reason = "it has no host" if not parts.hostname else "the part after the host is not one database name"
+        raise _unusable(url, reason, f"{parts.scheme}://user:password@host/name")
     return DatabaseUrl(
-        dialect, parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or ""), name
+        dialect,
+        parts.hostname,
+        port or default_port,
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+        name,
     )
 
 
@@ -65,5 +76,5 @@ def is_database_url(store: str) -> bool:
     return "://" in store
 
 
-def _unusable(url: str, suggestion: str) -> SettingsError:
-    return SettingsError("store", re.sub(r":[^:@/]+@", ":***@", url), "the URL", suggestion)
+def _unusable(url: str, reason: str, suggestion: str = _FORMS) -> SettingsError:
+    return SettingsError("store", url, "the URL", suggestion, reason)

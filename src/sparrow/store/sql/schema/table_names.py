@@ -14,19 +14,17 @@ from hashlib import sha256
 
 from sparrow.model.errors import IllegalName
 from sparrow.model.priority import Priority
-from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from sparrow.model.topic import is_system_topic
+from sparrow.model.topic import is_group_topic, is_system_topic
 
 TOPIC_NAME_CHARS_MAX = 40
 """With the longest prefix, a part and a partition, a table name stays below PostgreSQL's 63 bytes."""
 _LEGAL = re.compile(r"[a-z0-9][a-z0-9._|-]*")
 """`|` stands for the dots in names of events, because RocketMQ's topics may not contain dots."""
-_GROUP_TOPIC_PREFIXES = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 
 
 def is_internal_topic(topic: str) -> bool:
     """Return whether the platform created the topic: a system topic, or a group's retry or dead-letter topic."""
-    return is_system_topic(topic) or topic.startswith(_GROUP_TOPIC_PREFIXES)
+    return is_system_topic(topic) or is_group_topic(topic)
 
 
 def table_suffix(topic: str) -> str:

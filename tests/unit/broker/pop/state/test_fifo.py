@@ -27,7 +27,7 @@ def test_a_queue_is_blocked_until_all_messages_are_acknowledged():
         assert run.committed == committed
     assert not order.is_blocked("g", Q, 1000)
     assert order.of("g", Q) is None
-    assert not order.ack(run, 5), "once is enough"
+    assert not order.ack(run, 5), "a second ack must have no effect"
 
 
 def test_only_the_group_and_queue_of_the_pop_are_blocked():

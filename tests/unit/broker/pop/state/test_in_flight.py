@@ -39,7 +39,7 @@ def test_batches_are_due_once_and_in_the_order_of_their_times():
     assert flying.due(1050, 10) == [soon]
     assert flying.due(9999, 10) == [late]
     assert flying.due(9999, 10) == []
-    assert flying.find("g", Q, 20, 1000) is soon, "whoever took it settles it"
+    assert flying.find("g", Q, 20, 1000) is soon, "a due batch must stay in flight until it is settled"
 
 
 def test_due_returns_at_most_the_requested_number_of_batches():
@@ -68,7 +68,7 @@ def test_a_batch_that_could_not_be_revived_is_due_later():
     assert flying.due(2000, 10) == [one]
     flying.settle(one, one.mask)
     flying.postpone(one, 3000)
-    assert flying.next_due_ms() is None, "what is gone is not put off"
+    assert flying.next_due_ms() is None, "a settled message must not be postponed"
 
 
 def test_a_journal_record_can_replace_a_batch():

@@ -37,7 +37,7 @@ def put(gathering: OpenBatches, key: str, body: bytes, now: float = 0.0) -> Mess
 
     is_full = add()
     if is_full is None:
-        assert gathering.seal(key) is None, "these callers overfill no lot"
+        assert gathering.seal(key) is None, "these callers must not exceed a batch"
         gathering.start(key, key, None, now)
         is_full = add()
     return gathering.seal(key) if is_full else None
@@ -90,7 +90,7 @@ async def test_a_batch_is_due_when_its_own_linger_time_is_over() -> None:
     assert gathering.seal_due(104.9) == []
     (first,) = gathering.seal_due(105)
     assert first.topic == "a"
-    assert len(first.members) == 2, "a lot does not stay longer because it still grows"
+    assert len(first.members) == 2, "a growing batch must not linger longer"
     assert gathering.next_due() == 107
     assert [lot.topic for lot in gathering.seal_due(200)] == ["b"]
     assert gathering.next_due() is None
@@ -111,7 +111,7 @@ async def test_a_batch_for_a_busy_queue_grows_until_the_queue_is_free() -> None:
     put(gathering, "b", b"1", now=102)
     assert gathering.next_due(busy={"a"}) == 107
     assert [lot.topic for lot in gathering.seal_due(200, busy={"a"})] == ["b"]
-    assert gathering.next_due(busy={"a"}) is None, "or a timer would never rest"
+    assert gathering.next_due(busy={"a"}) is None, "busy batches must not keep the timer running"
     put(gathering, "a", b"2", now=201)
     assert gathering.is_due("a", 201)
     assert [len(lot.members) for lot in gathering.seal_due(201)] == [2]
@@ -248,7 +248,7 @@ async def test_a_request_above_the_free_budget_waits_until_memory_is_released() 
     waiting = asyncio.ensure_future(budget.acquire(31))
     await asyncio.sleep(0)
     assert not waiting.done()
-    assert not budget.try_acquire(1), "nobody who waits is overtaken"
+    assert not budget.try_acquire(1), "waiting callers must be served in order"
     budget.release(70)
     await waiting
     assert budget.used_bytes == 31

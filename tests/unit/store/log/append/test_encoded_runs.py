@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.integration.conformance import portion
+from tests.integration.conformance import queue_records
 
 from sparrow.model.errors import Refused, TooLarge
 from sparrow.model.queue import Queue
@@ -64,7 +64,7 @@ def test_a_plan_holds_every_record_once_in_order_and_no_piece_exceeds_its_segmen
 
 
 def test_only_a_body_above_the_size_limit_is_refused():
-    encoded = portion(QUEUE.queue, bytes(100), bytes(101))
+    encoded = queue_records(QUEUE.queue, bytes(100), bytes(101))
     run = parse_run(QUEUE, encoded.data, encoded.sizes, store_host_bytes=8, verify_crc=True)
     check_body_sizes(run, 101)
     with pytest.raises(TooLarge):
@@ -72,7 +72,7 @@ def test_only_a_body_above_the_size_limit_is_refused():
 
 
 def test_a_run_with_another_host_size_or_a_wrong_checksum_is_refused():
-    encoded = portion(QUEUE.queue, "body")
+    encoded = queue_records(QUEUE.queue, "body")
     with pytest.raises(Refused):
         parse_run(QUEUE, encoded.data, encoded.sizes, store_host_bytes=20, verify_crc=True)
     changed = bytearray(encoded.data)

@@ -4,9 +4,9 @@ import asyncio
 import threading
 
 import pytest
-from tests.support.drafts import bodies, draft
-from tests.support.log_stores import small
-from tests.support.waiting import eventually
+from tests.support.drafts import decode_bodies, make_draft
+from tests.support.log_stores import small_settings
+from tests.support.wait import eventually
 
 from sparrow.model.errors import FlushTimeout, StoreFailed
 from sparrow.model.queue import Queue
@@ -47,7 +47,7 @@ def disk(monkeypatch):
 
 
 async def opened(path, **changes) -> LogStore:
-    store = await asyncio.to_thread(LogStore, path, small(flush="sync", flush_interval_ms=LATER_MS, **changes))
+    store = await asyncio.to_thread(LogStore, path, small_settings(flush="sync", flush_interval_ms=LATER_MS, **changes))
     await store.catalog.put_topic(Topic(name="T"))
     return store
 
@@ -59,7 +59,7 @@ async def test_appends_during_a_sync_share_the_next_sync_and_return_in_order(tmp
         released: list[int] = []
         tasks = []
         for n in range(20):
-            tasks.append(asyncio.ensure_future(store.append(Q, [draft(f"{n}")])))
+            tasks.append(asyncio.ensure_future(store.append(Q, [make_draft(f"{n}")])))
             tasks[-1].add_done_callback(lambda _, n=n: released.append(n))
         await eventually(lambda: disk.syncs > before and store.written > store.watermark("durable"))
         assert released == []
@@ -67,20 +67,20 @@ async def test_appends_during_a_sync_share_the_next_sync_and_return_in_order(tmp
         appended = await asyncio.gather(*tasks)
         assert released == list(range(20))
         assert [a.offset for a in appended] == list(range(20))
-        assert disk.syncs - before <= 3, "the one under way, and one for all who came meanwhile"
+        assert disk.syncs - before <= 3, "appends during a flush must share the next one"
         assert store.watermark("durable") == store.written
 
 
 async def test_durable_data_is_not_waited_for(tmp_path):
     async with await opened(tmp_path) as store:
-        appended = await store.append(Q, [draft("x")])
+        appended = await store.append(Q, [make_draft("x")])
         assert store.when_durable(appended.end) is None
 
 
 async def test_the_asynchronous_policy_waits_for_nothing_and_flushes_soon(tmp_path):
-    with LogStore(tmp_path, small(flush_interval_ms=5)) as store:
+    with LogStore(tmp_path, small_settings(flush_interval_ms=5)) as store:
         await store.catalog.put_topic(Topic(name="T"))
-        appended = store.append_nowait(Q, [draft("x")])
+        appended = store.append_nowait(Q, [make_draft("x")])
         assert store.when_durable(appended.end) is None
         await eventually(lambda: store.watermark("durable") >= appended.end)
 
@@ -89,59 +89,59 @@ async def test_a_slow_disk_raises_flush_timeout_and_the_message_is_still_written
     async with await opened(tmp_path, flush_timeout_ms=20) as store:
         disk.open.clear()
         with pytest.raises(FlushTimeout):
-            await store.append(Q, [draft("late")])
-        assert bodies(await store.read(Q, 0)) == [b"late"], "it is written all the same"
+            await store.append(Q, [make_draft("late")])
+        assert decode_bodies(await store.read(Q, 0)) == [b"late"], "the message must be written anyway"
         disk.open.set()
         await eventually(lambda: store.watermark("durable") == store.written)
 
 
 async def test_after_a_failed_sync_all_waiting_appends_fail_and_no_more_are_accepted(tmp_path, disk):
     store = await opened(tmp_path)
-    await store.append(Q, [draft("safe")])
+    await store.append(Q, [make_draft("safe")])
     disk.open.clear()
     disk.failure = OSError(5, "Input/output error")
-    tasks = [asyncio.ensure_future(store.append(Q, [draft(f"{n}")])) for n in range(3)]
+    tasks = [asyncio.ensure_future(store.append(Q, [make_draft(f"{n}")])) for n in range(3)]
     await asyncio.sleep(0)
     disk.open.set()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(result, StoreFailed)
     disk.failure = None  # a second sync would succeed although data is lost
     with pytest.raises(StoreFailed):
-        await store.append(Q, [draft("no")])
+        await store.append(Q, [make_draft("no")])
     with pytest.raises(StoreFailed):
         await store.catalog.put_topic(Topic(name="no"))
-    assert bodies(await store.read(Q, 0))[0] == b"safe", "reads go on"
+    assert decode_bodies(await store.read(Q, 0))[0] == b"safe", "reads must still work"
     await store.close()
-    assert (tmp_path / "abort").exists(), "the next start must not trust this stop"
+    assert (tmp_path / "abort").exists(), "the shutdown must not count as clean"
 
 
 async def test_a_failed_sync_of_the_maintenance_thread_stops_the_store_too(tmp_path, disk):
     """The kernel reports a failed write-back once. The thread that gets the error must stop the whole store."""
-    store = await asyncio.to_thread(LogStore, tmp_path, small(flush="async", flush_interval_ms=LATER_MS))
+    store = await asyncio.to_thread(LogStore, tmp_path, small_settings(flush="async", flush_interval_ms=LATER_MS))
     try:
         await store.catalog.put_topic(Topic(name="T"))
-        store.append_nowait(Q, [draft("x")])
+        store.append_nowait(Q, [make_draft("x")])
         disk.failure = OSError(5, "Input/output error")
         with store._maintenance_thread.paused(), pytest.raises((OSError, StoreFailed)):
             store._maintenance.checkpoint()
         disk.failure = None
         with pytest.raises(StoreFailed):
-            store.append_nowait(Q, [draft("y")])
+            store.append_nowait(Q, [make_draft("y")])
     finally:
         await store.close()
 
 
 async def test_truncating_the_log_during_a_sync_does_not_stop_the_flusher(tmp_path, disk):
     async with await opened(tmp_path) as store:
-        end = (await store.append(Q, [draft("stays")])).end
+        end = (await store.append(Q, [make_draft("stays")])).end
         disk.open.clear()
         before = disk.syncs
-        lost = asyncio.ensure_future(store.append(Q, [draft("goes")]))
+        lost = asyncio.ensure_future(store.append(Q, [make_draft("goes")]))
         await eventually(lambda: disk.syncs > before)
         cut = asyncio.ensure_future(asyncio.to_thread(store.truncate, end))
         await eventually(lambda: store.written == end)
         disk.open.set()
         await asyncio.gather(cut, lost, return_exceptions=True)
-        appended = await asyncio.wait_for(store.append(Q, [draft("next")]), 5)
+        appended = await asyncio.wait_for(store.append(Q, [make_draft("next")]), 5)
         assert appended.offset == 1
         assert store.watermark("durable") >= appended.end

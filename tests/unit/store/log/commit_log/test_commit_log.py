@@ -43,7 +43,7 @@ def test_records_are_contiguous(log):
 
 def test_a_record_that_leaves_no_room_for_a_blank_record_goes_to_the_next_segment(log):
     write(log, SIZE - 200)
-    assert write(log, 200 - BLANK_RECORD_BYTES) == SIZE - 200, "it just fits"
+    assert write(log, 200 - BLANK_RECORD_BYTES) == SIZE - 200, "the record must fit exactly"
     assert write(log, 100) == SIZE
     assert log.raw(SIZE - BLANK_RECORD_BYTES, 100) == blank(BLANK_RECORD_BYTES)
 
@@ -161,7 +161,7 @@ def test_a_full_disk_refuses_the_next_segment_and_leaves_the_log_unchanged(log, 
     with pytest.raises(StoreFull):
         log.allocate(3000)  # refused without asking the disk again
     assert (log.written, log.raw(2999, 100)) == (3000, b"x")
-    assert write(log, 100) == 3000, "what fits still goes in"
+    assert write(log, 100) == 3000, "a record that fits must still be accepted"
     log._refuse_until = 0.0
     assert write(log, 3000) == SIZE
 

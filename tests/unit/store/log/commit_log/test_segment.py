@@ -9,7 +9,7 @@ def test_a_segment_is_named_by_its_first_byte_and_has_its_full_size_from_the_sta
     segment = Segment.create(tmp_path, 1_073_741_824, 8192)
     assert segment.path.name == segment_name(1_073_741_824) == "00000000001073741824"
     assert (segment.path.stat().st_size, segment.end) == (8192, 1_073_741_824 + 8192)
-    assert segment.path.stat().st_blocks * 512 >= 8192, "blocks are there before they are written"
+    assert segment.path.stat().st_blocks * 512 >= 8192, "blocks must be allocated before they are written"
     assert segment.pread(0, 8192) == bytes(8192)
 
 

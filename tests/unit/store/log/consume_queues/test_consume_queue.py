@@ -82,14 +82,14 @@ def test_an_idle_queue_releases_its_memory_and_a_busy_one_keeps_its_newest_entri
     fill(queue, 6)
     queue.write_out()
     queue.trim_recent()
-    assert queue.is_recent(0), "it grew since the last look"
+    assert queue.is_recent(0), "the queue grew since the last round"
     queue.trim_recent()
     assert not queue.is_recent(5)
     assert queue.is_recent(6)
     fill(queue, 1)
     queue.trim_recent()
     queue.trim_recent()
-    assert queue.is_recent(6), "what is not in a file is not forgotten"
+    assert queue.is_recent(6), "entries that are not in a file must stay in memory"
     assert numbers(queue.entries(0, 10)) == list(range(7))
 
 
@@ -228,5 +228,5 @@ def test_ten_thousand_idle_queues_take_little_memory(tmp_path):
         queues.get_or_create(Queue("T", n)).extend(ENTRY.pack(0, 100, 0))
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert used / 10_000 < 2_000, "bytes a queue"
+    assert used / 10_000 < 2_000, "a queue must use less than 2,000 bytes"
     assert len(os.listdir(tmp_path)) == 0

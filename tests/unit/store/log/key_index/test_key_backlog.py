@@ -5,8 +5,8 @@ from array import array
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.drafts import draft
-from tests.support.log_stores import SMALL
+from tests.support.drafts import make_draft
+from tests.support.log_stores import SMALL_SETTINGS
 
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -28,9 +28,9 @@ def add_run(key_backlog: KeyBacklog, *places: int) -> columns.RecordKeys:
     return keys
 
 
-def shape(portions) -> list[tuple[str, list[int]]]:
+def shape(items) -> list[tuple[str, list[int]]]:
     return [
-        ("run", part.places.tolist()) if isinstance(part, KeyedRun) else ("places", part.tolist()) for part in portions
+        ("run", part.places.tolist()) if isinstance(part, KeyedRun) else ("places", part.tolist()) for part in items
     ]
 
 
@@ -100,9 +100,9 @@ def test_records_can_be_added_after_put_back(mixed):
 def test_truncating_inside_a_run_leaves_offsets_to_be_read_from_the_log(mixed):
     mixed.truncate(50)
     assert (mixed.count, mixed.held_bytes) == (4, 0)
-    portions = mixed.take()
-    assert [at for part in portions for at in part] == [10, 20, 30, 40]
-    assert not any(isinstance(part, KeyedRun) for part in portions)
+    items = mixed.take()
+    assert [at for part in items for at in part] == [10, 20, 30, 40]
+    assert not any(isinstance(part, KeyedRun) for part in items)
 
 
 @pytest.mark.parametrize(("end", "count"), [(0, 0), (10, 0), (11, 1), (30, 2), (70, 6), (80, 7), (81, 8)])
@@ -139,7 +139,7 @@ def test_offsets_are_stored_as_eight_byte_integers(key_backlog):
 
 @pytest.fixture
 async def store(tmp_path):
-    async with LogStore(tmp_path, SMALL) as store:
+    async with LogStore(tmp_path, SMALL_SETTINGS) as store:
         await store.catalog.put_topic(Topic(name="T"))
         yield store
 
@@ -184,10 +184,10 @@ async def test_the_next_run_in_the_same_buffer_does_not_change_the_keys_of_the_l
 
 async def test_keys_of_runs_and_single_records_are_found_in_log_order(store):
     with store._maintenance_thread.paused():
-        store.append_nowait(Q, [draft("0", keys="k")])
+        store.append_nowait(Q, [make_draft("0", keys="k")])
         encoded = columns.encode(pa.array([b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k", "k"]))
         store.append_encoded_nowait(Q, encoded.data, encoded.sizes)
-        store.append_nowait(Q, [draft("3", keys="k")])
+        store.append_nowait(Q, [make_draft("3", keys="k")])
     assert await found(store, "k") == [b"0", b"1", b"2", b"3"]
 
 
@@ -197,7 +197,7 @@ async def test_keys_of_the_kept_part_of_a_truncated_run_are_found(store):
     )
     with store._maintenance_thread.paused():
         places = store.append_encoded_nowait(Q, encoded.data, encoded.sizes).physical_offsets
-        assert store._writer.key_backlog.held_bytes > 0, "the cut is to meet the run unfiled"
+        assert store._writer.key_backlog.held_bytes > 0, "the run must not be indexed before the cut"
         store.truncate(places[2])
     assert await found(store, "k") == [b"0", b"1"]
     assert await found(store, "c") == []

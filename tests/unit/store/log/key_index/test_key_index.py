@@ -77,11 +77,11 @@ def test_a_chain_runs_from_the_newest_to_the_oldest_entry(index):
     assert file.read(1, 4)["previous"].tolist() == [0, 1, 2, 3], "1, 4 and 7 share a slot"
 
 
-@pytest.mark.parametrize("portion", [1, 2, 3, 7, 20])
-def test_the_size_of_the_parts_does_not_change_the_index(index, portion):
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 20])
+def test_the_size_of_the_parts_does_not_change_the_index(index, step):
     entries = [(n % 4, 100 * n, n) for n in range(20)]
-    for at in range(0, 20, portion):
-        put(index, *entries[at : at + portion])
+    for at in range(0, 20, step):
+        put(index, *entries[at : at + step])
     for found in (index, reloaded(index)):
         for key in range(4):
             assert found.candidates(key, *EVER, 100) == [100 * n for n in range(19, -1, -1) if n % 4 == key]

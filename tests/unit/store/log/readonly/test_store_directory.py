@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.drafts import draft
-from tests.support.log_stores import crashed_copy, damage, overwrite, segment_path, small
+from tests.support.drafts import make_draft
+from tests.support.log_stores import copy_as_crashed, corrupt_log, overwrite, segment_path, small_settings
 
 from sparrow.model import Queue
 from sparrow.model.errors import DataLost, Refused
@@ -24,7 +24,7 @@ from sparrow.wire import record
 from sparrow.wire.hashes import tags_code
 
 QUEUE = Queue("orders", 0)
-SETTINGS = small()
+SETTINGS = small_settings()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def store(tmp_path: Path) -> Iterator[LogStore]:
 def fill(store: LogStore, count: int, *, queues: int = 1, body_bytes: int = 100) -> None:
     for number in range(count):
         body = str(number).ljust(body_bytes)
-        store.append_nowait(Queue("orders", number % queues), [draft(body, tags=f"t{number % 3}")])
+        store.append_nowait(Queue("orders", number % queues), [make_draft(body, tags=f"t{number % 3}")])
 
 
 def records(parts: Iterator[SegmentRecords]) -> list[bytes]:
@@ -85,7 +85,7 @@ def test_an_empty_store_has_nothing_to_read(tmp_path: Path) -> None:
 
 async def test_reading_writes_nothing_and_takes_no_lock(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     (copy / "lock").unlink()
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in copy.rglob("*")}
     directory = StoreDirectory(copy)
@@ -116,7 +116,7 @@ async def test_entries_missing_from_files_are_read_from_the_log(store: LogStore,
     fill(store, 20)
     store._maintenance.checkpoint()
     fill(store, 20)
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     for path in (copy / "consumequeue/orders/0").iterdir():
         if int(path.name) >= 20 * 20:
             path.unlink()  # if it exists: the maintenance thread may not have written it
@@ -128,7 +128,7 @@ async def test_entries_missing_from_files_are_read_from_the_log(store: LogStore,
 async def test_entries_from_the_log_have_the_same_tags_codes_as_those_in_files(store: LogStore, tmp_path: Path) -> None:
     fill(store, 30)
     code = frozenset([tags_code("t1")])
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     for path in (copy / "consumequeue/orders/0").glob("*"):
         path.unlink()
     for path in (store.path, copy):
@@ -139,9 +139,9 @@ async def test_entries_from_the_log_have_the_same_tags_codes_as_those_in_files(s
 
 async def test_a_torn_tail_is_the_end(store: LogStore, tmp_path: Path) -> None:
     fill(store, 10)
-    (last,) = store.append_nowait(QUEUE, [draft("torn")]).physical_offsets
-    copy = crashed_copy(store, tmp_path / "copy")
-    damage(copy, last, SETTINGS.segment_bytes, bytes(8))
+    (last,) = store.append_nowait(QUEUE, [make_draft("torn")]).physical_offsets
+    copy = copy_as_crashed(store, tmp_path / "copy")
+    corrupt_log(copy, last, SETTINGS.segment_bytes, bytes(8))
     directory = StoreDirectory(copy)
     assert directory.bounds("orders") == {0: (0, 10)}
     assert directory.physical_bounds()[1] == last
@@ -196,7 +196,7 @@ async def test_a_topic_deleted_in_the_log_is_gone_although_its_files_exist(store
     fill(store, 10)
     store._maintenance.checkpoint()
     store._state.append([TopicUpdate("orders", None)])
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     assert "orders" not in StoreDirectory(copy).topics()
     assert StoreDirectory(copy).bounds("orders") == {}
     store._state.append([TopicUpdate("orders", Topic(name="orders"))])
@@ -207,7 +207,7 @@ async def test_a_topic_created_again_starts_at_offset_0(store: LogStore) -> None
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 10)}
     await store.catalog.delete_topic("orders")
     await store.catalog.put_topic(Topic(name="orders"))
-    appended = store.append_nowait(QUEUE, [draft("new"), draft("newer")])
+    appended = store.append_nowait(QUEUE, [make_draft("new"), make_draft("newer")])
     directory = StoreDirectory(store.path)
     assert directory.bounds("orders") == {0: (0, 2)}
     assert bodies(directory.read(QUEUE, 0, 2, rows_max=9)) == ["new", "newer"]
@@ -227,8 +227,10 @@ async def test_adjacent_ranges_of_the_log_give_every_record_once(store: LogStore
 
 
 async def test_half_messages_and_rollbacks_are_not_scanned(store: LogStore) -> None:
-    store.append_nowait(QUEUE, [draft("shown"), draft("half", sys_flag=4), draft("rolled back", sys_flag=12)])
-    store.append_nowait(QUEUE, [draft("shown too")])
+    store.append_nowait(
+        QUEUE, [make_draft("shown"), make_draft("half", sys_flag=4), make_draft("rolled back", sys_flag=12)]
+    )
+    store.append_nowait(QUEUE, [make_draft("shown too")])
     directory = StoreDirectory(store.path)
     found = bodies(directory.scan(*directory.physical_bounds(), rows_max=100))
     assert found[1:] == ["shown", "shown too"]  # after the state record of the topic
@@ -238,9 +240,9 @@ async def test_half_messages_and_rollbacks_are_not_scanned(store: LogStore) -> N
 async def test_a_damaged_record_is_skipped(store: LogStore, tmp_path: Path) -> None:
     fill(store, 30)
     store._maintenance.checkpoint()
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     place = record.decode(records(StoreDirectory(copy).read(QUEUE, 7, 8, rows_max=1))[0]).physical_offset
-    damage(copy, place, SETTINGS.segment_bytes, bytes(40))
+    corrupt_log(copy, place, SETTINGS.segment_bytes, bytes(40))
     directory = StoreDirectory(copy)
     assert offsets(directory.read(QUEUE, 0, 30, rows_max=100)) == [*range(7), *range(8, 30)]
     assert len(records(directory.scan(*directory.physical_bounds(), rows_max=100))) == 30
@@ -250,7 +252,7 @@ async def test_a_damaged_record_is_skipped(store: LogStore, tmp_path: Path) -> N
 async def test_a_damaged_entry_loses_only_its_own_record(store: LogStore, tmp_path: Path, place: int) -> None:
     fill(store, 60)
     store._maintenance.checkpoint()
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     overwrite(copy / "consumequeue/orders/0" / f"{24 * 20:020d}", 3 * 20, ENTRY.pack(place, 200, 0))
     assert offsets(StoreDirectory(copy).read(QUEUE, 20, 60, rows_max=100)) == [*range(20, 27), *range(28, 60)]
 
@@ -258,7 +260,7 @@ async def test_a_damaged_entry_loses_only_its_own_record(store: LogStore, tmp_pa
 async def test_a_truncated_segment_is_read_up_to_its_end(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
     store._maintenance.checkpoint()
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     in_first = len(records(StoreDirectory(copy).scan(0, 2000, rows_max=100))) - 2
     os.truncate(segment_path(copy, 0), 2000)
     found = offsets(StoreDirectory(copy).read(QUEUE, 0, 60, rows_max=100))
@@ -270,7 +272,7 @@ async def test_a_truncated_segment_is_read_up_to_its_end(store: LogStore, tmp_pa
 async def test_a_missing_segment_between_others_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 80)
     store._maintenance.checkpoint()
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     segment_path(copy, 4096).unlink()
     with pytest.raises(DataLost) as caught:
         list(StoreDirectory(copy).read(QUEUE, 0, 80, rows_max=100))
@@ -291,7 +293,7 @@ async def test_reading_beyond_the_bounds_is_refused(store: LogStore) -> None:
 async def test_a_segment_deleted_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
     store._maintenance.checkpoint()
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     directory = StoreDirectory(copy)
     assert directory.bounds("orders") == {0: (0, 60)}
     segment_path(copy, 0).unlink()
@@ -312,7 +314,7 @@ async def test_a_segment_deleted_while_reading_is_data_lost(store: LogStore, tmp
 async def test_a_queue_file_deleted_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
     store._maintenance.checkpoint()
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     directory = StoreDirectory(copy)
     assert directory.bounds("orders") == {0: (0, 60)}
     (copy / "consumequeue/orders/0" / f"{0:020d}").unlink()
@@ -323,7 +325,7 @@ async def test_a_queue_file_deleted_while_reading_is_data_lost(store: LogStore, 
 async def test_fillers_are_skipped(store: LogStore, tmp_path: Path) -> None:
     fill(store, 16)
     store._maintenance.checkpoint()
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     overwrite(copy / "consumequeue/orders/0" / f"{0:020d}", 3 * 20, ENTRY.pack(500, FILLER_SIZE, 0))
     assert offsets(StoreDirectory(copy).read(QUEUE, 0, 16, rows_max=100)) == [0, 1, 2, *range(4, 16)]
 
@@ -331,7 +333,7 @@ async def test_fillers_are_skipped(store: LogStore, tmp_path: Path) -> None:
 async def test_entries_with_filter_bitmaps_cannot_be_filtered_by_tag(store: LogStore, tmp_path: Path) -> None:
     fill(store, 16)
     store._maintenance.checkpoint()
-    copy = crashed_copy(store, tmp_path / "copy")
+    copy = copy_as_crashed(store, tmp_path / "copy")
     overwrite(
         copy / "consumequeue/orders/0" / f"{0:020d}", 3 * 20 + 12, (-(1 << 63) + 100).to_bytes(8, "big", signed=True)
     )
@@ -356,8 +358,8 @@ async def test_the_number_of_cached_mappings_is_limited(store: LogStore) -> None
 
 
 async def test_a_new_file_with_the_same_name_is_mapped_again(store: LogStore, tmp_path: Path) -> None:
-    place = store.append_nowait(QUEUE, [draft("first", flag=1)]).physical_offsets[0]
-    copy = crashed_copy(store, tmp_path / "copy")
+    place = store.append_nowait(QUEUE, [make_draft("first", flag=1)]).physical_offsets[0]
+    copy = copy_as_crashed(store, tmp_path / "copy")
 
     def flags() -> list[int]:
         return [record.decode(data).flag for data in records(StoreDirectory(copy).read(QUEUE, 0, 1, rows_max=9))]

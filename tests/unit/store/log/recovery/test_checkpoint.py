@@ -18,7 +18,7 @@ def test_a_saved_file_is_loaded(tmp_path):
     assert files.load(path, Checkpoint) == VALUE
     files.save(path, Checkpoint(0, {}, None))
     assert files.load(path, Checkpoint) == Checkpoint(0, {}, None)
-    assert list(tmp_path.iterdir()) == [path], "nothing is left lying about"
+    assert list(tmp_path.iterdir()) == [path], "no temporary file may remain"
 
 
 def test_every_damaged_byte_and_every_truncation_is_detected(tmp_path):

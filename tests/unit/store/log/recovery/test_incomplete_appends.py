@@ -57,8 +57,8 @@ def test_a_re_appended_ledger_entry_ends_no_atomic_append():
 def test_an_atomic_append_damaged_after_the_checkpoint_is_removed(damage):
     groups = seen(begun(100), ended(200, begun=100), other(300))
     assert groups.recovered_end(END, [damage], 100) == 100
-    assert groups.recovered_end(END, [damage], 101) == END, "it was whole when the checkpoint was written"
-    assert groups.recovered_end(END, [damage], WITHOUT_CHECKPOINT) == END, "nobody knows when it was damaged"
+    assert groups.recovered_end(END, [damage], 101) == END, "the append was complete when the checkpoint was written"
+    assert groups.recovered_end(END, [damage], WITHOUT_CHECKPOINT) == END, "the time of the damage is unknown"
 
 
 @pytest.mark.parametrize("damage", [DamagedRange(20, 100), DamagedRange(240, 260), DamagedRange(150, 150)])

@@ -5,8 +5,8 @@ import shutil
 from contextlib import contextmanager
 
 import pytest
-from tests.support.drafts import draft
-from tests.support.log_stores import SMALL, damage
+from tests.support.drafts import make_draft
+from tests.support.log_stores import SMALL_SETTINGS, corrupt_log
 
 from sparrow.model.errors import IllegalName, Refused, StoreFull, UnknownTopic
 from sparrow.model.message import LOOPBACK_HOST
@@ -31,12 +31,12 @@ class Parts:
 
     def __init__(self, path) -> None:
         self.path = path
-        found = recover(path, SMALL)
+        found = recover(path, SMALL_SETTINGS)
         self.log, self.queues = found.log, found.queues
         self.writer = LogWriter(
             found.log,
             store_host=record.pack_host(LOOPBACK_HOST),
-            message_bytes_max=SMALL.message_bytes_max,
+            message_bytes_max=SMALL_SETTINGS.message_bytes_max,
             visible_after="written",
             now_ms=lambda: 1,
             on_growth=None,
@@ -48,9 +48,9 @@ class Parts:
 
     def append(self, queue: Queue, *bodies: bytes | str) -> int:
         """Append messages and return the physical offset of the first."""
-        return self.writer.append(self.queues.get_or_create(queue), [draft(body) for body in bodies]).physical_offsets[
-            0
-        ]
+        return self.writer.append(
+            self.queues.get_or_create(queue), [make_draft(body) for body in bodies]
+        ).physical_offsets[0]
 
     def say(self, *words) -> int:
         """Append state updates and return the physical offset of their record."""
@@ -108,7 +108,7 @@ def test_only_records_after_the_snapshot_are_replayed(tmp_path):
         parts.memory.snapshot()
         parts.say_topic("B")
         parts.say(OffsetsUpdate("A", "g", {0: 5}))
-    damage(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
+    corrupt_log(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL_SETTINGS.segment_bytes)
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"A": TOPICS["A"], "B": TOPICS["B"]}
         assert parts.offsets.committed_nowait("g", A0) == 5
@@ -186,7 +186,7 @@ def test_a_lost_state_record_is_skipped_and_logged(tmp_path, caplog):
         parts.say_topic("A")
         at = parts.say_topic("C")
         parts.say_topic("B")
-    damage(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
+    corrupt_log(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL_SETTINGS.segment_bytes)
     assert known(tmp_path) == {"A", "B"}
     assert "state record lost" in caplog.messages
 
@@ -231,9 +231,9 @@ def emptied(tmp_path):
             parts.say_topic(name)
         parts.append(A0, *"01234")
         parts.append(A1, "0")
-        while parts.log.written < SMALL.segment_bytes:
+        while parts.log.written < SMALL_SETTINGS.segment_bytes:
             parts.append(Queue("B", 0), bytes(1500))
-        keep = SMALL.segment_bytes
+        keep = SMALL_SETTINGS.segment_bytes
         parts.memory.rewrite_before(keep, [parts.queues.get(A0), parts.queues.get(A1)])
         for segment in parts.log.drop_before(keep):
             segment.delete()
@@ -243,7 +243,7 @@ def emptied(tmp_path):
 
 def test_emptied_queues_continue_at_their_offsets_although_views_are_lost(emptied):
     with opened(emptied) as parts:
-        assert parts.log.first == SMALL.segment_bytes
+        assert parts.log.first == SMALL_SETTINGS.segment_bytes
         assert parts.queues.get(A0).bounds == QueueBounds(5, 5)
         assert parts.queues.get(A1).bounds == QueueBounds(1, 1)
         parts.append(A0, "next")

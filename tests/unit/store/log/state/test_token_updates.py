@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from tests.support.drafts import draft
-from tests.support.log_stores import small
+from tests.support.drafts import make_draft
+from tests.support.log_stores import small_settings
 
 from sparrow.model.errors import IllegalName
 from sparrow.model.queue import Queue
@@ -39,20 +39,20 @@ def test_a_token_is_restored_from_its_record_and_from_a_snapshot():
 
 
 async def test_tokens_are_stored_and_returned_unchanged(tmp_path):
-    async with LogStore(tmp_path, small()) as store:
+    async with LogStore(tmp_path, small_settings()) as store:
         assert await store.tokens.all() == {}
         await store.tokens.put(P)
         await store.tokens.put(C)
         before = await store.tokens.all()
         await store.tokens.put(GONE)
-        assert before == {P.name: P, C.name: C}, "what was told does not change afterwards"
+        assert before == {P.name: P, C.name: C}, "a returned value must not change afterwards"
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
-    async with LogStore(tmp_path, small()) as store:
+    async with LogStore(tmp_path, small_settings()) as store:
         assert await store.tokens.all() == {P.name: P, C.name: GONE}
 
 
 async def test_a_change_is_visible_at_once_in_all_nowait(tmp_path):
-    async with LogStore(tmp_path, small()) as store:
+    async with LogStore(tmp_path, small_settings()) as store:
         looking = store.tokens.all_nowait()
         await store.tokens.put(C)
         assert looking == {C.name: C}
@@ -63,7 +63,7 @@ async def test_a_change_is_visible_at_once_in_all_nowait(tmp_path):
 
 
 async def test_an_invalid_token_name_is_refused(tmp_path):
-    async with LogStore(tmp_path, small()) as store:
+    async with LogStore(tmp_path, small_settings()) as store:
         with pytest.raises(IllegalName):
             await store.tokens.put(msgspec.structs.replace(P, name="a\nb"))
         assert await store.tokens.all() == {}
@@ -71,15 +71,15 @@ async def test_an_invalid_token_name_is_refused(tmp_path):
 
 async def test_retention_deletes_messages_and_keeps_tokens(tmp_path):
     now = [1_700_000_000_000]
-    settings = small(retention_hours=1)
+    settings = small_settings(retention_hours=1)
     async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:
         await store.tokens.put(P)
         await store.tokens.put(GONE)
         await store.catalog.put_topic(Topic(name="T"))
         for _ in range(3 * settings.segment_bytes // 1024):
-            await store.append(Queue("T", 0), [draft(bytes(1000))])
+            await store.append(Queue("T", 0), [make_draft(bytes(1000))])
         now[0] += 2 * 3_600_000
         assert await store.trim() > 0
-        assert store.first > 0, "the segment with the first words is gone"
+        assert store.first > 0, "the segment with the first updates must be deleted"
     async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:
         assert await store.tokens.all() == {P.name: P, C.name: GONE}

@@ -50,15 +50,15 @@ def test_a_deleted_object_is_gone(state):
 
 def test_updates_round_trip_through_their_record():
     words = [TopicUpdate("A", A), TopicUpdate("B", None), GroupUpdate("g", None), OffsetsUpdate("A", "g", {7: 1 << 40})]
-    ((portion, body),) = encode_updates(words)
-    assert list(portion) == words == decode_updates(body, 0)
+    ((chunk, body),) = encode_updates(words)
+    assert list(chunk) == words == decode_updates(body, 0)
 
 
 def test_many_updates_are_split_into_records_of_limited_size():
     words = [TopicUpdate(f"T{n}", A) for n in range(2500)]
-    portions = list(encode_updates(words))
-    assert [len(portion) for portion, _ in portions] == [1000, 1000, 500]
-    assert [word for _, body in portions for word in decode_updates(body, 0)] == words
+    chunks = list(encode_updates(words))
+    assert [len(chunk) for chunk, _ in chunks] == [1000, 1000, 500]
+    assert [word for _, body in chunks for word in decode_updates(body, 0)] == words
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'[{"type":"other"}]', b"\xff"])

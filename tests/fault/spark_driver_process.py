@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 from tests.fault import spark_driver
 from tests.fault.spark_driver import Plan
-from tests.support.processes import ENVIRONMENT
-from tests.support.waiting import eventually
+from tests.support.server_processes import ENVIRONMENT
+from tests.support.wait import eventually
 
 from sparrow.spark.source.offsets import SourceOffsets
 

@@ -1,4 +1,4 @@
-"""Assignment of queues by selectors: messages wait for the route of their topic, and are batched in order."""
+"""Sends of messages in batches. A message whose queue a selector chooses waits for the route of its topic."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from sparrow.client.aio.produce.accumulator import Accumulator
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
-from sparrow.client.aio.produce.message_batch import SendFuture
+from sparrow.client.aio.produce.message_batch import OpenBatches, SendFuture
+from sparrow.client.aio.produce.message_encoder import MessageEncoder
 from sparrow.client.aio.produce.sender import Sender
+from sparrow.client.aio.produce.single_sender import SingleSender
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import AnyMessage
@@ -19,21 +21,57 @@ _Waiting = tuple[AnyMessage, QueueSelector, int, int | None, SendFuture]
 """A message, its selector, its memory cost, its timeout, and the future of its result."""
 
 
-class QueueAssigner:
-    """Passes messages to the accumulator once a selector has chosen their queue."""
+class BatchSender:
+    """Sends messages in batches for a producer."""
 
     def __init__(
         self,
         sender: Sender,
-        accumulator: Accumulator,
+        encoder: MessageEncoder,
         budget: MemoryBudget,
+        single: SingleSender,
+        open_batches: OpenBatches,
+        *,
+        timeout_ms: int,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        self._sender, self._accumulator, self._budget, self._spawn = sender, accumulator, budget, spawn
+        """Prepare to send. `single` has the producer's selector and its tracer."""
+        self._sender, self._budget, self._single, self._spawn = sender, budget, single, spawn
+        self.accumulator = Accumulator(sender, encoder, budget, open_batches, timeout_ms=timeout_ms)
         self._unrouted: dict[str, list[_Waiting]] = {}
         """Messages by topic that wait for its route."""
 
-    def add(self, message: AnyMessage, selector: QueueSelector, cost: int, timeout_ms: int | None) -> SendFuture:
+    def send(
+        self,
+        message: AnyMessage,
+        queue: QueueRef | None,
+        selector: QueueSelector | None,
+        timeout_ms: int | None,
+        *,
+        cost: int,
+    ) -> SendFuture:
+        """Add a message to a batch, and return a future of its result. Its `cost` is released with the batch."""
+        try:
+            if queue is None:
+                # Checked here too: most messages have neither properties nor a selector.
+                if message.properties or selector is not None or self._single.selector is not None:
+                    selector = self._single.selector_for(message, selector)
+                if selector is not None:
+                    return self._traced(message, self._add_selected(message, selector, cost, timeout_ms))
+            future = self.accumulator.add(message, queue, cost, timeout_ms)
+            return future if self._single.tracer is None else self._traced(message, future)
+        except BaseException:
+            self._budget.release(cost)
+            raise
+
+    def _traced(self, message: AnyMessage, future: SendFuture) -> SendFuture:
+        if self._single.tracer is not None:
+            self._single.tracer.follow(message, future)
+        return future
+
+    def _add_selected(
+        self, message: AnyMessage, selector: QueueSelector, cost: int, timeout_ms: int | None
+    ) -> SendFuture:
         """Add a message now if the route is known, otherwise once it is, in order."""
         future: SendFuture = asyncio.get_running_loop().create_future()
         topic = message.topic
@@ -63,7 +101,7 @@ class QueueAssigner:
     def _select(self, queues: Sequence[QueueRef], waiting: _Waiting) -> None:
         message, selector, cost, timeout_ms, future = waiting
         try:
-            self._accumulator.add(message, selector(queues, message), cost, timeout_ms, future)
+            self.accumulator.add(message, selector(queues, message), cost, timeout_ms, future)
         except Exception as error:  # the selector is the caller's code, so the caller gets its error
             self._budget.release(cost)
             if not future.done():

@@ -17,7 +17,7 @@ TINY_LOG: dict[str, Any] = {"segment_bytes": 64 << 10, "message_bytes_max": 16 <
 """Small segments that expire at once."""
 
 
-class Stored(NamedTuple):
+class StoredFields(NamedTuple):
     """All fields of a message that a copy shares with its original."""
 
     body: bytes
@@ -28,20 +28,20 @@ class Stored(NamedTuple):
     reconsume_times: int
 
 
-def store_of(platform: RunningPlatform) -> LogStore:
+def log_store_of(platform: RunningPlatform) -> LogStore:
     store = platform._platform.broker.broker.store
     assert isinstance(store, LogStore)
     return store
 
 
-def make_topic(platform: RunningPlatform, topic: str, queues: int) -> None:
+def create_topic(platform: RunningPlatform, topic: str, queues: int) -> None:
     with Admin(platform.name_servers) as admin:
         admin.create_topic(topic, queues=queues)
 
 
 def append(platform: RunningPlatform, topic: str, queue_id: int, drafts: Sequence[Draft]) -> None:
     """Append messages unchanged, with any flags and properties."""
-    platform._loop.run(_append(store_of(platform), Queue(topic, queue_id), drafts))
+    platform._loop.run(_append(log_store_of(platform), Queue(topic, queue_id), drafts))
 
 
 async def _append(store: LogStore, queue: Queue, drafts: Sequence[Draft]) -> None:
@@ -51,17 +51,18 @@ async def _append(store: LogStore, queue: Queue, drafts: Sequence[Draft]) -> Non
 
 def trim(platform: RunningPlatform) -> int:
     """Run retention, as an operator may at any time; return the number of deleted bytes."""
-    return platform._loop.run(store_of(platform).trim())
+    return platform._loop.run(log_store_of(platform).trim())
 
 
-def stored(platform: RunningPlatform, topic: str, queues: int) -> dict[int, list[Stored]]:
+def read_stored(platform: RunningPlatform, topic: str, queues: int) -> dict[int, list[StoredFields]]:
     """Return all messages of a topic, queue by queue, byte for byte."""
     return {
-        queue_id: platform._loop.run(_stored(store_of(platform), Queue(topic, queue_id))) for queue_id in range(queues)
+        queue_id: platform._loop.run(_read_stored(log_store_of(platform), Queue(topic, queue_id)))
+        for queue_id in range(queues)
     }
 
 
-async def _stored(store: LogStore, queue: Queue) -> list[Stored]:
+async def _read_stored(store: LogStore, queue: Queue) -> list[StoredFields]:
     messages, (offset, end) = [], await store.bounds(queue)
     while offset < end:
         found = await store.read(queue, offset, count_max=1000, bytes_max=1 << 20)
@@ -70,6 +71,6 @@ async def _stored(store: LogStore, queue: Queue) -> list[Stored]:
             each = record.decode(raw, expand=False)
             said = bytes(record.properties_of(raw))
             place = (each.flag, each.sys_flag, each.born_ms, each.reconsume_times)
-            messages.append(Stored(each.body, said, *place))
+            messages.append(StoredFields(each.body, said, *place))
         offset = found.next_offset
     return messages

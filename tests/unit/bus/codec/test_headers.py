@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from sparrow.bus.headers import Headers, format_sent_at, format_time_span, parse_sent_at, parse_time_span
+from sparrow.bus.codec.headers import Headers, format_sent_at, format_time_span, parse_sent_at, parse_time_span
 
 
 def test_headers_are_available_as_attributes():

@@ -19,7 +19,7 @@ from sparrow.wire import record
 
 HOUR_MS = 3_600_000
 
-SMALL = LogSettings(
+SMALL_SETTINGS = LogSettings(
     segment_bytes=16 * KIB,
     queue_file_entries=32,
     index_slots=61,
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     offset: int
 
 
-class Laid(NamedTuple):
+class AppendedRecord(NamedTuple):
     """An appended record: its location and its bytes."""
 
     place: Place
@@ -48,12 +48,12 @@ class Laid(NamedTuple):
         return self.physical_offset + len(self.data)
 
 
-def opened(path: Path, settings: LogSettings = SMALL) -> LogStore:
+def open_store(path: Path, settings: LogSettings = SMALL_SETTINGS) -> LogStore:
     """Open the store, with the disk-space check disabled."""
     return LogStore(path, settings, disk_ratio=lambda _: 0.1)
 
 
-async def served(store: LogStore, queues: Iterable[Queue]) -> dict[Place, bytes]:
+async def read_served(store: LogStore, queues: Iterable[Queue]) -> dict[Place, bytes]:
     """Return every record of these queues by the place at which it was read. Each read must make progress."""
     found: dict[Place, bytes] = {}
     for queue in queues:
@@ -63,12 +63,12 @@ async def served(store: LogStore, queues: Iterable[Queue]) -> dict[Place, bytes]
             if isinstance(result, AtEnd):
                 break
             if isinstance(result, Moved):
-                assert result.to > offset, f"a reader of {queue} at {offset} is sent back to {result.to}, for ever"
+                assert result.to > offset, f"a reader of {queue} at {offset} is moved back to {result.to}"
                 offset = result.to
                 continue
-            assert result.next_offset > offset, f"a reader of {queue} does not get past {offset}"
+            assert result.next_offset > offset, f"a reader of {queue} makes no progress at {offset}"
             if len(result.sizes) == result.next_offset - offset:
-                for data in _cut(result):
+                for data in _split_records(result):
                     found[Place(queue, offset)] = data
                     offset += 1
             else:
@@ -76,21 +76,21 @@ async def served(store: LogStore, queues: Iterable[Queue]) -> dict[Place, bytes]
                 for each in range(offset, result.next_offset):
                     one = await store.read(queue, each, count_max=1)
                     assert isinstance(one, Slice)
-                    for data in _cut(one):
+                    for data in _split_records(one):
                         found[Place(queue, each)] = data
                 offset = result.next_offset
     return found
 
 
-def _cut(result: Slice) -> Iterator[bytes]:
+def _split_records(result: Slice) -> Iterator[bytes]:
     data, at = result.tobytes(), 0
     for size in result.sizes:
         yield data[at : at + size]
         at += size
-    assert at == len(data), "the sizes of a slice add up to its bytes"
+    assert at == len(data), "the sizes of a slice must add up to its bytes"
 
 
-def claimed(data: bytes) -> Place | None:
+def stated_place(data: bytes) -> Place | None:
     """Return the place that a record's own bytes state, or None for an unreadable record."""
     try:
         message = record.decode(data, expand=False)
@@ -99,13 +99,15 @@ def claimed(data: bytes) -> Place | None:
     return Place(message.queue, message.queue_offset)
 
 
-def assert_right(found: dict[Place, bytes], *, except_at: Iterable[Place] = ()) -> None:
+def assert_records_match_places(found: dict[Place, bytes], *, except_at: Iterable[Place] = ()) -> None:
     """Assert that each served record can be decoded and states the place at which it was read."""
     for place in found.keys() - set(except_at):
-        assert claimed(found[place]) == place, f"what is served at {place} is something else"
+        assert stated_place(found[place]) == place, f"the record read at {place} states another place"
 
 
-def assert_same(found: dict[Place, bytes], expected: dict[Place, bytes], *, except_at: Iterable[Place] = ()) -> None:
+def assert_same_records(
+    found: dict[Place, bytes], expected: dict[Place, bytes], *, except_at: Iterable[Place] = ()
+) -> None:
     """Assert that exactly these records are served, byte for byte, except at the places to be ignored.
 
     The store may have appended state records when it was opened.
@@ -115,10 +117,10 @@ def assert_same(found: dict[Place, bytes], expected: dict[Place, bytes], *, exce
     places = (found.keys() | expected.keys()) - set(except_at)
     missing = sorted(place for place in places if place not in found)
     added = sorted(place for place in places if place not in expected and place.queue != STATE_QUEUE)
-    assert not missing, f"{len(missing)} are not served, the first is {missing[0]}"
-    assert not added, f"{len(added)} are served that never were appended, the first is {added[0]}"
+    assert not missing, f"{len(missing)} records are missing, the first is {missing[0]}"
+    assert not added, f"{len(added)} records were never appended, the first is {added[0]}"
     changed = [place for place in places if place in expected and found[place] != expected[place]]
-    assert not changed, f"{len(changed)} are served changed, the first is {changed[0]}"
+    assert not changed, f"{len(changed)} records differ, the first is {changed[0]}"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 from sparrow.wire.queue_batches import QueueBatch
 
 
-def portion(
+def make_queue_batch(
     topic: str,
     queue_id: int,
     bodies: Sequence[bytes],
@@ -29,8 +29,11 @@ def portion(
     return QueueBatch(Queue(topic, queue_id), memoryview(encoded.data), encoded.sizes)
 
 
-def blob(topic: str, bodies_by_queue: Mapping[int, Sequence[bytes]], *, checksum: bool = True, **others: Any) -> bytes:
+def encode_queue_batches(
+    topic: str, bodies_by_queue: Mapping[int, Sequence[bytes]], *, checksum: bool = True, **others: Any
+) -> bytes:
     """Return one request body for several queues of a topic."""
     return queue_batches.encode(
-        portion(topic, queue_id, bodies, checksum=checksum, **others) for queue_id, bodies in bodies_by_queue.items()
+        make_queue_batch(topic, queue_id, bodies, checksum=checksum, **others)
+        for queue_id, bodies in bodies_by_queue.items()
     )

@@ -12,11 +12,11 @@ from sparrow.wire.connection import Connection
 from sparrow.wire.frame import RemotingCommand, encode
 
 LOOPBACK = "127.0.0.1"
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 _READ_BYTES = 1 << 20
 
 
-class Listening:
+class RunningListener:
     """A running listener and its address."""
 
     def __init__(self, listener: Listener) -> None:
@@ -28,18 +28,18 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(serve: RequestReceiver, **settings: int) -> AsyncIterator[Listening]:
+async def running_listener(serve: RequestReceiver, **settings: int) -> AsyncIterator[RunningListener]:
     """Run a listener; `settings` are those of `NetSettings`."""
     listener = Listener(serve, NetSettings(**settings))
     listener.bind(LOOPBACK, 0)
     await listener.start()
     try:
-        yield Listening(listener)
+        yield RunningListener(listener)
     finally:
         await listener.stop()
 
 
-class Wire:
+class RawConnection:
     """A raw peer: it writes and reads only when the test calls it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,27 +56,27 @@ class Wire:
     async def read(self, count: int = 1) -> list[RemotingCommand]:
         """Return this many next frames."""
         while len(self._come) < count:
-            data = await asyncio.wait_for(self.reader.read(_READ_BYTES), PATIENCE_S)
-            assert data, f"the peer hung up; {len(self._come)} of {count} frames had come"
+            data = await asyncio.wait_for(self.reader.read(_READ_BYTES), TIMEOUT_S)
+            assert data, f"the peer closed the connection after {len(self._come)} of {count} frames"
             self.reads.append(len(data))
             self._come += self._stream.feed(data)
         found, self._come = self._come[:count], self._come[count:]
         return found
 
-    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+    async def request(self, command: RemotingCommand) -> RemotingCommand:
         self.write(command)
         return (await self.read())[0]
 
-    async def is_hung_up_on(self) -> bool:
+    async def is_closed_by_peer(self) -> bool:
         """Wait for the end of the stream; return False if data came first."""
         try:
-            return not await asyncio.wait_for(self.reader.read(_READ_BYTES), PATIENCE_S)
+            return not await asyncio.wait_for(self.reader.read(_READ_BYTES), TIMEOUT_S)
         except ConnectionError:
             return True
 
 
 @asynccontextmanager
-async def wire_to(address: Address, *, receive_bytes: int | None = None) -> AsyncIterator[Wire]:
+async def open_raw_connection(address: Address, *, receive_bytes: int | None = None) -> AsyncIterator[RawConnection]:
     """Connect a raw peer; `receive_bytes` makes its socket buffer small, so that it fills soon."""
     if receive_bytes is not None:
         sock = socket.socket()
@@ -87,7 +87,7 @@ async def wire_to(address: Address, *, receive_bytes: int | None = None) -> Asyn
     else:
         reader, writer = await asyncio.open_connection(*address, limit=1 << 16)
     try:
-        yield Wire(reader, writer)
+        yield RawConnection(reader, writer)
     finally:
         # Unread data would keep the socket open, and its server waiting.
         if writer.transport.get_write_buffer_size():

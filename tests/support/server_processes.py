@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SMALL_LOG = {"SEGMENT_BYTES": 16 << 20, "WARM_BYTES": 0, "INDEX_SLOTS": 1024, "INDEX_ENTRIES": 4096}
 ENVIRONMENT = {
     **os.environ,
@@ -43,9 +43,9 @@ class BrokerProcess:
         )
         said = self._process.stdout
         assert said is not None
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not (line := (await said.readline()).decode()).startswith("ready"):
-                assert line, f"broker {self.name} ended by itself"
+                assert line, f"broker {self.name} ended unexpectedly"
                 if line.startswith("broker"):
                     self._port = int(line.rpartition(":")[2])
 
@@ -74,7 +74,7 @@ async def server_process(*words: str) -> AsyncIterator[list[str]]:
     try:
         assert process.stdout is not None
         said: list[str] = []
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not said or not said[-1].startswith("ready"):
                 line = await process.stdout.readline()
                 assert line, said

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, Undecodable

@@ -23,22 +23,22 @@ import msgspec
 from sqlalchemy import Connection, text
 from tests.fault import bus_worker
 from tests.fault.bus_worker import TOPIC, Job
-from tests.support.processes import ENVIRONMENT
-from tests.support.waiting import wait_until
+from tests.support.server_processes import ENVIRONMENT
+from tests.support.wait import wait_until
 
 from sparrow.bus import EventBus
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.transports.sparrow.message_format import topic_of
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
 from sparrow.bus.transports.spi import Envelope
 from sparrow.client import Admin
 
-PATIENCE_S = 60.0
-LOOK_S = 0.02
+TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.02
 BATCH = 40
 LEASE_S = 1.0
 """Short leases for tests that kill workers: rows of a dead worker are due again soon."""
-CALM_LEASE_S = 60.0
+LONG_LEASE_S = 60.0
 POLL_MAX_S = 0.1
 CRASHES_MAX = 1_000
 """High, because the tests kill the workers: no event is to fail because of its crash count."""
@@ -49,15 +49,17 @@ EFFECTS = {
 }
 
 
-def until(claim: Callable[[], object], *, within_s: float = PATIENCE_S, look_s: float = LOOK_S) -> None:
+def poll_until(
+    condition: Callable[[], object], *, within_s: float = TIMEOUT_S, interval_s: float = POLL_INTERVAL_S
+) -> None:
     """Like `wait_until`, with a longer interval, because each check is a database query."""
     deadline = time.monotonic() + within_s
-    while not claim():
-        assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
-        time.sleep(look_s)
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition was not met within {within_s} s"
+        time.sleep(interval_s)
 
 
-class Crew:
+class WorkerPool:
     """Starts workers and kills them."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -73,7 +75,7 @@ class Crew:
             word, one, other = line.decode().split()
             (self._pids if word == "started" else self._ended)[int(one)] = int(other)
 
-    def hire(self, job: Job) -> int:
+    def start_worker(self, job: Job) -> int:
         """Start a worker and return its process id; the worker needs a moment to begin."""
         assert self._process.stdin is not None
         number = next(self._numbers)
@@ -82,29 +84,29 @@ class Crew:
         wait_until(lambda: number in self._pids)
         return self._pids[number]
 
-    def end(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-        assert pid not in self._ended, f"worker {pid} ended by itself: {self._ended[pid]}"
+    def stop_worker(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+        assert pid not in self._ended, f"worker {pid} ended unexpectedly: {self._ended[pid]}"
         os.kill(pid, number)
-        assert self.status(pid) == (-number if number == signal.SIGKILL else 0)
+        assert self.exit_status(pid) == (-number if number == signal.SIGKILL else 0)
 
-    def status(self, pid: int, *, within_s: float = PATIENCE_S) -> int:
+    def exit_status(self, pid: int, *, within_s: float = TIMEOUT_S) -> int:
         """Return the exit status after the worker has ended."""
         wait_until(lambda: pid in self._ended, within_s=within_s)
         return self._ended[pid]
 
-    def dismiss(self) -> None:
+    def kill_all(self) -> None:
         """Kill all remaining workers. Fail if a worker ended other than by a kill or by request."""
         for pid in self._pids.values():
             if pid not in self._ended:
                 os.kill(pid, signal.SIGKILL)
-        statuses = {pid: self.status(pid) for pid in self._pids.values()}
+        statuses = {pid: self.exit_status(pid) for pid in self._pids.values()}
         self._pids.clear()
         self._ended.clear()
         assert set(statuses.values()) <= {0, -signal.SIGKILL}, statuses
 
 
 @contextmanager
-def crew() -> Iterator[Crew]:
+def running_worker_pool() -> Iterator[WorkerPool]:
     """Yield a crew that is ready; kill all its workers on exit."""
     process = subprocess.Popen(
         [sys.executable, str(Path(bus_worker.__file__))],
@@ -113,7 +115,7 @@ def crew() -> Iterator[Crew]:
         env=ENVIRONMENT,
     )
     try:
-        yield Crew(process)
+        yield WorkerPool(process)
     finally:
         assert process.stdin is not None
         process.stdin.close()
@@ -127,7 +129,7 @@ class Effect(NamedTuple):
     group: str
 
 
-class Tables:
+class BusDatabase:
     """A database as seen by a test, and a bus on it that only publishes."""
 
     def __init__(self, url: str, broker: str) -> None:
@@ -167,7 +169,7 @@ class Tables:
     def unsent_count(self) -> int:
         return self.count('"MessageType" = 0')
 
-    def successed(self, table: str) -> int:
+    def succeeded_count(self, table: str) -> int:
         return self.count("\"StatusName\" = 'Successed'", table)
 
     def effects(self) -> list[Effect]:
@@ -189,12 +191,12 @@ class Tables:
         asyncio.run(self.bus.database.close())
 
 
-class Place(NamedTuple):
+class BusSetup(NamedTuple):
     """The database, broker and crew of one test."""
 
     name: str
-    tables: Tables
-    crew: Crew
+    tables: BusDatabase
+    workers: WorkerPool
     seed: int
 
     def job(self, number: int, **more: Any) -> Job:
@@ -209,21 +211,21 @@ class Place(NamedTuple):
             **more,
         )
 
-    def say(self, **numbers: object) -> None:
+    def print_numbers(self, **numbers: object) -> None:
         print(f"{self.name}, seed {self.seed}:", ", ".join(f"{name} {value}" for name, value in numbers.items()))
 
 
 @contextmanager
-def placed(name: str, url: str, broker: str, workers: Crew) -> Iterator[Place]:
-    tables = Tables(url, broker)
+def bus_setup(name: str, url: str, broker: str, workers: WorkerPool) -> Iterator[BusSetup]:
+    tables = BusDatabase(url, broker)
     try:
-        yield Place(name, tables, workers, random.SystemRandom().randrange(1 << 32))
+        yield BusSetup(name, tables, workers, random.SystemRandom().randrange(1 << 32))
     finally:
-        workers.dismiss()
+        workers.kill_all()
         tables.close()
 
 
-def shares(total: int, count: int) -> list[int]:
+def split_evenly(total: int, count: int) -> list[int]:
     """Split the total into this many parts."""
     return [total * (part + 1) // count - total * part // count for part in range(count)]
 
@@ -256,7 +258,7 @@ def deliver_twice(broker: str, first: int, count: int) -> None:
     asyncio.run(deliver())
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message stored in the broker."""
 
     queue: int
@@ -265,30 +267,30 @@ class Sent(NamedTuple):
     value: dict[str, Any]
 
 
-def place_in_queue(one: Sent) -> tuple[int, int]:
+def queue_position(one: SentMessage) -> tuple[int, int]:
     return one.queue, one.offset
 
 
-def sent_messages(broker: str) -> list[Sent]:
+def read_sent_messages(broker: str) -> list[SentMessage]:
     """Return all stored messages of the topic, including repeats, queue by queue in offset order."""
 
-    async def read() -> list[Sent]:
+    async def read() -> list[SentMessage]:
         transport = SparrowTransport(broker)
-        found: list[Sent] = []
+        found: list[SentMessage] = []
         try:
             await transport.open()
             listening = await transport.listen(f"readers-{random.getrandbits(40)}", [TOPIC], prefetch=1000)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 while len(found) < count:
                     deliveries = await listening.receive(1000)
                     for one in deliveries:
                         message = one.ack_handle[1]
                         said = msgspec.json.decode(one.body)
-                        found.append(Sent(message.queue_id, message.queue_offset, one.headers[h.ID] or "", said))
+                        found.append(SentMessage(message.queue_id, message.queue_offset, one.headers[h.ID] or "", said))
                     await listening.acknowledge(deliveries)
         finally:
             await transport.close()
-        return sorted(found, key=place_in_queue)
+        return sorted(found, key=queue_position)
 
     with Admin(broker) as admin:
         count = sum(bounds.end - bounds.first for bounds in admin.topic_bounds(topic_of(TOPIC)).values())
@@ -298,17 +300,19 @@ def sent_messages(broker: str) -> list[Sent]:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def sent_out_of_order(sent: Iterable[Sent]) -> int:
+def count_sent_out_of_order(sent: Iterable[SentMessage]) -> int:
     """Return messages that were sent out of order. Repeats are ignored: receivers drop them."""
-    firsts = {one.id: one for one in sorted(sent, key=place_in_queue, reverse=True)}
-    return _out_of_order((one.value["key"], one.value["n"]) for one in sorted(firsts.values(), key=place_in_queue))
+    firsts = {one.id: one for one in sorted(sent, key=queue_position, reverse=True)}
+    return _count_out_of_order(
+        (one.value["key"], one.value["n"]) for one in sorted(firsts.values(), key=queue_position)
+    )
 
 
-def handled_out_of_order(effects: Iterable[Effect]) -> int:
-    return _out_of_order((effect.key, effect.n) for effect in effects)
+def count_handled_out_of_order(effects: Iterable[Effect]) -> int:
+    return _count_out_of_order((effect.key, effect.n) for effect in effects)
 
 
-def _out_of_order(keyed: Iterable[tuple[str, int]]) -> int:
+def _count_out_of_order(keyed: Iterable[tuple[str, int]]) -> int:
     by_key: dict[str, list[int]] = defaultdict(list)
     for key, number in keyed:
         by_key[key].append(number)

@@ -19,9 +19,9 @@ from typing import Any
 
 from sparrow.bus.aio import EventBus
 from sparrow.bus.handlers.transactions import AsyncSessionTransaction
-from sparrow.bus.receive import receiver as receiver_module
-from sparrow.bus.relay import relay as relay_module
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope, Transport, TransportConsumer
+from sparrow.bus.worker import receiver as receiver_module
+from sparrow.bus.worker import relay as relay_module
 
 POINTS = (
     "claimed",  # status Processing, nothing sent
@@ -40,7 +40,7 @@ POINTS = (
 )
 
 
-PUBLISHING = ("written", "committed")
+PUBLISHER_POINTS = ("written", "committed")
 """Kill points of a publisher, in its own transaction or in a handler's; the second one is a call of `die` after it."""
 
 
@@ -50,7 +50,7 @@ def die() -> None:
 
 def arm(bus: EventBus, point: str) -> None:
     """Make the process kill itself when it first reaches the point."""
-    assert point in POINTS + PUBLISHING, point
+    assert point in POINTS + PUBLISHER_POINTS, point
     transport = bus.core.context.transport
     if point == "written":
         _replace(bus, "publish", lambda real: _after_async(real))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from sparrow.bus import headers as h
+from sparrow.bus.codec import headers as h
 from sparrow.bus.codec.content_column import data_url_json, decode_content, encode_content, json_problem
 from sparrow.bus.context import BusContext
 from sparrow.bus.errors import NoSubscriber, Undecodable

@@ -28,50 +28,52 @@ class Clock:
         return self.now_ms
 
 
-class Asking:
+class BrokerClient:
     """One connection to one broker."""
 
     def __init__(self, server: BrokerServer, channel: Channel) -> None:
         self.server, self.broker, self.channel = server, server.broker, channel
 
-    async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+    async def request(self, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
         """Return the response, a success or not."""
         return await self.channel.request(code, header, body)
 
-    async def done(self, code: int, header: Header | None = None, body: bytes = b"") -> Any:
+    async def request_ok(self, code: int, header: Header | None = None, body: bytes = b"") -> Any:
         """Return the header of a response that must be a success."""
-        answer = await self.ask(code, header, body)
+        answer = await self.request(code, header, body)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return headers.read(headers.response_header_type(code), answer.ext)
 
-    async def told(self, kind: type[B], code: int, header: Header | None = None, body: bytes = b"") -> B:
+    async def request_body(self, kind: type[B], code: int, header: Header | None = None, body: bytes = b"") -> B:
         """Return the body of a response that must be a success."""
-        answer = await self.ask(code, header, body)
+        answer = await self.request(code, header, body)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return bodies.read(kind, bytes(answer.body))
 
-    async def refused(self, code: int, header: Header | None = None, body: bytes = b"") -> tuple[int, str]:
+    async def request_refused(self, code: int, header: Header | None = None, body: bytes = b"") -> tuple[int, str]:
         """Return code and remark of a response that must not be a success; the connection must stay open."""
-        answer = await self.ask(code, header, body)
+        answer = await self.request(code, header, body)
         assert answer.code != ResponseCode.SUCCESS
         assert answer.remark
-        assert (await self.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
+        assert (await self.request(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
         return answer.code, answer.remark
 
     async def send(self, queue: Queue, body: bytes, **named: str) -> headers.SendMessageResponse:
         said = properties.encode(named).decode()
         header = headers.SendMessageV2("p", queue.topic, "TBW102", 4, queue.id, 0, 1, 0, said)
-        sent = await self.done(RequestCode.SEND_MESSAGE_V2, header, body)
+        sent = await self.request_ok(RequestCode.SEND_MESSAGE_V2, header, body)
         assert isinstance(sent, headers.SendMessageResponse)
         return sent
 
     async def commit(self, group: str, queue: Queue, offset: int) -> None:
-        await self.done(RequestCode.UPDATE_CONSUMER_OFFSET, headers.CommitOffset(group, queue.topic, queue.id, offset))
+        await self.request_ok(
+            RequestCode.UPDATE_CONSUMER_OFFSET, headers.CommitOffset(group, queue.topic, queue.id, offset)
+        )
 
     async def pull(self, group: str, queue: Queue, offset: int = 0) -> RemotingCommand:
         """Pull with the subscription in the request, as admin tools do."""
         flag = headers.pull.SUBSCRIPTION_FLAG
-        return await self.ask(
+        return await self.request(
             RequestCode.PULL_MESSAGE,
             headers.PullMessage(group, queue.topic, queue.id, offset, 32, flag, 0, 0, 0, subscription="*"),
         )
@@ -83,14 +85,16 @@ class Asking:
             for topic, words in expressions.items()
         ]
         beat = bodies.HeartbeatData("client@1", [], [bodies.ConsumerData(group, subscription_data_set=wanted)])
-        await self.done(RequestCode.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
+        await self.request_ok(RequestCode.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
 
 
 @asynccontextmanager
-async def asking(path: Path, clock: Clock | None = None, **settings: object) -> AsyncIterator[Asking]:
+async def running_broker_client(
+    path: Path, clock: Clock | None = None, **settings: object
+) -> AsyncIterator[BrokerClient]:
     async with BrokerServer(
         BrokerSettings.model_validate({"port": 0, **settings}), path, LOG, now_ms=clock or Clock()
     ) as server:
         channel = await connect(server.address)
-        yield Asking(server, channel)
+        yield BrokerClient(server, channel)
         channel.close()

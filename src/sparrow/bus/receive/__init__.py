@@ -1,1 +1,0 @@
-"""Receiver: stores events that arrive from the broker."""

@@ -1,1 +1,0 @@
-"""Relay: sends committed events to the broker."""
