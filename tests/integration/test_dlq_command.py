@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from typer.testing import CliRunner, Result
 
 from sparrow.cli.main import app

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.support.cases import each_case
 
 import sparrow
 from sparrow import Prefetch, aio
@@ -20,7 +21,7 @@ async def coroutine_function(*_):
 
 
 @FLAVOURS
-@pytest.mark.parametrize(
+@each_case(
     ("options", "said"),
     [
         (
@@ -46,7 +47,6 @@ async def coroutine_function(*_):
         ({"credentials": "secret"}, r"a Credentials or None"),
         ({"trace": "yes"}, r"True or False"),
     ],
-    ids=str,
 )
 def test_a_value_of_a_consumer_that_cannot_be_used_is_refused(client, options, said):
     with pytest.raises(SettingsError, match=said):
@@ -54,7 +54,7 @@ def test_a_value_of_a_consumer_that_cannot_be_used_is_refused(client, options, s
 
 
 @FLAVOURS
-@pytest.mark.parametrize(
+@each_case(
     ("options", "said"),
     [
         ({"linger_ms": "2"}, r"linger_ms = '2' .* use a number from 0 or None, without quotes"),
@@ -65,7 +65,6 @@ def test_a_value_of_a_consumer_that_cannot_be_used_is_refused(client, options, s
         ({"selector": coroutine_function}, r"must return at once"),
         ({"idempotent": 1}, r"True or False"),
     ],
-    ids=str,
 )
 def test_a_value_of_a_producer_that_cannot_be_used_is_refused(client, options, said):
     with pytest.raises(SettingsError, match=said):
@@ -73,7 +72,7 @@ def test_a_value_of_a_producer_that_cannot_be_used_is_refused(client, options, s
 
 
 @FLAVOURS
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "name", "meant"),
     [
         ("Consumer", "auto_offset_reset", "consume_from"),
@@ -99,20 +98,20 @@ def test_the_defaults_and_usual_values_are_accepted(client):
     client.Consumer(group="g", consume_from=datetime.now(UTC), offsets_path=Path("some.json"), mode="broadcast")
 
 
-@pytest.mark.parametrize("field", ["count_max", "bytes_max", "span_max", "pull_count_max", "pull_bytes_max"])
+@each_case("field", ["count_max", "bytes_max", "span_max", "pull_count_max", "pull_bytes_max"])
 def test_a_prefetch_limit_is_at_least_one(field):
     with pytest.raises(SettingsError, match=rf"{field} = 0 \(from Prefetch\)"):
         Prefetch(**{field: 0})
 
 
 @FLAVOURS
-@pytest.mark.parametrize("given", [["127.0.0.1:9876"], None, ""], ids=str)
+@each_case("given", [["127.0.0.1:9876"], None, ""])
 def test_name_servers_are_one_text(client, given):
     with pytest.raises(SettingsError, match=r"use one text, such as '10\.0\.0\.1:9876;10\.0\.0\.2:9876'"):
         client.Producer(given)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("delay", "said"),
     [
         (
@@ -122,7 +121,6 @@ def test_name_servers_are_one_text(client, given):
         ({"deliver_at": "2030-01-01"}, r"deliver_at = '2030-01-01' \(from send\)"),
         ({"deliver_after_ms": "500"}, r"a whole number, without quotes"),
     ],
-    ids=str,
 )
 def test_a_delivery_time_without_a_zone_or_of_another_type_is_refused(delay, said):
     with pytest.raises(SettingsError, match=said):
