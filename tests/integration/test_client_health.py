@@ -1,5 +1,7 @@
 """Clients that cannot do their work say so: in the log, and to a program that asks."""
 
+import asyncio
+import gc
 import logging
 import socket
 
@@ -110,6 +112,25 @@ async def test_the_port_of_a_name_server_where_a_broker_is_meant_is_recognised(p
     async with aio.Admin(platform.name_servers) as admin:
         with pytest.raises(WrongServer, match=r"is the address of a name server, not of a broker: .*usually 10911"):
             await admin.session.invoke(platform.name_servers, RequestCode.GET_MAX_OFFSET, QueueRequest("orders", 0))
+
+
+@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["mute", "http"])
+async def test_a_server_of_another_kind_is_one_finding_with_its_address(greeting, caplog):
+    async def serve(reader, writer):
+        writer.write(greeting)
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with aio.Producer(address, timeout_ms=200) as producer:
+            with pytest.raises(aio.Unavailable, match=address):
+                await producer.send(Message("orders", "a book"))
+            [finding] = producer.health().findings
+            assert finding.address == address
+            assert "no name server can be used" in finding.text
+        gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------

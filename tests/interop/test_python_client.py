@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pytest
 from tests.interop.fresh_topic import (
     QUEUES,
     TIMEOUT_S,
@@ -27,6 +28,7 @@ from sparrow import client as blocking
 from sparrow.client.aio import Admin
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
+from sparrow.wire.error_codes import RemoteRefused
 
 # -- sending ----------------------------------------------------------------------------------------------------------
 
@@ -128,6 +130,18 @@ async def test_a_compressed_body_is_restored_by_java_and_python_consumers(
 
 
 # -- consuming --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_condition_that_the_broker_refuses_is_raised_by_subscribe(fresh_topic: FreshTopic) -> None:
+    async with fresh_topic.producer() as producer, fresh_topic.consumer() as consumer:
+        with pytest.raises(RemoteRefused, match="SUBSCRIPTION_PARSE_FAILED"):
+            await consumer.subscribe(fresh_topic.topic, "n >>> 10", expression_type="SQL92")
+        await consumer.subscribe(fresh_topic.topic, "n > 10", expression_type="SQL92")
+        await consumer.start(handler := RecordingHandler())
+        for number in (5, 15):
+            await producer.send(fresh_topic.message(f"{number}", n=f"{number}"))
+        await eventually(lambda: body_texts(handler.messages) == ["15"], within_s=TIMEOUT_S)
+        assert consumer.health().ok
 
 
 async def test_a_handler_gets_every_message_once_and_the_group_continues_after_a_restart(

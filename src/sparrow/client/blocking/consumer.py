@@ -259,7 +259,9 @@ class Consumer(BlockingClient[aio.Consumer]):
 
 def _handle(handler: BlockingMessageHandler, given: Any) -> None:
     try:
-        refuse_awaitable(handler(given), "the handler")
+        returned = handler(given)
+        if returned is not None:
+            refuse_awaitable(returned, "the handler")
     except Exception as error:
         if isinstance(error, StopIteration):  # a future cannot hold it
             raise RuntimeError("the handler raised StopIteration") from error

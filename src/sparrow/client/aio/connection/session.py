@@ -166,7 +166,9 @@ class ClientSession:
             channel = await connect(Address.parse(address), self._serve, timeout_ms=self.timeout_ms)
         except ConnectionLost as error:
             if is_broker:  # name servers are reported together
-                self.health.report_error(error, f"broker {address} cannot be reached", address=address)
+                self.health.report_error(
+                    error, f"broker {address} (as its route says) cannot be reached", address=address
+                )
             raise
         self.health.clear(address, "unreachable")
         if is_broker and (body := self._heartbeat_body()) is not None:
