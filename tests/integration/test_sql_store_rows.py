@@ -511,6 +511,34 @@ async def test_a_group_has_exactly_one_offset_row_per_priority(store, open_store
     assert await insert(store, "offset_testtopic", group_id="G", offset=9, priority="high") == 1
 
 
+@pytest.mark.parametrize("later", ["commit", "pull"])
+async def test_commits_take_effect_in_the_order_in_which_they_arrive(store, monkeypatch, later):
+    """The first commit of a group waits for the previous offset in the database; another one may overtake it there."""
+    fetch, may_answer = store.database.fetch, asyncio.Event()
+
+    async def slow_answer(sql, **values):
+        if values.get("group_id") != "g":
+            return await fetch(sql, **values)
+        monkeypatch.setattr(store.database, "fetch", fetch)
+        found = await fetch(sql, **values)
+        await may_answer.wait()
+        return found
+
+    monkeypatch.setattr(store.database, "fetch", slow_answer)
+    first = asyncio.create_task(store.offsets.commit("g", HIGH, 3))
+    await asyncio.sleep(0)
+    if later == "commit":
+        await store.offsets.commit("g", HIGH, 7)
+    else:
+        store.offsets.commit_nowait("g", HIGH, 7)
+    may_answer.set()
+    await first
+    await store.offsets.flush()
+    assert await store.offsets.committed("g", HIGH) == 7
+    await store.offsets.commit("g", HIGH, 5)
+    assert await store.offsets.committed("g", HIGH) == 5, "a smaller offset that arrives later rewinds the group"
+
+
 async def test_two_brokers_can_commit_for_a_new_group_concurrently(store, open_store):
     other = await open_store()
     await store.append(HIGH, numbers(50))

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import count
 from typing import NamedTuple
 
 from sparrow.log_intervals import LogIntervals
@@ -94,6 +95,9 @@ class CommittedOffsets:
     ) -> None:
         self._database, self._catalog, self._epoch, self._now_ms = database, catalog, epoch, now_ms
         self._known: dict[_Key, QueueOffset] = {}
+        self._arrivals = count(1)
+        self._newest_arrival: dict[_Key, int] = {}
+        """The number of the newest commit that has taken effect."""
         self._unsaved: dict[_Key, _Commit] = {}
         self._saving: dict[_Key, _Commit] = {}
         """Being written at this moment."""
@@ -108,18 +112,25 @@ class CommittedOffsets:
 
     async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """Commit an offset and return the previous one. It takes effect at once and is saved with the next flush."""
+        arrival = next(self._arrivals)
         if self.committed_nowait(group, queue) is None:
             await self.committed(group, queue)
-        return self.commit_nowait(group, queue, offset)
+            if self._newest_arrival.get((group, queue), 0) > arrival:  # a later commit has overtaken it in the query
+                return self.committed_nowait(group, queue)
+        return self._commit(group, queue, offset, arrival)
 
     def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """Commit an offset and return the previous one as far as this process knows it."""
+        return self._commit(group, queue, offset, next(self._arrivals))
+
+    def _commit(self, group: str, queue: Queue, offset: int, arrival: int) -> QueueOffset | None:
         lane = self._catalog.lane(queue)
         if offset < 0:
             raise Refused(f"{offset} is not an offset: offsets start at 0")
         before = self._known.get((group, queue))
         # An unchanged offset is written, too: another broker may have received another commit meanwhile.
         self._known[group, queue] = QueueOffset(offset)
+        self._newest_arrival[group, queue] = arrival
         self._unsaved[group, queue] = _Commit(
             QueueOffset(offset), asyncio.get_running_loop().time(), before is not None and offset < before, lane.number
         )
@@ -192,7 +203,11 @@ class CommittedOffsets:
             "the commit of offset %(offset)s by group %(group)s is dropped: another broker leads since epoch %(epoch)s",
             {"offset": commit.offset, "group": key[0], "epoch": epoch},
         )
+        self._forget_key(key)
+
+    def _forget_key(self, key: _Key) -> None:
         self._known.pop(key, None)
+        self._newest_arrival.pop(key, None)
 
     async def _save(self, session: SqlSession, row: _RowKey, commit: _Commit, epoch: int) -> bool:
         """Write a commit; return False if the row has a newer epoch or overtakes an outdated commit."""
@@ -268,7 +283,7 @@ class CommittedOffsets:
         """Delete all committed offsets of a group, and its offsets in the resend tables."""
         await self.flush()
         for key in [key for key in self._known if key[0] == group]:
-            del self._known[key]
+            self._forget_key(key)
         tables = {table_name("offset", lane.topic, lane.part) for lane in self._catalog.lanes.values()}
         tables |= {table_name("resend_offset", lane.topic, lane.part) for lane in self._catalog.resend_lanes.values()}
         for table in tables:
@@ -277,12 +292,13 @@ class CommittedOffsets:
     def forget_topic(self, topic: str) -> None:
         """Drop what this process knows about a topic that is being deleted."""
         for key in [key for key in self._known if key[1].topic == topic]:
-            del self._known[key]
+            self._forget_key(key)
             self._unsaved.pop(key, None)
 
     def forget(self) -> None:
         """Drop what was read from a server that may have lost it; keep commits that are not saved."""
         self._known = {key: commit.offset for key, commit in {**self._saving, **self._unsaved}.items()}
+        self._newest_arrival = {key: number for key, number in self._newest_arrival.items() if key in self._known}
 
     async def close(self) -> None:
         if self._flushes:
