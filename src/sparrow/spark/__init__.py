@@ -9,6 +9,8 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from sparrow.extras import require
+
 if TYPE_CHECKING:
     from sparrow.spark.runtime.class_archive import ClassArchiveFailed
     from sparrow.spark.runtime.environment_archive import (
@@ -57,12 +59,5 @@ def __getattr__(name: str) -> object:
         name = _DEPRECATED[name]
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(_MODULES[name]), name)
-    except ModuleNotFoundError as cause:
-        missing = (cause.name or "").partition(".")[0]
-        if missing == "sparrow":
-            raise
-        raise ModuleNotFoundError(
-            f"sparrow.spark.{name} needs the package {missing!r}: run `pip install 'sparrowmq[spark]'`", name=cause.name
-        ) from cause
+    require("pyarrow", "numpy", extra="spark", for_=f"sparrow.spark.{name}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -109,21 +109,25 @@ class UniqueIdGenerator:
         self._counter = 0
         self._lock = threading.Lock()
         self._month_ms = self._next_month_ms = 0
+        self._now_ms, self._text = -1, ""
+        """The millisecond of the last id, and what all ids of that millisecond begin with."""
 
     def make(self) -> str:
         """Return a new unique id."""
         with self._lock:
             now_ms = self._clock_ms()
-            if not self._month_ms <= now_ms < self._next_month_ms:
-                self._start_month(now_ms)
+            if now_ms != self._now_ms:
+                self._start_ms(now_ms)
             counter = self._counter
             self._counter = counter + 1 & 0xFFFF
-            return f"{self._prefix}{now_ms - self._month_ms & _MS_MAX:08X}{counter:04X}"
+            return f"{self._text}{counter:04X}"
 
-    def _start_month(self, now_ms: int) -> None:
-        month = _month_of(datetime.fromtimestamp(now_ms / 1000, UTC))
-        self._month_ms = int(month.timestamp() * 1000)
-        self._next_month_ms = int(_month_of(month + timedelta(days=32)).timestamp() * 1000)
+    def _start_ms(self, now_ms: int) -> None:
+        if not self._month_ms <= now_ms < self._next_month_ms:
+            month = _month_of(datetime.fromtimestamp(now_ms / 1000, UTC))
+            self._month_ms = int(month.timestamp() * 1000)
+            self._next_month_ms = int(_month_of(month + timedelta(days=32)).timestamp() * 1000)
+        self._now_ms, self._text = now_ms, f"{self._prefix}{now_ms - self._month_ms & _MS_MAX:08X}"
 
 
 def _month_of(moment: datetime) -> datetime:

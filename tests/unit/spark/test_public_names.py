@@ -26,4 +26,4 @@ def test_importing_sparrow_spark_loads_neither_pyspark_nor_arrow() -> None:
 def test_a_missing_package_is_named_with_the_extra_that_has_it() -> None:
     code = "import sys; sys.modules['pyarrow'] = None; from sparrow.spark import MessagesGone"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "sparrow.spark.MessagesGone needs the package 'pyarrow': run `pip install 'sparrowmq[spark]'`" in done.stderr
+    assert 'sparrow.spark.MessagesGone needs pyarrow: pip install "sparrowmq[spark]"' in done.stderr

@@ -86,7 +86,7 @@ async def test_the_asynchronous_policy_waits_for_nothing_and_flushes_soon(tmp_pa
 
 
 async def test_a_slow_disk_raises_flush_timeout_and_the_message_is_still_written(tmp_path, disk):
-    async with await opened(tmp_path, flush_timeout_ms=20) as store:
+    async with await opened(tmp_path, flush_timeout_ms=500) as store:
         disk.open.clear()
         with pytest.raises(FlushTimeout):
             await store.append(Q, [make_draft("late")])
