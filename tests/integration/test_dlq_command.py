@@ -29,7 +29,7 @@ def platform() -> Iterator[RunningPlatform]:
 
     with run_platform() as started:
         with Producer(started.name_servers) as producer, Admin(started.name_servers) as admin:
-            admin.create_group(Group("shipping"))
+            admin.create_group(Group(name="shipping"))
             with Consumer(started.name_servers, group="billing", retries_max=0) as consumer:
                 for count, body in enumerate(("unknown", "12a"), start=1):
                     producer.send(Message("orders", body, keys=f"key-{body}"))
