@@ -663,7 +663,8 @@ async def test_a_topic_recreated_by_another_broker_is_popped_from_its_start(two)
     await other.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
     await send(other.channel, "t", b"new")
     lane = sql_store_of(two.brokers[1]).catalog.lane(Queue("t", 1))
-    await eventually(lambda: sql_store_of(two.brokers[0]).catalog.lanes.get(Queue("t", 1)) == lane)
+    catalog = sql_store_of(two.brokers[0]).catalog
+    await eventually(lambda: catalog.lanes.get(Queue("t", 1)) == lane and "t" in leader.broker.topics)
     assert bodies_of(await leader.pop()) == [b"new"]
 
 
