@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -215,7 +216,6 @@ async def later(message: Any) -> None:
 
 
 def piecemeal(message: Any) -> Iterator[None]:
-    """Handle a message, but only if someone iterates."""
     yield
 
 
@@ -277,7 +277,6 @@ class ClientWarnings(logging.Handler):
         self.texts: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text of a record."""
         if record.name.startswith(("sparrow.client.", "sparrow.bus.")):
             self.texts.put(record.getMessage())
 
@@ -313,11 +312,12 @@ def run_command(mistake: Mistake, environment: dict[str, str]) -> Answer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         ) as process:
             try:
                 printed, _ = process.communicate(timeout=2 * SILENCE_MAX_S)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 printed = ""
     lines = [line.strip("│╭╮╰╯─ ") for line in printed.splitlines()]
     said = [line for line in lines if line and not line.startswith(("Usage:", "Try ", "Error"))]

@@ -69,3 +69,13 @@ def assert_raised_on_purpose(error: Exception) -> None:
     is_handler_control = last.filename == "<mistake>" and isinstance(error, sparrow.SparrowError)
     assert "/sparrow/" in last.filename or is_handler_control, last
     assert line.startswith("raise ") or is_handler_control, f"{last.filename}:{last.lineno}: {line}"
+
+
+def test_the_script_prints_each_mistake_with_its_answer(
+    answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for answer in answers.values():
+        script.print_answer(answer)
+        printed = capsys.readouterr().out
+        for part in (answer.mistake.title, answer.mistake.code, answer.text):
+            assert part in printed
