@@ -13,7 +13,7 @@ from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.option_checks import validate_value
 from sparrow.client.options import StartPosition
 from sparrow.client.topic_route import TopicRoute
-from sparrow.model.errors import Refused
+from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.queue import QueueRef
 from sparrow.wire import bodies, headers
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -62,7 +62,10 @@ async def reset_queue(session: ClientSession, group: str, queue: QueueRef, offse
 
 async def _warn_if_unknown(session: ClientSession, group: str) -> None:
     """Warn that a group does not exist. It may be reset before its first start, but mostly its name is misspelled."""
-    known = await fetch_groups(session)
+    try:
+        known = await fetch_groups(session)
+    except SparrowError:  # a broker that is down, or no permission, must not prevent the reset
+        return
     if group not in known:
         near = get_close_matches(group, known, 3)
         meant = f"did you mean {' or '.join(map(repr, near))}?" if near else "check its name"
