@@ -16,6 +16,7 @@ from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, DeadLetter, Message, Producer
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
+from sparrow.model.topic import Group
 from sparrow.testing.platform import RunningPlatform, run_platform
 
 
@@ -28,12 +29,14 @@ def platform() -> Iterator[RunningPlatform]:
 
     with run_platform() as started:
         with Producer(started.name_servers) as producer, Admin(started.name_servers) as admin:
-            for body in ("unknown", "12a"):
-                producer.send(Message("orders", body, keys=f"key-{body}"))
+            admin.create_group(Group(name="shipping"))
             with Consumer(started.name_servers, group="billing", retries_max=0) as consumer:
-                consumer.subscribe("orders")
-                consumer.start(refuse, workers=1)
-                wait_until(lambda: len(admin.dead_letters("billing")) == 2)
+                for count, body in enumerate(("unknown", "12a"), start=1):
+                    producer.send(Message("orders", body, keys=f"key-{body}"))
+                    if count == 1:
+                        consumer.subscribe("orders")
+                        consumer.start(refuse, workers=1)
+                    wait_until(lambda count=count: len(admin.dead_letters("billing")) == count)  # type: ignore[misc]
         yield started
 
 
@@ -61,7 +64,10 @@ def test_letters_of_a_group_are_listed_newest_first_and_limited(platform: Runnin
     assert rows[0]["consumer"]
     (newest,) = json.loads(dlq(platform, "list", "billing", "--limit", "1", "--json").output)
     assert newest == rows[0]
-    assert "Group nobody has no dead letters." in dlq(platform, "list", "nobody").output
+    assert "Group shipping has no dead letters." in dlq(platform, "list", "shipping").output
+    unknown = dlq(platform, "list", "biling").exception
+    assert isinstance(unknown, Refused)
+    assert str(unknown) == "group 'biling' does not exist: did you mean 'billing'?"
     wrong = dlq(platform, "list", "%DLQ%billing").exception
     assert isinstance(wrong, Refused)
     assert "use billing" in str(wrong)

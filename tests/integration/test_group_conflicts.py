@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, Stand, standing
-from tests.support.waiting import eventually
+from tests.support.platform_driver import PlatformDriver, running_platform_driver
+from tests.support.recording_handlers import RecordingHandler
+from tests.support.wait import eventually
 
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.consumer import Consumer
@@ -19,20 +20,22 @@ CLIENT = "sparrow.client.aio.connection.group_conflicts"
 
 
 @pytest.fixture
-async def stand(tmp_path: Path, caplog) -> AsyncIterator[Stand]:
+async def driver(tmp_path: Path, caplog) -> AsyncIterator[PlatformDriver]:
     caplog.set_level(logging.INFO)
-    async with standing(tmp_path) as running:
-        await running.topic("orders")
-        await running.topic("bills")
+    async with running_platform_driver(tmp_path) as running:
+        await running.create_topic("orders")
+        await running.create_topic("bills")
         yield running
 
 
-async def member(stack: AsyncExitStack, stand: Stand, *subscriptions: tuple[str, str], **options: str) -> Consumer:
-    session = await stack.enter_async_context(ClientSession(stand.name_servers, maintenance_interval_ms=50))
+async def member(
+    stack: AsyncExitStack, driver: PlatformDriver, *subscriptions: tuple[str, str], **options: str
+) -> Consumer:
+    session = await stack.enter_async_context(ClientSession(driver.name_servers, maintenance_interval_ms=50))
     consumer = await stack.enter_async_context(Consumer(session=session, group="billing", **options))
     for topic, expression in subscriptions:
         await consumer.subscribe(topic, expression)
-    await consumer.start(Inbox())
+    await consumer.start(RecordingHandler())
     return consumer
 
 
@@ -40,11 +43,11 @@ def said(caplog, logger: str, level: int = logging.WARNING) -> list[logging.LogR
     return [record for record in caplog.records if record.name == logger and record.levelno == level]
 
 
-async def test_two_members_with_different_subscriptions_are_both_warned_once(stand, caplog):
+async def test_two_members_with_different_subscriptions_are_both_warned_once(driver, caplog):
     async with AsyncExitStack() as stack:
-        one = await member(stack, stand, ("orders", "paid || new"))
+        one = await member(stack, driver, ("orders", "paid || new"))
         assert not said(caplog, BROKER)
-        two = await member(stack, stand, ("orders", "paid"), ("bills", "*"))
+        two = await member(stack, driver, ("orders", "paid"), ("bills", "*"))
         await eventually(lambda: len(said(caplog, CLIENT)) == 2)
         reports = {
             one.session.client_id: "clustering orders (new || paid)",
@@ -67,10 +70,10 @@ async def test_two_members_with_different_subscriptions_are_both_warned_once(sta
         assert len(said(caplog, BROKER)) <= 2
 
 
-async def test_members_with_the_same_subscriptions_in_another_order_are_not_warned(stand, caplog):
+async def test_members_with_the_same_subscriptions_in_another_order_are_not_warned(driver, caplog):
     async with AsyncExitStack() as stack:
-        one = await member(stack, stand, ("orders", "paid || new"), ("bills", "*"))
-        two = await member(stack, stand, ("bills", ""), ("orders", "new||paid"))
+        one = await member(stack, driver, ("orders", "paid || new"), ("bills", "*"))
+        two = await member(stack, driver, ("bills", ""), ("orders", "new||paid"))
         await one.wait_for_assignment()
         await two.wait_for_assignment()
         for each in (one, two):
@@ -78,21 +81,21 @@ async def test_members_with_the_same_subscriptions_in_another_order_are_not_warn
         assert not said(caplog, BROKER) + said(caplog, CLIENT)
 
 
-async def test_a_broadcasting_member_in_a_group_that_shares_queues_is_reported(stand, caplog):
+async def test_a_broadcasting_member_in_a_group_that_shares_queues_is_reported(driver, caplog):
     async with AsyncExitStack() as stack:
-        await member(stack, stand, ("orders", "*"))
-        await member(stack, stand, ("orders", "*"), mode="broadcast")
+        await member(stack, driver, ("orders", "*"))
+        await member(stack, driver, ("orders", "*"), mode="broadcast")
         await eventually(lambda: len(said(caplog, CLIENT)) == 2)
         [of_broker] = said(caplog, BROKER)
         assert "clustering orders (*)" in of_broker.getMessage()
         assert "broadcasting orders (*)" in of_broker.getMessage()
 
 
-async def test_the_conflict_ends_when_the_other_member_leaves(stand, caplog):
+async def test_the_conflict_ends_when_the_other_member_leaves(driver, caplog):
     async with AsyncExitStack() as stack:
-        await member(stack, stand, ("orders", "paid"))
+        await member(stack, driver, ("orders", "paid"))
         async with AsyncExitStack() as other:
-            await member(other, stand, ("orders", "new"))
+            await member(other, driver, ("orders", "new"))
             await eventually(lambda: len(said(caplog, CLIENT)) == 2)
         await eventually(lambda: said(caplog, CLIENT, logging.INFO))
         assert len(said(caplog, BROKER, logging.INFO)) == 1

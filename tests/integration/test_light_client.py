@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.consuming import Inbox, standing
-from tests.support.waiting import eventually
+from tests.support.platform_driver import running_platform_driver
+from tests.support.recording_handlers import RecordingHandler
+from tests.support.wait import eventually
 
 from sparrow.aio import Consumer
 from sparrow.model.message import Draft
@@ -147,22 +148,22 @@ def test_a_command_says_which_extra_it_needs(words: list[str], said: str) -> Non
 
 
 async def test_a_message_that_cannot_be_decompressed_waits_until_the_package_is_there(tmp_path, monkeypatch) -> None:
-    async with standing(tmp_path) as stand:
-        await stand.topic("packed")
+    async with running_platform_driver(tmp_path) as driver:
+        await driver.create_topic("packed")
         body, sys_flag = compress(b"hello" * 100, Compression.ZSTD)
-        store = stand.platform.broker.broker.store
+        store = driver.platform.broker.broker.store
         for each in (Draft(body=body, sys_flag=sys_flag, born_ms=1), Draft(body=b"plain", born_ms=1)):
             store.append_nowait(Queue("packed", 0), [each])
         asked: list[str] = []
         monkeypatch.setattr(compression, "_require_package", lambda name: asked.append(name) or require_package(name))
         monkeypatch.setitem(sys.modules, "zstandard", None)
-        async with Consumer(stand.name_servers, group="billing") as consumer:
+        async with Consumer(driver.name_servers, group="billing") as consumer:
             await consumer.subscribe("packed")
-            inbox = Inbox()
-            await consumer.start(inbox)
+            handler = RecordingHandler()
+            await consumer.start(handler)
             await eventually(lambda: len(asked) > 1)  # it tried, and tries again
-            assert not inbox.messages
-            assert await stand.committed("billing", "packed") in (None, 0)
+            assert not handler.messages
+            assert await driver.committed_offset("billing", "packed") in (None, 0)
             monkeypatch.undo()
-            await eventually(lambda: len(inbox.messages) == 2)
-            assert [message.body for message in inbox.messages] == [b"hello" * 100, b"plain"]
+            await eventually(lambda: len(handler.messages) == 2)
+            assert [message.body for message in handler.messages] == [b"hello" * 100, b"plain"]

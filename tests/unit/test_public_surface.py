@@ -82,9 +82,7 @@ def test_every_option_has_a_default(kind):
 
 
 def test_an_unknown_option_is_refused_with_a_list_of_the_known_ones():
-    with pytest.raises(
-        TypeError, match=r"Producer has no option linger; did you mean linger_ms\? its options are group, .*linger_ms"
-    ):
+    with pytest.raises(TypeError, match=r"Producer has no option linger; did you mean linger_ms\?$"):
         aio.Producer(linger=3)  # type: ignore[call-arg]
 
 

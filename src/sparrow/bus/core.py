@@ -125,7 +125,7 @@ class BusCore:
     def worker(self) -> BusWorker:
         """The worker of the running bus; `Closed` if the bus is not running."""
         if self._worker is None:
-            raise Closed("the bus")
+            raise Closed("the bus", "call start, or use it in a `with` block")
         return self._worker
 
     def problems(self) -> dict[str, str]:
@@ -209,7 +209,7 @@ class BusCore:
         if self._loop is None or _running_loop() is not None:
             coroutine.close()
             if self._loop is None:
-                raise Closed("the bus")
+                raise Closed("the bus", "call start, or use it in a `with` block")
             refuse_in_event_loop("this call")
             raise AssertionError("unreachable")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

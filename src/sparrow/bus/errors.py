@@ -124,7 +124,10 @@ class NoReply(Unavailable):
         self.name, self.timeout_s = name, timeout_s
 
     def __str__(self) -> str:
-        return f"no reply to {self.name!r} within {self.timeout_s} s; the request may still be handled"
+        return (
+            f"no reply to {self.name!r} within {self.timeout_s} s; the request may still be handled. Check that a "
+            "subscriber of it runs, or allow more time with timeout=..."
+        )
 
 
 class LeaseLost(SparrowError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import time
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -12,6 +12,7 @@ from typing import Literal, TypedDict
 from sparrow.bus.codec.payload import FieldNaming
 from sparrow.bus.retry import CAP_RETRY, Retry
 from sparrow.bus.states import SUCCEEDED_SPELLINGS
+from sparrow.client.option_checks import refuse_unknown
 from sparrow.model.errors import SettingsError
 
 DAY_S = 86_400.0
@@ -199,4 +200,5 @@ def apply_options(settings: BusSettings, options: BusOptions) -> BusSettings:
         if name in _RENAMED:
             warnings.warn(f"the bus setting {name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=4)
         given[_RENAMED.get(name, name)] = value
+    refuse_unknown("EventBus", given, [field.name for field in fields(BusSettings)])
     return replace(settings, **given)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -30,6 +31,7 @@ SecretKeyOption = Annotated[
 @contextmanager
 def open_admin(name_servers: str, access_key: str | None = None, secret_key: str | None = None) -> Iterator[Admin]:
     """Open an admin client. `Unavailable` says what to do if no name server answers."""
+    logging.getLogger("sparrow.client.health").setLevel(logging.ERROR)  # the error of the command says the same
     credentials = None
     if access_key is not None or secret_key is not None:
         credentials = Credentials(access_key or "", secret_key or "")
@@ -40,6 +42,6 @@ def open_admin(name_servers: str, access_key: str | None = None, secret_key: str
         if error.address not in name_servers.split(";"):
             raise
         raise Unavailable(
-            f"cannot reach the name server {error.address} ({error}). "
-            "Start one with `sparrow up`, or give its address with --name-servers."
+            f"cannot reach the name server: {error}. Start one with `sparrow up`, or give its address with "
+            "--name-servers."
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from datetime import datetime
 from typing import Annotated, Any
@@ -54,6 +55,8 @@ def list_all(
     """
     with open_admin(name_servers, access_key, secret_key) as admin:
         rows = _group_rows(admin) if group is None else _letter_rows(admin, _checked(group), limit)
+        if group is not None and not rows:
+            _require_group(admin, group)
     if as_json:
         typer.echo(json.dumps(rows, ensure_ascii=False))
     elif not rows:
@@ -120,6 +123,15 @@ def _checked(group: str) -> str:
     if group.startswith(DLQ_TOPIC_PREFIX):
         raise Refused(f"{group!r} is a topic, not a group: use {group.removeprefix(DLQ_TOPIC_PREFIX)}")
     return group
+
+
+def _require_group(admin: Admin, group: str) -> None:
+    """Raise `Refused` for a group that does not exist, mostly a misspelled one."""
+    known = [name for name in admin.groups() if not name.startswith("CID_")]
+    if group not in known:
+        near = difflib.get_close_matches(group, known, 3)
+        meant = f"did you mean {' or '.join(map(repr, near))}?" if near else "check its name"
+        raise Refused(f"group {group!r} does not exist: {meant}")
 
 
 def _group_rows(admin: Admin) -> list[dict[str, Any]]:

@@ -137,8 +137,6 @@ def cause_of(error: Exception) -> Cause:
 
 
 _REMEDIES: dict[Cause, str] = {
-    "unreachable": "start the server, or check the address and the firewall",
-    "no answer": "check whether the server is overloaded, and whether it is a name server or broker at all",
     "not permitted": "check credentials=, and whether the token is of the right kind and not revoked",
     "refused filter": "subscribe with another expression",
 }

@@ -56,17 +56,16 @@ _OTHER_WORDS = {
 }
 
 
-def refuse_unknown(client: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `TypeError` if an option is none of the known ones."""
-    known = [*sorted(known)]
-    unknown = [name for name in given if name not in known]
+def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str], *, others: Iterable[str] = ()) -> None:
+    """Raise `TypeError` if an option is none of the known ones. `others`: arguments that may be meant as well."""
+    options = sorted(known)
+    unknown = [name for name in given if name not in options]
     if not unknown:
         return
-    options = ["group", *known]
-    guesses = {name: _nearest_name(name, ["name_servers", *options]) for name in unknown}
+    guesses = {name: _nearest_name(name, [*others, *options]) for name in unknown}
     hints = [f"did you mean {guess}?" for guess in guesses.values() if guess is not None]
-    advice = " ".join([*hints, f"its options are {', '.join(options)}"])
-    raise TypeError(f"{client} has no option {', '.join(unknown)}; {advice}")
+    advice = " ".join(hints) if len(hints) == len(unknown) else f"its options are {', '.join(options)}"
+    raise TypeError(f"{owner} has no option {', '.join(unknown)}; {advice}")
 
 
 def validate_options(client: str, given: Mapping[str, Any], kind: type) -> None:

@@ -182,6 +182,6 @@ def complete_options(client: str, given: OptionsT, defaults: OptionsT, kind: typ
 
     Raise `TypeError` for an unknown name, and `SettingsError` for a value that cannot be used.
     """
-    refuse_unknown(client, given, defaults)
+    refuse_unknown(client, given, defaults, others=("name_servers", "group"))
     validate_options(client, given, kind)
     return cast(OptionsT, {**defaults, **given})

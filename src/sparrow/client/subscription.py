@@ -5,12 +5,17 @@ Brokers compare hashes of tags, which may collide, so the client compares the ta
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from sparrow.model.errors import BadRequest, SettingsError
+from sparrow.model.errors import BadRequest, Refused, SettingsError
 from sparrow.model.protocol import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.wire.bodies import SubscriptionData
 from sparrow.wire.hashes import java_hash
+
+_looks_like_sql = re.compile(r"\s(=|<>|<=|>=|<|>|between|is (not )?null\b|in *\(|like *')", re.IGNORECASE).search
+"""No tag looks like this, and a subscription to it would never get a message."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -46,6 +51,11 @@ class Subscription(msgspec.Struct, frozen=True):
         if expression.strip() in ("", SUBSCRIBE_ALL):
             return cls(topic, SUBSCRIBE_ALL, EXPRESSION_TAG, (), version_ms)
         tags = tuple(dict.fromkeys(filter(None, map(str.strip, expression.split("||")))))
+        if (condition := next(filter(_looks_like_sql, tags), None)) is not None:
+            raise Refused(
+                f"{condition!r} names a tag, and looks like an SQL92 condition: write "
+                f"subscribe({topic!r}, {expression!r}, expression_type={EXPRESSION_SQL92!r})"
+            )
         if not tags:
             # Brokers would deliver nothing for it, and Java's client everything.
             raise BadRequest("Subscription", "expression", f"names no tag: {expression!r}")

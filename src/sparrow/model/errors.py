@@ -199,12 +199,18 @@ class ConnectionLost(Unavailable):
 class RequestTimeout(Unavailable):
     """No response arrived in time. The request may still have been carried out."""
 
-    def __init__(self, address: str, what: str, timeout_ms: int) -> None:
-        super().__init__(address, what, timeout_ms)
-        self.address, self.what, self.timeout_ms = address, what, timeout_ms
+    def __init__(
+        self,
+        address: str,
+        what: str,
+        timeout_ms: int,
+        remedy: str = "check that a name server or broker listens there and is not overloaded, or allow more time",
+    ) -> None:
+        super().__init__(address, what, timeout_ms, remedy)
+        self.address, self.what, self.timeout_ms, self.remedy = address, what, timeout_ms, remedy
 
     def __str__(self) -> str:
-        return f"{self.address} did not respond to {self.what} within {self.timeout_ms} ms"
+        return f"{self.address} did not respond to {self.what} within {self.timeout_ms} ms; {self.remedy}"
 
 
 class NoMaster(Unavailable):
@@ -239,12 +245,12 @@ class FlushTimeout(Unavailable):
 class Closed(Unavailable):
     """The client or the server is closed."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what, remedy)
+        self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
-        return f"{self.what} is closed"
+        return f"{self.what} is closed: {self.remedy}" if self.remedy else f"{self.what} is closed"
 
 
 # -- storage: the operator has to act ---------------------------------------------------------------------------------

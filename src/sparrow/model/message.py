@@ -13,6 +13,7 @@ from sparrow.model.codec import ANY_JSON, Codec, JsonCodec
 from sparrow.model.errors import UnreadableBody
 from sparrow.model.message_arguments import (
     encode_body,
+    not_a_message,
     text_keys,
     text_pair,
     text_pairs,
@@ -198,7 +199,10 @@ class Message(_MessageContent):
         try:
             body = ANY_JSON.encode(value)
         except TypeError as cause:
-            raise TypeError(f"a {type(value).__name__} cannot be written as JSON: {cause}") from cause
+            raise TypeError(
+                f"a {type(value).__name__} cannot be written as JSON: {cause}. Use dicts, lists, texts, numbers, "
+                "dates, dataclasses or Structs, or encode it yourself."
+            ) from cause
         return cls(topic, body, **others)
 
     @classmethod
@@ -252,6 +256,14 @@ class StoredMessage(_MessageContent, msgspec.Struct, kw_only=True):
 
 AnyMessage = Message | StoredMessage
 """A message to send, or one that was received and is sent on."""
+
+
+def body_length(message: AnyMessage) -> int:
+    """Return the bytes of a message's body; raise `TypeError` if it is no message."""
+    try:
+        return len(message.body)
+    except AttributeError:
+        raise not_a_message(message) from None
 
 
 class Draft(msgspec.Struct, kw_only=True):

@@ -50,6 +50,11 @@ def encode_body(body: object) -> bytes:
     )
 
 
+def not_a_message(given: object) -> TypeError:
+    """Return the error for something else that is sent."""
+    return TypeError(f"only a Message can be sent, not {_described(given)}: write send(Message('topic', ...))")
+
+
 def text_keys(keys: object) -> str:
     """Return keys as the property that brokers index."""
     if isinstance(keys, str):

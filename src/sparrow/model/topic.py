@@ -97,6 +97,8 @@ def validate_group_name(name: str) -> str:
 
 
 def _checked(kind: str, name: str, length_max: int) -> str:
+    if not isinstance(name, str):
+        raise IllegalName(kind, name, f"use one text, the name of one {kind}")
     if not is_legal_name(name):
         raise IllegalName(kind, name, "use letters, digits, '_', '-', '%' or '|', and at least one of them")
     if len(name) > length_max:

@@ -22,6 +22,9 @@ class Address(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Address:
         """Parse `host:port`; raise `SettingsError` if the text is something else."""
+        scheme, separator, rest = text.rpartition("://")
+        if separator:
+            raise SettingsError("address", text, "the caller", f"{rest.strip('/') or 'host:port'}, without {scheme}://")
         host, _, port = text.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or int(port) > 0xFFFF:
             raise SettingsError("address", text, "the caller", "host:port, such as 127.0.0.1:9876,")

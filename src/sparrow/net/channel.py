@@ -32,6 +32,7 @@ RequestReceiver = Callable[[RemotingCommand, "Channel"], None]
 PENDING_REQUESTS_MAX = 65_536
 WRITE_HIGH_WATER_BYTES = 4 << 20
 """With more unsent bytes than this, a listener stops reading from the peer."""
+_UNREACHABLE_REMEDY = "start the server, or check the address and the firewall"
 _RESUME_POLL_S = 0.01
 CLOSE_LINGER_S = 5.0
 """How long a peer may take to read the buffered data after we close the connection."""
@@ -328,9 +329,9 @@ async def connect(
         async with asyncio.timeout(timeout_ms / 1000):
             _, channel = await loop.create_connection(lambda: Channel(serve, on_close=on_close), *address)
     except TimeoutError as cause:
-        raise ConnectionLost(str(address), f"no connection within {timeout_ms} ms") from cause
+        raise ConnectionLost(str(address), f"no connection within {timeout_ms} ms; {_UNREACHABLE_REMEDY}") from cause
     except OSError as cause:
-        raise ConnectionLost(str(address), f"{cause.strerror or cause}") from cause
+        raise ConnectionLost(str(address), f"{cause.strerror or cause}; {_UNREACHABLE_REMEDY}") from cause
     return channel
 
 

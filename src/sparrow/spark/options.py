@@ -58,6 +58,8 @@ KAFKA_OPTIONS = MappingProxyType(
     {
         "kafka.bootstrap.servers": "nameServers",
         "kafka.group.id": "groupId",
+        "topic": "subscribe",
+        "topics": "subscribe",
         "groupidprefix": "groupId",
         "kafkaconsumer.polltimeoutms": "pullTimeoutMs",
         "kafka.max.partition.fetch.bytes": "pullMaxBytes",
@@ -114,7 +116,8 @@ def _unknown_option(name: str, known: Sequence[str]) -> str:
     ours = KAFKA_OPTIONS.get(name)
     if ours is not None and (ours in known or ours.startswith(CLIENT_PREFIX)):
         at = ", with the address of a name server instead of a broker" if ours == "nameServers" else ""
-        return f"option {name!r} is Kafka's: use {ours!r}{at}"
+        whose = "Kafka's" if name.startswith(KAFKA_PREFIX) else "not ours"
+        return f"option {name!r} is {whose}: use {ours!r}{at}"
     if ours is not None or name.startswith(KAFKA_PREFIX):
         return f"option {name!r} is Kafka's and has no counterpart here: remove it"
     near = difflib.get_close_matches(name, [each.lower() for each in known], 1)

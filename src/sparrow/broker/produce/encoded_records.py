@@ -77,7 +77,7 @@ def _topic_of(queue: Queue, find: Callable[[str], Topic | None]) -> Topic:
         raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
     count = topic.write_queues if has_lanes(topic) else max(topic.write_queues, topic.read_queues)
     if not 0 <= queue.id < count:
-        raise Refused(f"topic {name!r} has no queue {queue.id}: it has {count}")
+        raise Refused(f"topic {name!r} has no queue {queue.id}: its queues are 0 to {count - 1}")
     return topic
 
 

@@ -24,5 +24,5 @@ def choose_queue(request: SendMessage, topic: Topic) -> Queue:
     if queue_id < 0:
         queue_id = randrange(topic.write_queues)
     elif queue_id >= (count := topic.write_queues if in_lanes else max(topic.write_queues, topic.read_queues)):
-        raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {count}")
+        raise Refused(f"topic {topic.name!r} has no queue {queue_id}: its queues are 0 to {count - 1}")
     return lane_queue(Queue(topic.name, queue_id), request.properties) if in_lanes else Queue(topic.name, queue_id)

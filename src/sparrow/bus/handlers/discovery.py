@@ -72,7 +72,10 @@ def import_object(name: str) -> Any:
         for part in path.split("."):
             found = getattr(found, part)
     except Exception as error:  # importing runs code of the application
-        raise SubscriptionError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise SubscriptionError(
+            f"{name!r} cannot be imported: {type(error).__name__}: {error}. Check the name, and that its module is in "
+            "the current folder or in PYTHONPATH."
+        ) from error
     return found
 
 

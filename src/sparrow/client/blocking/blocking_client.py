@@ -52,7 +52,7 @@ class BlockingClient(Generic[C]):
             return loop
         with self._changing:
             if self._is_closed:
-                raise Closed(self._what)
+                raise Closed(self._what, "create a new one, and close it after its last use")
             if self._loop is None:
                 loop = SHARED_LOOP.acquire()
                 try:

@@ -15,7 +15,7 @@ from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.blocking.fetch_buffer import FetchBuffer
 from sparrow.client.handler_checks import refuse_awaitable, require_plain_function
 from sparrow.client.option_checks import validate_value
-from sparrow.client.options import AtLeastOne, ConsumerOptions, StartPosition
+from sparrow.client.options import AtLeastOne, ConsumerOptions, NotNegative, StartPosition
 from sparrow.model.errors import Closed
 from sparrow.model.health import Health
 from sparrow.model.message import StoredMessage
@@ -123,6 +123,7 @@ class Consumer(BlockingClient[aio.Consumer]):
         """
         taken = self._buffer.take(count_max)
         if not taken:
+            validate_value("timeout_ms", timeout_ms, NotNegative, "poll")
             self._run(self._fetch(count_max, timeout_ms / 1000))
             taken = self._buffer.take(count_max)
         self._settle_if_due()

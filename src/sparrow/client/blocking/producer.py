@@ -27,7 +27,7 @@ from sparrow.client.options import (
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.model.health import Health
-from sparrow.model.message import AnyMessage, StoredMessage
+from sparrow.model.message import AnyMessage, StoredMessage, body_length
 from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult
 from sparrow.model.transaction import TransactionState
@@ -132,6 +132,7 @@ class Producer(BlockingClient[aio.Producer]):
             message = with_delivery_time(
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
+        cost = body_length(message) + _COST_BYTES
         loop = self._opened()
         future: Future[SendResult] = Future()
         with self._space_freed:
@@ -139,7 +140,7 @@ class Producer(BlockingClient[aio.Producer]):
             while self._waiting_bytes > HANDOVER_BYTES_MAX and not loop.is_current:
                 self._space_freed.wait()
             self._waiting.append(_HandedOver(message, queue, selector, timeout_ms, future))
-            self._waiting_bytes += len(message.body) + _COST_BYTES
+            self._waiting_bytes += cost
             if self._is_handing_over:
                 return future
             self._is_handing_over = True

@@ -132,7 +132,7 @@ def load(path: Path | str) -> Pipeline:
     """Load and check the pipeline in a `.toml` or `.py` file."""
     path = Path(path)
     if not path.is_file():
-        raise Refused(f"pipeline file {path} does not exist")
+        raise Refused(f"pipeline file {path.absolute()} does not exist: check the path")
     if path.suffix == ".py":
         found = runpy.run_path(str(path)).get("pipeline")
         if not isinstance(found, Pipeline):

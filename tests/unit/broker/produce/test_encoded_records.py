@@ -80,7 +80,7 @@ def test_checksums_are_verified_or_filled_in():
     [
         (("nowhere", 0), UnknownTopic, "nowhere"),
         (("quiet", 0), NotPermitted, "no write permission"),
-        (("T", 4), Refused, "no queue 4: it has 4"),
+        (("T", 4), Refused, "no queue 4: its queues are 0 to 3"),
         (("T", -1), Refused, "no queue -1"),
         (("L", 2), Refused, "no queue 2"),
         (("rmq_sys_wheel_timer", 0), NotPermitted, "only the broker"),

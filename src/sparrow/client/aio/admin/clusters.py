@@ -54,7 +54,7 @@ async def fetch_masters(
     """Return broker names with the addresses of their masters: of a cluster, of some brokers, or all. At least one."""
     clusters = await fetch_clusters(session)
     if cluster is not None and cluster not in clusters:
-        raise Refused(f"there is no cluster {cluster!r}, only {', '.join(map(repr, clusters)) or 'none'}")
+        raise Refused(f"there is no cluster {cluster!r}: use {' or '.join(map(repr, clusters)) or 'a running one'}")
     masters = {
         name: address
         for some in clusters.values()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
+from difflib import get_close_matches
 
 from sparrow.client.aio.admin.clusters import gather_all
-from sparrow.client.aio.admin.groups import fetch_members_on
+from sparrow.client.aio.admin.groups import fetch_groups, fetch_members_on
 from sparrow.client.aio.admin.topics import NEWEST_MS, search_offset
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.option_checks import validate_value
 from sparrow.client.options import StartPosition
 from sparrow.client.topic_route import TopicRoute
-from sparrow.model.errors import Refused
+from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.queue import QueueRef
 from sparrow.wire import bodies, headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import CommitOffset, OffsetResponse, QueryOffset, QueueRequest, ResetOffset
+
+log = logging.getLogger(__name__)
 
 
 async def reset_offsets(
@@ -25,6 +29,7 @@ async def reset_offsets(
     """Reset a group on a topic, and return the new offset of each queue."""
     validate_value("to", to, StartPosition | int, "reset_offsets")
     route = await session.route(topic, is_fresh=True)
+    await _warn_if_unknown(session, group)
     request = ResetOffset(topic, group, _time_ms(to), force)
     parts = await gather_all(
         _reset_on(session, broker_name, address, route, request) for broker_name, address in route.masters.items()
@@ -47,11 +52,27 @@ async def reset_queue(session: ClientSession, group: str, queue: QueueRef, offse
     ]
     if not first <= offset <= end:
         raise Refused(f"{queue} holds offsets {first} to {end}: it cannot be read from {offset}")
+    await _warn_if_unknown(session, group)
     if await fetch_members_on(session, address, group):
         reset = ResetOffset(queue.topic, group, NEWEST_MS, True, queue.queue_id, offset)
         await session.invoke(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
     else:
         await _commit(session, address, group, queue, offset)
+
+
+async def _warn_if_unknown(session: ClientSession, group: str) -> None:
+    """Warn that a group does not exist. It may be reset before its first start, but mostly its name is misspelled."""
+    try:
+        known = await fetch_groups(session)
+    except SparrowError:  # a broker that is down, or no permission, must not prevent the reset
+        return
+    if group not in known:
+        near = get_close_matches(group, known, 3)
+        meant = f"did you mean {' or '.join(map(repr, near))}?" if near else "check its name"
+        log.warning(
+            "group %(group)r does not exist yet, and will start at the offsets of this reset: %(meant)s",
+            {"group": group, "meant": meant},
+        )
 
 
 async def _reset_on(

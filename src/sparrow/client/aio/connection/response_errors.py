@@ -8,7 +8,13 @@ from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.frame import RemotingCommand
 
 # Requests that every server of the kind supports: one that does not is of the other kind.
-_NAME_SERVER_CODES = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
+_NAME_SERVER_CODES = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
 _BROKER_CODES = frozenset({RequestCode.HEART_BEAT, RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_MAX_OFFSET})
 
 

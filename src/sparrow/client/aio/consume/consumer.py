@@ -188,6 +188,8 @@ class Consumer(SessionClient):
         """Return some messages, or none when the time is up. The messages of earlier polls count as consumed."""
         if type(count_max) is not int or count_max < 0:
             validate_value("count_max", count_max, NotNegative, "poll")
+        if timeout_ms < 0:
+            validate_value("timeout_ms", timeout_ms, NotNegative, "poll")
         delivery = await self._polled_delivery()
         delivery.finish()
         return await delivery.take(count_max, timeout_ms / 1000)
@@ -216,7 +218,10 @@ class Consumer(SessionClient):
         if self._membership.delivery is None:
             await self._membership.join(PolledDelivery(self._topic_lanes()))
         if not isinstance(self._membership.delivery, PolledDelivery):
-            raise Refused("this consumer passes its messages to a handler: it cannot be polled as well")
+            raise Refused(
+                "this consumer passes its messages to the handler of start(), and cannot be polled as well: "
+                "poll another consumer, or leave out start()"
+            )
         return self._membership.delivery
 
     # -- positions ----------------------------------------------------------------------------------------------------

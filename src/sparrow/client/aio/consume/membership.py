@@ -162,7 +162,7 @@ class GroupMembership:
     async def join(self, delivery: MessageDelivery, *, is_orderly: bool = False) -> None:
         """Register with the brokers and start to read; messages go to the delivery."""
         if self.is_closed:
-            raise Closed("the consumer")
+            raise Closed("the consumer", "create a new one")
         if self.delivery is not None:
             raise Refused("this consumer has started already")
         if not self._subscriptions:

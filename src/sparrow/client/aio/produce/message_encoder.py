@@ -135,7 +135,9 @@ def _checked_batch(messages: Sequence[AnyMessage]) -> bool:
         raise Refused(f"the retry topic {topic!r} takes no batches: send its messages one by one")
     for message in messages:
         if message.topic != topic:
-            raise Refused(f"a batch has one topic, not both {topic!r} and {message.topic!r}")
+            raise Refused(
+                f"a batch has one topic, not both {topic!r} and {message.topic!r}: send a batch for each of them"
+            )
         if message.properties.get(PROPERTY_WAIT_STORED) != wait:
             raise Refused(
                 f"the messages of a batch wait to be safe all alike: give all of them the same {PROPERTY_WAIT_STORED}"

@@ -45,7 +45,7 @@ from sparrow.client.options import (
 from sparrow.client.queue_selection import QueueSelector, by_sharding_key
 from sparrow.extras import require
 from sparrow.model.errors import Busy, Closed, Refused
-from sparrow.model.message import AnyMessage, StoredMessage
+from sparrow.model.message import AnyMessage, StoredMessage, body_length
 from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult
 from sparrow.model.topic import validate_group_name
@@ -184,7 +184,7 @@ class Producer(SessionClient):
             message = with_delivery_time(
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
-        cost = len(message.body) + self._cost_bytes
+        cost = body_length(message) + self._cost_bytes
         if not self._budget.try_acquire(cost):
             await self._budget.acquire(cost)
         if self._batches is not None:
@@ -210,12 +210,12 @@ class Producer(SessionClient):
         Raises `Busy` when the memory budget is used up: await an earlier future, or `flush`, and try again.
         """
         if not self._is_open:
-            raise Closed("the producer")
+            self._check_open()
         if deliver_at is not None or deliver_after_ms is not None or delay_level is not None:
             message = with_delivery_time(
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
-        cost = len(message.body) + self._cost_bytes
+        cost = body_length(message) + self._cost_bytes
         if not self._budget.try_acquire(cost):
             raise Busy(f"{self._budget.used_bytes} bytes of messages are unsent; {self._budget.bytes_max} are allowed")
         if self._batches is not None:
@@ -387,7 +387,7 @@ class Producer(SessionClient):
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise Closed("the producer")
+            raise Closed("the producer", "use `async with`, or call open before the first send")
 
     def _check_batches_allowed(self) -> None:
         if self._is_idempotent:

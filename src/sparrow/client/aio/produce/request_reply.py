@@ -41,7 +41,8 @@ async def send_request(
             await send(request)
             return await reply
     except TimeoutError as cause:
-        raise RequestTimeout(f"a consumer of topic {message.topic!r}", "the request", timeout_ms) from cause
+        remedy = "start a consumer that replies, or allow more time with timeout_ms"
+        raise RequestTimeout(f"a consumer of topic {message.topic!r}", "the request", timeout_ms, remedy) from cause
     finally:
         session.pending_replies.pop(correlation_id, None)
 

@@ -20,6 +20,8 @@ from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.connection.topic_report import report_unknown_topic
 from sparrow.client.health import cause_of
 from sparrow.client.latency_fault import LatencyFaultTolerance
+from sparrow.client.option_checks import validate_value
+from sparrow.client.options import AtLeastOne
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import (
     Busy,
@@ -174,6 +176,8 @@ class Sender:
 
     async def _send(self, topic: str, payload: SendPayload, queue: QueueRef | None, timeout_ms: int) -> SendOutcome:
         _check_queue(topic, queue)
+        if timeout_ms <= 0:
+            validate_value("timeout_ms", timeout_ms, AtLeastOne, "send")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         failure: SparrowError | None = None
@@ -288,5 +292,12 @@ class Sender:
 
 
 def _check_queue(topic: str, queue: QueueRef | None) -> None:
-    if queue is not None and queue.topic != topic:
-        raise Refused(f"a message of topic {topic!r} cannot go to a queue of {queue.topic!r}")
+    if queue is None:
+        return
+    if not isinstance(queue, QueueRef):
+        raise TypeError(
+            f"queue={queue!r} is no QueueRef: write queue=QueueRef({topic!r}, broker_name, queue_id); "
+            "Admin.route lists the queues of a topic"
+        )
+    if queue.topic != topic:
+        raise Refused(f"a message of topic {topic!r} cannot go to a queue of {queue.topic!r}: use a queue of {topic!r}")

@@ -10,7 +10,7 @@ from sparrow.client.aio.produce.message_encoder import MessageEncoder
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.client.aio.tracer import Tracer
 from sparrow.client.queue_selection import QueueSelector, by_sharding_key
-from sparrow.model.message import AnyMessage
+from sparrow.model.message import AnyMessage, body_length
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult
@@ -76,7 +76,7 @@ class SingleSender:
         is_half: bool = False,
     ) -> SendResult:
         """Send a message once the memory budget allows it."""
-        cost = len(message.body) + MESSAGE_COST_BYTES
+        cost = body_length(message) + MESSAGE_COST_BYTES
         await self._budget.acquire(cost)
         try:
             return await self.send(message, queue, selector, timeout_ms, is_half=is_half)

@@ -43,7 +43,10 @@ def message_columns(
         table = pa.Table.from_pandas(table, preserve_index=False)
     names = table.schema.names
     if body not in names:
-        raise Refused(f"the table has no column {body!r} for the bodies, only {', '.join(map(repr, names)) or 'none'}")
+        raise Refused(
+            f"the table has no column {body!r} for the bodies, only {', '.join(map(repr, names)) or 'none'}: "
+            "name the column of the bodies with body=..."
+        )
 
     def optional(name: str | None) -> Any:
         return table.column(name) if name is not None and name in names else None
