@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that hinders the work."""
 
     cause: str
