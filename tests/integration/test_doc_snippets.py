@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.doc_snippets import ROOT, RUN_LANGUAGES, Block, blocks_of, running_page
+from tests.support.doc_snippets import ROOT, RUN_LANGUAGES, blocks_of, running_page
+from tests.support.spark import run_script
 
 EXEMPT_LANGUAGES = {"", "text", "toml", "dockerfile", "yaml", "mermaid", "packages"}
 GENERATED = ROOT / "docs" / "api.md"
 """Its blocks are docstrings: excerpts that show one call."""
+SPARK_TIMEOUT_S = 500
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 CHINESE_PAGE = ROOT / "README.zh-CN.md"
 PAGES = sorted({ROOT / "README.md", ROOT / "README.zh-CN.md", *(ROOT / "docs").glob("*.md")} - {GENERATED})
@@ -43,19 +45,36 @@ def page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_servers):
     "page", [page for page in RUN_PAGES if page not in (CHINESE_PAGE, SPARK_PAGE)], ids=lambda page: page.name
 )
 def test_every_snippet_of_a_page_runs_as_printed(page: Path, page_run) -> None:
-    blocks = blocks_of(page)
-    if any("curl " in block.text for block in blocks) and shutil.which("curl") is None:
+    if any("curl " in block.text for block in blocks_of(page)) and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    for block in blocks:
-        run_block(page_run, block)
+    page_run.run_page(page)
 
 
-def run_block(page_run, block: Block) -> None:
-    try:
-        page_run.run(block)
-    except Exception as error:
-        error.add_note(block.place)
-        raise
+SPARK_SCRIPT = """
+import os
+import sys
+from pathlib import Path
+
+from tests.support.doc_snippets import running_page
+from tests.support.spark import start_script_session
+
+page, database_url = sys.argv[1:]
+start_script_session("docs")
+with running_page(Path.cwd(), lambda kind: database_url) as run:
+    os.environ.update(run.environment)
+    run.run_page(Path(page))
+"""
+"""Runs in a process of its own: Spark resolves relative paths in the folder in which its Java was started."""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(SPARK_TIMEOUT_S + 60)
+def test_every_snippet_about_spark_runs_as_printed(tmp_path: Path, database_servers) -> None:
+    url = database_servers("postgresql").new_database()
+    done = run_script(
+        SPARK_SCRIPT, str(SPARK_PAGE), url, folder=tmp_path, master="local[2,4]", timeout_s=SPARK_TIMEOUT_S
+    )
+    assert done.code == 0, f"{done.output}\n{done.errors}"
 
 
 def test_the_chinese_readme_has_the_snippets_and_the_links_of_the_english_one() -> None:
@@ -72,6 +91,9 @@ def test_the_chinese_readme_has_the_snippets_and_the_links_of_the_english_one() 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_has_a_language_that_is_run_or_exempt(page: Path) -> None:
-    unknown = {block.language for block in blocks_of(page)} - {*RUN_LANGUAGES, *EXEMPT_LANGUAGES}
-    assert not unknown
+def test_no_snippet_evades_the_run(page: Path) -> None:
+    """Commands have a language, and settings a file name, by which a later block reads them."""
+    for block in blocks_of(page):
+        assert block.language in {*RUN_LANGUAGES, *EXEMPT_LANGUAGES}, f"{page.name}, line {block.line}"
+        assert block.language or not re.match(r"(sparrow|pip|export|mqadmin) ", block.text), f"line {block.line}: no sh"
+        assert block.language != "toml" or block.file_name, f"line {block.line}: no file name above the block"

@@ -1,14 +1,15 @@
 """Run the code blocks of a documentation page as printed, in the order printed, in an empty folder.
 
-- `python` runs in this process, as in `python -m asyncio`: `await` is allowed. Variables of earlier blocks stay. A block
-  with imports gets none of the names that earlier blocks imported: it must import all it uses.
+- `python` runs in this process, as in `python -m asyncio`: `await` is allowed. Variables of earlier blocks stay. A
+  block with imports gets none of the names that earlier blocks imported: it must import all it uses.
 - `sh` runs line by line. A server without `&` is started and, when it is ready, stopped with Ctrl-C; with `&` it runs
   until the end of the page, is stopped with SIGTERM, and must exit with 0. Questions are answered with y. `pip install`
-  is not run; the extras that it names must exist.
+  is not run; the extras that it names must exist. Commands that never end, or need a cluster or a cloud, are parsed
+  with their own options, but not run.
 - Any block below a line that is only a file name, such as "`shop.py`:", is written to that file.
 
-Only ports and URLs of databases are replaced, by free ports and real databases. Above a block, `<!-- not run: reason -->`
-leaves it out, and `<!-- only parsed: reason -->` checks the options of its commands without running them.
+Only ports and URLs of databases are replaced, by free ports and real databases. Above a block,
+`<!-- not run: reason -->` leaves it out, and `<!-- only parsed: reason -->` parses its commands.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import itertools
 import os
 import re
 import shlex
@@ -43,7 +45,7 @@ RUN_LANGUAGES = ("python", "sh")
 PRINTED_PORTS = re.compile(r"\b(9876|9877|9878|10911|10921|10931|10941|8000|8080)\b")
 PRINTED_DATABASES = re.compile(r"\b(mysql|postgresql)://[^\s\"'/]+/\w+")
 SERVER = re.compile(r"^(\w+=\S+ )*(\.venv/bin/)?sparrow (up|broker|name-server)\b")
-PLAIN_COMMAND = re.compile(r"^sparrow [^|$<>;]*$")
+UNENDING_OR_REMOTE = re.compile(r"s3a://|spark://|--every|--follow")
 _FENCE = re.compile(r"^```(\w*)$")
 _MARKER = re.compile(r"^<!-- (not run|only parsed): .+ -->$")
 _FILE_NAME = re.compile(r"^`([\w./-]+\.\w+)`:$")
@@ -58,10 +60,6 @@ class Block(NamedTuple):
     marker: str
     """`not run`, `only parsed`, or empty."""
     file_name: str
-
-    @property
-    def place(self) -> str:
-        return f"{self.page.relative_to(ROOT)}, line {self.line}"
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -99,6 +97,7 @@ class PageRun:
         self._replaced: dict[str, str] = {}
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._imported: set[str] = set()
+        self._numbers = itertools.count(1)
         self._started: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self.environment = {
             "SPARROW_NAME_SERVERS": f"127.0.0.1:{self._port('9876')}",
@@ -108,7 +107,16 @@ class PageRun:
             **{f"SPARROW_LOG__{name}": str(value) for name, value in SMALL_LOG.items()},
         }
 
-    def run(self, block: Block) -> None:
+    def run_page(self, page: Path) -> None:
+        """Run all blocks of a page."""
+        for block in blocks_of(page):
+            try:
+                self._run(block)
+            except Exception as error:
+                error.add_note(f"{page.relative_to(ROOT)}, line {block.line}")
+                raise
+
+    def _run(self, block: Block) -> None:
         """Run one block, or write it to its file."""
         if block.marker == "not run":
             return
@@ -120,7 +128,7 @@ class PageRun:
             self._run_python(block, text)
         elif block.language == "sh":
             for line in commands_of(text):
-                if block.marker:
+                if block.marker or UNENDING_OR_REMOTE.search(line):
                     check_command(line)
                 else:
                     self._run_command(line)
@@ -146,13 +154,12 @@ class PageRun:
         assert not failed, "\n".join(failed)
 
     def _run_python(self, block: Block, text: str) -> None:
-        # The empty lines and the path make tracebacks show the lines of the page.
-        source = "\n" * block.line + text
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         imported = imported_names(ast.parse(text))
         if imported:
             self._names = {name: value for name, value in self._names.items() if name not in self._imported}
         self._imported |= imported
+        # The empty lines and the path make tracebacks show the lines of the page.
+        source, flags = "\n" * block.line + text, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         code = compile(source, str(block.page), "exec", flags=flags, dont_inherit=True)
         if code.co_flags & inspect.CO_COROUTINE:
             asyncio.run(eval(code, self._names))
@@ -174,7 +181,7 @@ class PageRun:
             os.killpg(process.pid, signal.SIGINT)
             assert process.wait(TIMEOUT_S) == 0, f"{line}\n{output.read_text()}"
         else:
-            code, said = (self._run_here if PLAIN_COMMAND.match(command) else self._run_in_bash)(command)
+            code, said = (self._run_in_bash if needs_shell(command) else self._run_here)(command)
             print(f"$ {line}\n{said}")  # pytest shows it if a later block fails
             assert code == 0, f"exit status {code} of: {line}\n{said}"
 
@@ -200,7 +207,7 @@ class PageRun:
         return done.returncode, done.stdout
 
     def _start(self, command: str) -> None:
-        output = self.folder / f"server-{len(self._replaced)}-{len(self._started)}.log"
+        output = self.folder / f"process-{next(self._numbers)}.log"
         with output.open("wb") as log:
             process = subprocess.Popen(
                 ["bash", "-c", f"exec env {command}"],
@@ -223,14 +230,14 @@ class PageRun:
         return {**inherited, **self.environment, "PATH": path, "PYTHONPATH": modules, "COLUMNS": "200"}
 
     def _port(self, printed: str) -> str:
-        return self._replaced.setdefault(printed, "") or self._replace(printed, str(_free_port()))
+        if printed not in self._replaced:
+            self._replaced[printed] = str(_free_port())
+        return self._replaced[printed]
 
     def _database(self, printed: str, kind: str) -> str:
-        return self._replaced.get(printed) or self._replace(printed, self.new_database(kind))
-
-    def _replace(self, printed: str, real: str) -> str:
-        self._replaced[printed] = real
-        return real
+        if printed not in self._replaced:
+            self._replaced[printed] = self.new_database(kind)
+        return self._replaced[printed]
 
 
 @contextmanager
@@ -247,6 +254,12 @@ def commands_of(text: str) -> list[str]:
     """Return the commands of a block of shell lines, without comments."""
     lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for line in text.splitlines()]
     return [line for line in lines if line]
+
+
+def needs_shell(command: str) -> bool:
+    """Return whether a line is more than a command of Sparrow and its arguments."""
+    words = shlex.shlex(command, posix=True, punctuation_chars=True)
+    return not command.startswith("sparrow ") or "$" in command or any(word in ("|", ">", "<", "&&") for word in words)
 
 
 def check_install(line: str) -> bool:
