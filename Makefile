@@ -53,7 +53,7 @@ spark: $(STAMP)  ## the tests, examples and benchmarks of Spark that `make test`
 	$(SERVERS)
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -m thorough -n 2 --dist worksteal --timeout=600 \
 		tests/fault/test_spark_exactly_once.py tests/integration/test_benchmarks_smoke.py \
-		tests/integration/test_examples.py tests/spark
+		tests/integration/test_doc_snippets.py tests/integration/test_examples.py tests/spark
 
 fault: SCALE ?= full
 fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale; random examples for every property
