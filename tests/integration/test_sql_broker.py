@@ -50,6 +50,7 @@ ROOT = Path(__file__).parents[2]
 NOT_ON_SQL = ("pop", "log_store", "remoting_frames", "arrow_columns")
 # One example of the event bus is enough: the others differ in their framework, not in their requests to a broker.
 NOT_ON_SQL += ("bus_first_steps", "bus_fastapi", "bus_flask", "bus_django")
+NOT_ON_SQL += ("mistakes",)  # starts two platforms, which must not share a database
 EXAMPLES = [
     path
     for path in sorted((ROOT / "examples").glob("*.py"))

@@ -31,12 +31,11 @@ SecretKeyOption = Annotated[
 @contextmanager
 def open_admin(name_servers: str, access_key: str | None = None, secret_key: str | None = None) -> Iterator[Admin]:
     """Open an admin client. `Unavailable` says what to do if no name server answers."""
-    logging.getLogger("sparrow.client.health").setLevel(logging.ERROR)  # the error of the command says the same
     credentials = None
     if access_key is not None or secret_key is not None:
         credentials = Credentials(access_key or "", secret_key or "")
     try:
-        with Admin(name_servers, credentials=credentials) as admin:
+        with _silent_health_log(), Admin(name_servers, credentials=credentials) as admin:
             yield admin
     except (ConnectionLost, RequestTimeout) as error:
         if error.address not in name_servers.split(";"):
@@ -45,3 +44,15 @@ def open_admin(name_servers: str, access_key: str | None = None, secret_key: str
             f"cannot reach the name server: {error}. Start one with `sparrow up`, or give its address with "
             "--name-servers."
         ) from error
+
+
+@contextmanager
+def _silent_health_log() -> Iterator[None]:
+    """Log no findings meanwhile: the error of the command says the same."""
+    log = logging.getLogger("sparrow.client.health")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
