@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from sparrow.extras import require
+from sparrow.model.protocol import PULL_MESSAGES_DEFAULT
 
 require("pydantic_settings", extra="server", for_="sparrow.settings")
 
@@ -119,7 +120,14 @@ class BrokerSettings(_Section):
     auto_create_groups: bool = Field(default=True, description="Create an unknown consumer group on its first request.")
     topic_queues: int = Field(default=8, ge=1, le=65_536, description="Most queues of a topic that a send creates.")
 
-    pull_messages_max: int = Field(default=131_072, ge=1, description="Most messages in one response to a pull.")
+    pull_messages_default: int = Field(
+        default=PULL_MESSAGES_DEFAULT,
+        ge=1,
+        description="Most messages in one response to a pull of RocketMQ's clients, as in RocketMQ's brokers.",
+    )
+    pull_messages_max: int = Field(
+        default=131_072, ge=1, description="Most messages in one response to a pull of Sparrow's clients and Spark."
+    )
     pull_bytes_max: int = Field(
         default=8 * MIB,
         ge=1,

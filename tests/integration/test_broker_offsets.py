@@ -71,8 +71,8 @@ async def commit(channel, offset, group="g", queue_id=0, topic="T"):
 async def test_a_committed_offset_is_returned(channel):
     assert await commit(channel, 5) == 0
     assert await committed(channel) == 5
-    assert await committed(channel, queue_id=1) == UNKNOWN
-    assert await committed(channel, group="other") == UNKNOWN
+    assert await committed(channel, queue_id=1, zero_if_unknown=False) == UNKNOWN
+    assert await committed(channel, group="other", zero_if_unknown=False) == UNKNOWN
 
 
 async def test_committing_backwards_or_beyond_the_end_is_allowed(channel):
@@ -82,11 +82,11 @@ async def test_committing_backwards_or_beyond_the_end_is_allowed(channel):
 
 
 async def test_a_new_group_starts_at_0_in_a_queue_that_still_has_offset_0(channel):
-    """Clients with the default policy rely on this: they read the backlog."""
-    assert await committed(channel) == UNKNOWN  # no message yet: the client's own policy applies
+    """Also in an empty one: a client that is told "unknown" asks for the end, and a message may arrive in between."""
+    assert await committed(channel) == 0
     await send(channel, "T", b"x")
     assert await committed(channel) == 0
-    assert await committed(channel, queue_id=1) == UNKNOWN
+    assert await committed(channel, queue_id=1) == 0
     assert await committed(channel, zero_if_unknown=False) == UNKNOWN
 
 
@@ -98,7 +98,7 @@ async def test_the_offset_of_an_unknown_topic_or_queue_is_not_found(channel):
 
 async def test_committing_a_negative_offset_is_refused(channel):
     assert await commit(channel, -1) == ResponseCode.INVALID_PARAMETER
-    assert await committed(channel) == UNKNOWN
+    assert await committed(channel, zero_if_unknown=False) == UNKNOWN
 
 
 async def test_committing_to_an_unknown_topic_is_refused_and_creates_no_group(server, channel):
@@ -142,7 +142,7 @@ async def test_deleting_a_topic_deletes_its_committed_offsets(server, channel):
     await commit(channel, 1, topic="Doomed")
     await server.broker.topics.delete("Doomed")
     await server.broker.topics.put(Topic(name="Doomed"))
-    assert await committed(channel, topic="Doomed") == UNKNOWN
+    assert await committed(channel, topic="Doomed", zero_if_unknown=False) == UNKNOWN
 
 
 # -- queue bounds -----------------------------------------------------------------------------------------------------

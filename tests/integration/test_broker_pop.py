@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from tests.support.broker_client import LOG, Clock
 from tests.support.log_stores import copy_as_crashed
@@ -572,6 +573,18 @@ async def test_a_parked_pop_with_tags_ignores_other_tags(pop_client):
 async def test_a_parked_pop_times_out_with_polling_timeout(pop_client):
     answer = await pop_client.try_pop(poll_ms=151)
     assert (answer.code, pop_client.broker.long_polls.count) == (ResponseCode.POLLING_TIMEOUT, 0)
+
+
+async def test_a_pop_without_a_birth_time_finds_messages_and_is_parked(pop_client):
+    await pop_client.send_to_each_queue(each=1, queues=1)
+    header = msgspec.structs.replace(pop_client.pop_header(poll_ms=8_000), born_ms=0)
+    fields = {name: value for name, value in headers.write(header).items() if name != "bornTime"}
+    assert headers.read(PopMessage, fields).born_ms == 0
+    assert (await pop_client.request(RequestCode.POP_MESSAGE, header)).code == ResponseCode.SUCCESS
+    waiting = asyncio.create_task(pop_client.request(RequestCode.POP_MESSAGE, header, long_poll_ms=8_000))
+    await eventually(lambda: pop_client.broker.long_polls.count == 1)
+    await send(pop_client.channel, "T", b"later")
+    assert bodies_of(pop_client.read_popped(await waiting)) == [b"later"]
 
 
 async def test_each_message_goes_to_one_of_many_parked_pops(pop_client):

@@ -132,6 +132,25 @@ async def test_a_pull_is_limited_by_count_and_bytes_but_returns_at_least_one_mes
     assert len((await pull(channel, "T", bytes_max=1)).messages) == 1
 
 
+async def test_a_client_of_rocketmq_gets_at_most_32_messages_unless_the_broker_is_configured_otherwise(
+    channel, tmp_path
+):
+    await send_batch(channel, "T", [(b"%d" % number, b"") for number in range(100)])
+    assert len((await pull(channel, "T", count=100, accepts_many=None)).messages) == 32
+    assert len((await pull(channel, "T", count=100)).messages) == 100, "as Sparrow's clients ask"
+    async with running_broker(tmp_path / "other", pull_messages_default=64) as server:
+        async with open_channel(server.address) as other:
+            await send_batch(other, "T", [(b"%d" % number, b"") for number in range(100)])
+            assert len((await pull(other, "T", count=100, accepts_many=None)).messages) == 64
+
+
+@pytest.mark.parametrize("count", [0, -1, -(1 << 31)])
+async def test_a_pull_of_no_message_returns_one(channel, count):
+    """Go's pull consumer asks for 0 by default."""
+    await send_batch(channel, "T", [(b"%d" % number, b"") for number in range(3)])
+    assert (await pull(channel, "T", count=count)).bodies == [b"0"]
+
+
 async def test_a_pull_without_a_byte_limit_returns_up_to_256_kib(channel):
     for _ in range(40):
         await send(channel, "T", b"x" * 10_000)
@@ -526,8 +545,6 @@ async def test_a_pull_of_an_unknown_topic_or_queue_is_refused(channel):
     for queue_id in (2, -1, 1 << 30):
         refused = await try_pull(channel, "T", queue_id)
         assert (refused.code, str(queue_id) in refused.remark) == (ResponseCode.INVALID_PARAMETER, True)
-    for count in (0, -1):
-        assert (await try_pull(channel, "T", count=count)).code == ResponseCode.INVALID_PARAMETER
 
 
 async def test_pull_checks_run_in_the_order_of_rocketmq(channel):

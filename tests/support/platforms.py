@@ -10,6 +10,7 @@ from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.server import BrokerServer
 from sparrow.cli.server.platform import Platform
 from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import PULL_MESSAGES_DEFAULT
 from sparrow.net import Address, Channel, connect
 from sparrow.net.channel import RequestReceiver
 from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
@@ -183,6 +184,7 @@ def pull_header(
         "long_poll_ms": long_poll_ms,
         "sub_version": 0,
         "subscription": tags,
+        "accepts_many": count > PULL_MESSAGES_DEFAULT or None,
     }
     return PullMessage(**(fields | others))  # type: ignore[arg-type]
 

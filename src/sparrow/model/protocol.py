@@ -124,6 +124,8 @@ EXPRESSION_SQL92 = "SQL92"
 MASTER_BROKER_ID = 0
 """The id of the master in its broker group; slaves have higher ones."""
 DEFAULT_REGION = "DefaultRegion"
+PULL_MESSAGES_DEFAULT = 32
+"""Most messages that a broker returns to a pull, unless it is configured otherwise."""
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """KV namespace of ordered topics: topic to the queues that producers use, in order, as in `broker-a:4;broker-b:4`."""
 

@@ -24,11 +24,13 @@ async def query_offset(request: QueryOffset, broker: Broker, _call: RequestConte
     committed = await broker.store.offsets.committed(request.group, request.queue)
     if committed is not None:
         return OffsetResponse(committed)
-    # A new group starts at 0 while message 0 still exists, as in RocketMQ for a young topic. Any offset in the answer
-    # overrides the consumer's own start policy (first, last, time).
-    if request.zero_if_unknown:
-        first, end = await broker.store.bounds(request.queue)
-        if first == 0 and end > 0:
+    # A new group starts at 0 while no message was deleted, as in RocketMQ for a young topic. Any offset in the answer
+    # overrides the consumer's own start policy (first, last, time). An empty queue is answered alike: a client that is
+    # told "unknown" asks for the end next, and would skip a message that arrives in between.
+    topic = broker.topics.get(request.topic)
+    if request.zero_if_unknown and topic is not None and 0 <= request.queue_id < topic.read_queues:
+        first, _ = await broker.store.bounds(request.queue)
+        if first == 0:
             return OffsetResponse(0)
     raise UnknownOffset(request.group, request.queue)
 

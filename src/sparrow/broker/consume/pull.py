@@ -136,8 +136,6 @@ class PullHandler:
             raise Refused(
                 f"topic {topic.name!r} has no queue {request.queue_id}: its queues are 0 to {topic.read_queues - 1}"
             )
-        if request.messages_max < 1:
-            raise Refused(f"cannot pull at most {request.messages_max} messages: ask for 1 or more")
 
     def _filter_of(self, request: PullMessage) -> SubscriptionFilter | HandlerResponse:
         if request.sys_flag & headers.pull.SUBSCRIPTION_FLAG:
@@ -178,7 +176,9 @@ class PullHandler:
         }
 
     def _count_max(self, request: PullMessage) -> int:
-        return min(request.messages_max, self._settings.pull_messages_max)
+        settings = self._settings
+        most = settings.pull_messages_max if request.accepts_many else settings.pull_messages_default
+        return max(1, min(request.messages_max, most))  # Go's pull consumer asks for 0 by default
 
     def _bytes_max(self, request: PullMessage) -> int:
         if request.bytes_max is None or request.bytes_max <= 0:

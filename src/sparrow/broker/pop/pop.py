@@ -108,7 +108,7 @@ class PopHandler:
         return again if again is None or isinstance(again, bytes) else await again
 
     def _is_late(self, request: PopMessage | NotificationRequest) -> bool:
-        return self._broker.now_ms() - request.born_ms - request.poll_ms > _LATE_MS
+        return request.born_ms > 0 and self._broker.now_ms() - request.born_ms - request.poll_ms > _LATE_MS
 
     def _answer(self, response: PopResponse, command: RemotingCommand) -> bytes | None:
         """Return the answer; None if nothing was fetched. Puts the messages in flight."""
@@ -232,7 +232,8 @@ class PopHandler:
 
         If too many requests are parked, it is answered at once with RocketMQ 5's code for that (POLLING_FULL).
         """
-        remaining_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ANSWER_TRAVEL_MS
+        spent_ms = self._broker.now_ms() - request.born_ms if request.born_ms > 0 else 0
+        remaining_ms = request.poll_ms - spent_ms - _ANSWER_TRAVEL_MS
         long_poll_ms = min(remaining_ms, request.poll_ms, self._broker.settings.long_poll_ms_max)
         queues = self._fetcher.queues(request.topic, request.queue_id)
         if not request.in_order:

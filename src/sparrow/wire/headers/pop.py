@@ -17,8 +17,9 @@ class PopMessage(Header, frozen=True):
     messages_max: JavaInt = msgspec.field(name="maxMsgNums")
     invisible_ms: JavaLong = msgspec.field(name="invisibleTime")
     poll_ms: JavaLong = msgspec.field(name="pollTime")
-    born_ms: JavaLong = msgspec.field(name="bornTime")
-    init_mode: JavaInt
+    born_ms: JavaLong = msgspec.field(default=0, name="bornTime")
+    """When the client sent it; 0, or nothing, means now."""
+    init_mode: JavaInt = 0
     """Where a group without an offset starts: 0 oldest message, 1 newest message."""
     expression_type: str | None = msgspec.field(default=None, name="expType")
     expression: str | None = msgspec.field(default=None, name="exp")
@@ -89,7 +90,8 @@ class NotificationRequest(Header, frozen=True):
     topic: str
     queue_id: JavaInt
     poll_ms: JavaLong = msgspec.field(name="pollTime")
-    born_ms: JavaLong = msgspec.field(name="bornTime")
+    born_ms: JavaLong = msgspec.field(default=0, name="bornTime")
+    """When the client sent it; 0, or nothing, means now."""
     in_order: JavaBool = msgspec.field(default=False, name="order")
     attempt_id: str | None = None
 

@@ -32,6 +32,8 @@ class PullMessage(Header, frozen=True):
     broker_name: str | None = msgspec.field(default=None, name="bname")
     with_sizes: JavaBool | None = None
     """Sparrow's own: request the sizes of the records, too. Other brokers ignore it."""
+    accepts_many: JavaBool | None = None
+    """Sparrow's own: the client accepts more messages than brokers return by default. Other brokers ignore it."""
 
     @property
     def queue(self) -> Queue:

@@ -9,6 +9,7 @@ import msgspec
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, Unavailable
+from sparrow.model.protocol import PULL_MESSAGES_DEFAULT
 from sparrow.model.queue import QueueRef
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -91,6 +92,7 @@ async def pull(
         bytes_max=bytes_max,
         broker_name=queue.broker_name,
         with_sizes=True if with_sizes else None,
+        accepts_many=True if count_max > PULL_MESSAGES_DEFAULT else None,
     )
     answer = await session.invoke_unchecked(
         address, RequestCode.PULL_MESSAGE, header, timeout_ms=long_poll_ms + PULL_TIMEOUT_MARGIN_MS
