@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from sparrow.extras import require
-from sparrow.model.protocol import PULL_MESSAGES_DEFAULT
 
 require("pydantic_settings", extra="server", for_="sparrow.settings")
 
@@ -121,7 +120,7 @@ class BrokerSettings(_Section):
     topic_queues: int = Field(default=8, ge=1, le=65_536, description="Most queues of a topic that a send creates.")
 
     pull_messages_default: int = Field(
-        default=PULL_MESSAGES_DEFAULT,
+        default=32,
         ge=1,
         description="Most messages in one response to a pull of RocketMQ's clients, as in RocketMQ's brokers.",
     )
