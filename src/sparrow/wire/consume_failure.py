@@ -54,7 +54,7 @@ class ConsumeFailure(NamedTuple):
 
 
 def set_failure(encoded: bytes, values: Mapping[str, str]) -> bytes:
-    """Return the property string with the properties of a failure, as far as they fit, from the last to the first."""
+    """Return the property string with the properties of a failure; the last ones are left out if not all fit."""
     for count in range(len(FAILURE_PROPERTIES), -1, -1):
         changed = set_properties(
             encoded, {name: values.get(name, "") if at < count else "" for at, name in enumerate(FAILURE_PROPERTIES)}

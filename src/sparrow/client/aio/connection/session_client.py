@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Self
 
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.model.health import Health
 
 
-class SessionClient:
+class SessionClient(ABC):
     """A producer or consumer that uses a session, its own or that of another client."""
 
     session: ClientSession
@@ -17,9 +18,9 @@ class SessionClient:
         """Open the session. `async with` does it."""
         await self.session.open()
 
+    @abstractmethod
     async def close(self) -> None:
         """Close what was opened."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         await self.open()
